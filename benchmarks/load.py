@@ -1,0 +1,61 @@
+"""What else the machine was doing while something was measured."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+from pocketbert.core.hardware import load_average
+
+
+class Load(BaseModel):
+    """Load beside a measurement.
+
+    Attributes:
+        before: Load average over the last minute at the start; None where the system does not tell.
+        after: The same at the end; it contains the measurement's own work.
+        others: Share of all CPU time that went to other processes and, in a virtual machine, to other
+            guests meanwhile; 0 on a quiet machine.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    before: float | None
+    after: float | None
+    others: float
+
+    @property
+    def summary(self) -> str:
+        """For the line under a figure."""
+        average = f"load {self.before:.2f} → {self.after:.2f}, " if self.before is not None and self.after is not None else ""
+        return f"{average}{self.others * 100:.0f} % of the CPU time went to others"
+
+
+class LoadWatch:
+    """Notes the load when it is made, and compares when it is stopped."""
+
+    def __init__(self) -> None:
+        self._before = _average()
+        self._busy, self._own, self._wall = _busy_seconds(), time.process_time(), time.monotonic()
+
+    def stop(self) -> Load:
+        """The load since this object was made."""
+        wall = time.monotonic() - self._wall
+        others = (_busy_seconds() - self._busy) - (time.process_time() - self._own)
+        share = others / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
+        return Load(before=self._before, after=_average(), others=min(1.0, max(0.0, share)))
+
+
+def _average() -> float | None:
+    value = load_average()
+    return None if math.isnan(value) else value
+
+
+def _busy_seconds() -> float:
+    """CPU seconds since boot that were neither idle nor waiting, stolen ones included."""
+    times = psutil.cpu_times()._asdict()
+    # Linux counts guest time inside user time as well.
+    return float(sum(v for k, v in times.items() if k not in ("idle", "iowait", "guest", "guest_nice")))

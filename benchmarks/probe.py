@@ -1,0 +1,171 @@
+"""A fresh process that opens one file: load time, first inference, peak memory, time per operator.
+
+In the measuring process these would be meaningless: libraries are warm, allocators hold memory of other
+models. ``python -m pocketbert.benchmarks.probe FILE`` prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+from pydantic import BaseModel
+
+from pocketbert.benchmarks.op_profile import OpTimes, read_profile
+from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
+from pocketbert.core.types import Format
+from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.onnx import OnnxPredictor
+
+TIMEOUT_S = 600.0
+"""A child that takes longer hangs."""
+PROFILE_WARMUP = 3
+_DEFAULT_IDS = [1] * 128
+
+
+class Probe(BaseModel):
+    """What the child found.
+
+    Attributes:
+        load_ms: Opening the file (in the page cache), graph optimization included.
+        first_ms: First inference.
+        length: Tokens of that inference.
+        rss_before_bytes: Resident memory before opening the file, libraries loaded.
+        peak_rss_bytes: Peak resident memory after the first inferences.
+        ops: Time per operator, when asked for.
+    """
+
+    load_ms: float
+    first_ms: float
+    length: int
+    rss_before_bytes: int
+    peak_rss_bytes: int
+    ops: OpTimes | None = None
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Peak resident memory that the model added."""
+        return max(0, self.peak_rss_bytes - self.rss_before_bytes)
+
+
+def probe(
+    path: Path, ids: Sequence[int], threads: int, format: Format = Format.ONNX, profile_runs: int = 0
+) -> Probe:
+    """Run the child and wait for it.
+
+    Args:
+        path: The model file.
+        ids: Token ids of the one input, length L.
+        threads: Threads within an operator.
+        format: Format of the file.
+        profile_runs: Inferences to profile per operator afterwards; 0 for no profile.
+
+    Raises:
+        InputError: If the engine refuses the file.
+        MachineError: If the child crashes or hangs.
+    """
+    # -P: a folder named like one of our imports in the user's working directory must not be picked up.
+    command = [
+        sys.executable, "-P", "-m", "pocketbert.benchmarks.probe", str(path), "--threads", str(threads),
+        "--format", format.value, "--ids", ",".join(map(str, ids)), "--profile-runs", str(profile_runs),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise MachineError(f"{path}: opening and running it once took more than {TIMEOUT_S:.0f} s.") from error
+    if done.returncode == ExitCode.OK:
+        return Probe.model_validate_json(done.stdout)
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+    if done.returncode == ExitCode.INPUT:
+        raise InputError(Problem(str(path), last[0]))
+    raise MachineError(f"{path}: the process that measures load time and memory failed: {last[0]}")
+
+
+def measure(path: Path, ids: Sequence[int], threads: int, format: Format, profile_runs: int) -> Probe:
+    """Do what the child is for, in this process; arguments as in `probe`."""
+    row = np.array([ids], np.int64)
+    feed = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
+    before = psutil.Process().memory_info().rss
+    _reset_peak()
+    begin = time.perf_counter_ns()
+    predictor = open_file(path, format, threads)
+    loaded = time.perf_counter_ns()
+    predictor.run(feed)
+    first = time.perf_counter_ns()
+    predictor.run(feed)  # the second run may allocate what the memory planner has learnt
+    peak = _peak_rss()
+    del predictor
+    return Probe(
+        load_ms=(loaded - begin) / 1e6, first_ms=(first - loaded) / 1e6, length=len(ids),
+        rss_before_bytes=before, peak_rss_bytes=peak,
+        ops=_profile(path, feed, threads, profile_runs) if profile_runs and format is Format.ONNX else None,
+    )  # fmt: skip
+
+
+def _profile(path: Path, feed: dict[str, np.ndarray], threads: int, runs: int) -> OpTimes:
+    with tempfile.TemporaryDirectory(prefix="pocketbert-profile-") as folder:
+        predictor = OnnxPredictor(path, threads, profile=Path(folder) / "ops")
+        for _ in range(PROFILE_WARMUP + runs):
+            predictor.run(feed)
+        return read_profile(predictor.end_profile(), skip=PROFILE_WARMUP)
+
+
+def _reset_peak() -> None:
+    # Importing libraries has its own peak; Linux can forget it.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_rss() -> int:
+    """Peak resident memory of this process in bytes.
+
+    Linux hands ru_maxrss on through fork and exec: a child of a training process would report the
+    parent's gigabytes. VmHWM belongs to the new address space alone, so it comes first.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows keeps the peak elsewhere
+        info = psutil.Process().memory_info()
+        return int(getattr(info, "peak_wset", info.rss))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The child's command line.
+
+    Returns:
+        Exit status: 0, or that of the error, whose text is the last line on stderr.
+    """
+    parser = argparse.ArgumentParser(prog="python -m pocketbert.benchmarks.probe", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--format", type=Format, choices=list(Format), default=Format.ONNX)
+    parser.add_argument("--ids", default=",".join(map(str, _DEFAULT_IDS)), help="token ids, comma-separated")
+    parser.add_argument("--profile-runs", type=int, default=0)
+    given = parser.parse_args(argv)
+    ids = [int(i) for i in given.ids.split(",")]
+    try:
+        found = measure(given.file, ids, given.threads, given.format, given.profile_runs)
+    except PocketBertError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(found.model_dump_json())
+    return int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""The report: one HTML file with everything inside, readable without network, scripts or this toolkit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketbert.benchmarks import plots, wording
+from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Profile
+from pocketbert.benchmarks.report_data import ReportData
+from pocketbert.benchmarks.summary import condition_words, headline_condition, summary_rows
+from pocketbert.core.files import write_atomic
+from pocketbert.core.metrics import Unit
+from pocketbert.core.tasks import TASKS
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+TEMPLATE = "report.html.j2"
+OPS_SHOWN = 8
+SERIES_COLORS = len(plots.SERIES)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot with the words under it.
+
+    Attributes:
+        svg: The drawing.
+        caption: What it shows.
+        stamp: Provenance, engine, machine, load.
+    """
+
+    svg: Markup
+    caption: str
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure in large type.
+
+    Attributes:
+        value: The figure.
+        label: What it is.
+    """
+
+    value: str
+    label: str
+
+
+def write_report(data: ReportData, path: Path) -> None:
+    """Write the report.
+
+    Args:
+        data: What it shows.
+        path: The HTML file.
+
+    Raises:
+        MissingBackendError: If matplotlib or jinja2 is not installed.
+    """
+    write_atomic(path, render_report(data))
+
+
+def render_report(data: ReportData) -> str:
+    """The report as HTML text; see `write_report`."""
+    plots.require()
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8"))
+    colors = _colors(data)
+    return template.render(
+        d=data,
+        b=data.benchmark,
+        w=wording,
+        metric=TASKS[data.task].metric,
+        rows=summary_rows(data),
+        condition=condition_words(data.benchmark) if data.benchmark else "",
+        tiles=_tiles(data),
+        stamp=_stamp(data),
+        headline_stamp=_headline_stamp(data.benchmark) if data.benchmark else "",
+        bench_stamp=result_stamp(data.benchmark) if data.benchmark else "",
+        colors=colors,
+        overview=_overview(data, colors),
+        latency=_latency(data.benchmark, colors) if data.benchmark else [],
+        cold=_cold(data.benchmark) if data.benchmark else [],
+        profiles=[(p, _shown_ops(p)) for p in data.benchmark.profiles] if data.benchmark else [],
+        curves=_curves(data),
+    )
+
+
+def measurement_stamp(m: Measurement) -> str:
+    """Where a figure comes from: provenance, engine, device, ISA and load, on one line."""
+    return f"{m.provenance} · {m.engine} {m.engine_version} · {m.device}: {m.machine.summary} · {m.load.summary}"
+
+
+def result_stamp(result: BenchmarkResult) -> str:
+    """Where all figures of a benchmark come from, with the load at each thread count."""
+    first = {m.threads: m for m in reversed(result.measurements)}
+    m = first[result.protocol.threads[0]]
+    loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
+    return f"{m.provenance} · {m.engine} {m.engine_version} · {m.device}: {m.machine.summary} · {loads}"
+
+
+def _stamp(data: ReportData) -> str:
+    return f"{data.provenance} · {data.machine.summary}"
+
+
+def _headline_stamp(result: BenchmarkResult) -> str:
+    threads, length = headline_condition(result)
+    return next(measurement_stamp(m) for m in result.measurements if (m.threads, m.length) == (threads, length))
+
+
+def _colors(data: ReportData) -> dict[str, int]:
+    names = [r.name for r in data.rows]
+    if data.benchmark is not None:
+        names += [v.name for v in data.benchmark.variants]
+    return {name: i % SERIES_COLORS for i, name in enumerate(dict.fromkeys(names))}
+
+
+def _tiles(data: ReportData) -> list[Tile]:
+    """What matters of the default file: score kept, size, speed."""
+    chosen, reference = data.default, data.reference
+    if chosen is None or reference is None:
+        return []
+    row = next(r for r, m in zip(summary_rows(data), data.rows, strict=True) if m is chosen)
+    out = []
+    if chosen.kept is not None and chosen is not reference:
+        out.append(Tile(row.kept, f"of the {TASKS[data.task].metric.name} of {reference.name} kept by {chosen.name}"))
+    elif chosen.eval_score is not None:
+        out.append(Tile(row.score, f"{TASKS[data.task].metric.name} of {chosen.name}, points"))
+    smaller = f", {row.smaller} than {reference.name}" if chosen is not reference else ""
+    out.append(Tile(row.size, f"on disk{smaller}"))
+    if data.benchmark is not None and row.p50 != wording.NONE:
+        faster = f", {row.speed} than {data.benchmark.protocol.baseline}" if "faster" in row.speed or "slower" in row.speed else ""
+        out.append(Tile(f"{row.p50} ms", f"p50 latency, {condition_words(data.benchmark)}{faster}"))
+    return out
+
+
+def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
+    from markupsafe import Markup
+
+    out = []
+    result = data.benchmark
+    if result is not None:
+        threads, length = headline_condition(result)
+        points, stamp = [], ""
+        for row in data.rows:
+            m = result.find(row.name, threads, length)
+            if m is None or row.eval_score is None or not row.eval_score.finite:
+                continue
+            spread = m.wall_interval
+            points.append(
+                plots.Bubble(
+                    row.name, m.wall.p50, spread.low if spread else m.wall.p50, spread.high if spread else m.wall.p50,
+                    _printed(row.eval_score.value, data), row.bytes, colors[row.name],
+                )
+            )  # fmt: skip
+            stamp = measurement_stamp(m)
+        if points:
+            svg = plots.bubbles(points, TASKS[data.task].metric.name, condition_words(result))
+            out.append(
+                Figure(Markup(svg), "Score against latency; areas are file sizes, bars 95 % intervals of the typical latency.", stamp)  # noqa: S704 - our own drawing, texts escaped by matplotlib
+            )  # fmt: skip
+    if data.rows:
+        names = [r.name for r in data.rows]
+        svg = plots.sizes(names, [r.bytes for r in data.rows], [colors[n] for n in names])
+        out.append(Figure(Markup(svg), "Size of the model files.", "measured · bytes on disk"))  # noqa: S704
+    return out
+
+
+def _printed(value: float, data: ReportData) -> float:
+    """A score on the scale it is printed on."""
+    return value * 100 if TASKS[data.task].metric.unit is Unit.FRACTION else value
+
+
+def _latency(result: BenchmarkResult, colors: dict[str, int]) -> list[Figure]:
+    from markupsafe import Markup
+
+    threads, length = headline_condition(result)
+    shown = [m for m in result.measurements if (m.threads, m.length) == (threads, length)]
+    samples = {m.variant: [x for repeat in m.wall_ms for x in repeat] for m in shown}
+    svg = plots.distribution(samples, colors, condition_words(result))
+    caption = f"How many inferences are done after a time ({condition_words(result)}); dashed: p50 and p90."
+    out = [Figure(Markup(svg), caption, measurement_stamp(shown[0]))]  # noqa: S704
+    for count in result.protocol.threads:
+        groups: dict[str, dict[str, list[float]]] = {}
+        here = [m for m in result.measurements if m.threads == count]
+        for m in here:
+            groups.setdefault(wording.length(m.length), {})[m.variant] = [x for r in m.wall_ms for x in r]
+        words = wording.threads(count)
+        svg = plots.boxes(groups, colors, f"Latency by length, {words}")
+        caption = f"Latency by length, {words}: box p25 to p75, line p50, whiskers p10 to p90, dot p99."
+        out.append(Figure(Markup(svg), caption, measurement_stamp(here[0])))  # noqa: S704
+    return out
+
+
+def _cold(result: BenchmarkResult) -> list[Measurement]:
+    """One measurement per variant and thread count: load time and memory do not depend on the length."""
+    seen = {(m.variant, m.threads): m for m in reversed(result.measurements)}
+    return [m for m in result.measurements if seen[m.variant, m.threads] is m]
+
+
+def _shown_ops(profile: Profile) -> list[tuple[str, int, float, float]]:
+    """(operator type, nodes, share, ms), small ones added up."""
+    first, rest = profile.ops[:OPS_SHOWN], profile.ops[OPS_SHOWN:]
+    out = [(o.op_type, o.nodes, o.share, o.ms) for o in first]
+    if rest:
+        out.append((f"{len(rest)} others", sum(o.nodes for o in rest), sum(o.share for o in rest), sum(o.ms for o in rest)))
+    return out
+
+
+def _curves(data: ReportData) -> list[Figure]:
+    """One plot per trained model: its loss, and the loss's terms when there are any."""
+    from markupsafe import Markup
+
+    groups: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for name, points in data.curves.items():
+        if points:
+            owner, _, term = name.partition("/")
+            groups.setdefault(owner, {})[term or "loss"] = points
+    out = []
+    for owner, lines in groups.items():
+        caption = f"Training loss of the {owner}" + (", with its terms." if len(lines) > 1 else ".")
+        out.append(Figure(Markup(plots.curve(lines, f"Training of {owner}")), caption, _stamp(data)))  # noqa: S704
+    return out

@@ -1,0 +1,183 @@
+"""Figures from timings: nearest-rank percentiles, and intervals that say how far they can be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+CONFIDENCE = 0.95
+
+# Student's t, 97.5 % point, for 1 to 30 degrees of freedom (standard table; the tests compare with scipy).
+# Beyond 30, two terms of the Cornish-Fisher expansion are right to four digits.
+_T975 = (
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
+    2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860,
+    2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
+)  # fmt: skip
+_Z975 = 1.959964
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Statistics(_Frozen):
+    """What a set of timings looks like.
+
+    Percentiles are nearest-rank: each is one of the samples, never a value between two of them
+    (the definition of MLPerf and of the usual benchmark tools).
+
+    Attributes:
+        n: Number of samples.
+        min: Smallest sample.
+        p50: Median.
+        p90: 90th percentile.
+        p99: 99th percentile; with fewer than 100 samples it is the largest sample.
+        mean: Arithmetic mean.
+        stdev: Sample standard deviation (n - 1); 0 for a single sample.
+        unit: Always milliseconds.
+    """
+
+    n: int
+    min: float
+    p50: float
+    p90: float
+    p99: float
+    mean: float
+    stdev: float
+    unit: Literal["ms"] = "ms"
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Statistics:
+        """Describe timings.
+
+        Args:
+            samples: At least one timing in ms, shape [n], any order.
+
+        Raises:
+            ValueError: If there is no sample.
+        """
+        ordered = np.sort(np.asarray(samples, np.float64))
+        if not ordered.size:
+            raise ValueError("no samples: a benchmark without runs has no statistics")
+        return cls(
+            n=ordered.size, min=float(ordered[0]),
+            p50=nearest_rank(ordered, 50), p90=nearest_rank(ordered, 90), p99=nearest_rank(ordered, 99),
+            mean=float(ordered.mean()), stdev=float(ordered.std(ddof=1)) if ordered.size > 1 else 0.0,
+        )  # fmt: skip
+
+
+class Interval(_Frozen):
+    """Where a figure lies with the given confidence, in the figure's own unit."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+class Ratio(_Frozen):
+    """How two series of paired timings compare: below 1, the first one is faster.
+
+    Attributes:
+        median: Median of the paired ratios.
+        low: Lower end of the interval of that median.
+        high: Upper end.
+        pairs: Number of pairs.
+        confidence: Coverage of the interval. 0.95 or a little more from 6 pairs on; less with fewer.
+    """
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+    confidence: float
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves out 1, so that one of the two is really faster."""
+        return self.high < 1 or self.low > 1
+
+
+def nearest_rank(samples: Sequence[float] | np.ndarray, percent: int) -> float:
+    """The smallest sample that at least `percent` per cent of the samples do not exceed.
+
+    Args:
+        samples: Shape [n], n >= 1, any order.
+        percent: A whole number from 1 to 100; whole, because 0.07 * 100 is not 7 in floating point.
+
+    Returns:
+        One of the samples.
+    """
+    ordered = np.sort(np.asarray(samples, np.float64))
+    return float(ordered[-(-percent * ordered.size // 100) - 1])
+
+
+def repeat_interval(medians: Sequence[float]) -> Interval | None:
+    """Interval of a latency from the medians of its repeats.
+
+    A t interval over logarithms: repeats are few (3 to 10), timings are positive and skewed to the right,
+    and what disturbs them (frequency, other load) multiplies.
+
+    Args:
+        medians: One median in ms per repeat.
+
+    Returns:
+        The 95 % interval, or None for fewer than two repeats, which say nothing of their spread.
+    """
+    if len(medians) < 2:
+        return None
+    logs = np.log(np.asarray(medians, np.float64))
+    half = student_t(len(medians) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(medians))
+    centre = float(logs.mean())
+    return Interval(low=math.exp(centre - half), high=math.exp(centre + half), confidence=CONFIDENCE)
+
+
+def student_t(freedom: int) -> float:
+    """97.5 % point of Student's t with `freedom` >= 1 degrees of freedom."""
+    if freedom <= len(_T975):
+        return _T975[freedom - 1]
+    z = _Z975
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
+    """Compare two series whose i-th entries were measured side by side, in the same round.
+
+    A round that was disturbed as a whole leaves its ratio alone, which is the point of interleaving. The
+    interval is the distribution-free one of the median, between two order statistics (the sign test
+    turned round): it assumes neither normal errors nor a common spread, and one wild round cannot widen
+    it. With fewer than 6 pairs no such interval reaches 95 %; then it spans all ratios and `confidence`
+    says what that is worth. Swapping `a` and `b` gives the reciprocals.
+
+    Args:
+        a: Timings of the first, positive, shape [rounds].
+        b: Timings of the second, positive, same rounds.
+
+    Returns:
+        Median of a[i] / b[i] with its interval.
+
+    Raises:
+        ValueError: If the series are empty or of different length.
+    """
+    if len(a) != len(b) or not len(a):
+        raise ValueError(f"paired series need equal, non-zero length, got {len(a)} and {len(b)}")
+    logs = np.sort(np.log(np.asarray(a, np.float64)) - np.log(np.asarray(b, np.float64)))
+    cut, coverage = _order_cut(len(logs))
+    return Ratio(
+        median=math.exp(float(np.median(logs))), low=math.exp(logs[cut]), high=math.exp(logs[-1 - cut]),
+        pairs=len(logs), confidence=coverage,
+    )  # fmt: skip
+
+
+def _order_cut(n: int) -> tuple[int, float]:
+    """How many values to leave out at each end so that the rest still covers the median with 95 %."""
+    # The sorted values x[k] .. x[n-1-k] miss the median with probability 2 P(Binomial(n, 1/2) <= k).
+    below, cut = 1, 0
+    while 2 * (below + math.comb(n, cut + 1)) <= (1 - CONFIDENCE) * 2**n and 2 * (cut + 1) < n:
+        cut += 1
+        below += math.comb(n, cut)
+    return cut, max(0.0, 1 - 2 * below / 2**n)

@@ -1,0 +1,67 @@
+"""Numbers as people read them: the same words in the terminal, the report and the model card."""
+
+from __future__ import annotations
+
+import math
+
+from pocketbert.benchmarks.measurement import TEXT, Length
+from pocketbert.benchmarks.statistics import Ratio
+
+NONE = "–"
+"""Stands where there is no figure."""
+
+
+def size(number: int) -> str:
+    """Bytes in decimal units, as app stores count: ``12.4 MB``."""
+    if number < 1e6:
+        return f"{number / 1e3:.3g} kB" if number < 999_500 else "1.00 MB"
+    return f"{number / 1e6:.1f} MB" if number < 1e9 else f"{number / 1e9:.2f} GB"
+
+
+def milliseconds(value: float) -> str:
+    """Milliseconds with three significant digits, without the unit: ``0.0743``, ``1.23``, ``12.3``."""
+    if value <= 0 or not math.isfinite(value):
+        return f"{value:g}"
+    return f"{value:.{min(4, max(0, 2 - math.floor(math.log10(value))))}f}"
+
+
+def share(fraction: float | None) -> str:
+    """A fraction in per cent: ``98.7 %``."""
+    if fraction is None:
+        return NONE
+    return "not a number" if math.isnan(fraction) else f"{fraction * 100:.1f} %"
+
+
+def factor(value: float) -> str:
+    """A factor with three digits at most: ``7.32×``."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}×"
+
+
+def speed(ratio: Ratio) -> str:
+    """A ratio of times in words, with its interval: ``4.81× faster (4.62–5.03)``."""
+    if not ratio.decided:
+        return f"no difference seen ({ratio.low:.2f}–{ratio.high:.2f} of the time)"
+    if ratio.median < 1:
+        return f"{factor(1 / ratio.median)} faster ({_plain(1 / ratio.high)}–{_plain(1 / ratio.low)})"
+    return f"{factor(ratio.median)} slower ({_plain(ratio.low)}–{_plain(ratio.high)})"
+
+
+def length(value: Length) -> str:
+    """A length in words: ``real text`` or ``64 tokens``."""
+    return "real text" if value == TEXT else f"{value} tokens"
+
+
+def threads(number: int) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{number} thread" + ("s" if number != 1 else "")
+
+
+def count(value: int) -> str:
+    """A large number in short: ``22.7 M``, ``950 k``."""
+    if value >= 999_500:
+        return f"{value / 1e6:.1f} M"
+    return f"{value / 1e3:.0f} k" if value >= 1000 else str(value)
+
+
+def _plain(value: float) -> str:
+    return factor(value).removesuffix("×")

@@ -1,0 +1,80 @@
+"""Training batches: counter-based order, length buckets, padding to the longest row only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pocketbert.core.seeds import generator
+from pocketbert.core.tokenization import Encoded, TextTokenizer
+
+WINDOW = 64
+"""Batches whose rows are sorted by length together: random enough to learn, even enough to waste nothing."""
+
+
+@dataclass(frozen=True)
+class TrainSet:
+    """Tokenized training rows.
+
+    Attributes:
+        encoded: N rows.
+        gold: Label ids, shape [N].
+        tokenizer: Pads batches.
+        padding_side: ``right`` or ``left``.
+    """
+
+    encoded: Sequence[Encoded]
+    gold: NDArray[np.int64]
+    tokenizer: TextTokenizer
+    padding_side: str = "right"
+
+    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Tensors of some rows: the model's inputs [B, L], and ``labels`` [B]."""
+        padded = self.tokenizer.pad([self.encoded[i] for i in rows], side=self.padding_side)
+        out = {name: torch.from_numpy(value) for name, value in padded.items()}
+        out["labels"] = torch.from_numpy(self.gold[list(rows)])
+        return out
+
+
+class BatchOrder:
+    """Which rows make up the batch of a step: a function of (seed, purpose, step) alone.
+
+    Each epoch is a new permutation, cut into windows whose rows are sorted by length and batched; the
+    batches are then shuffled. Rows that do not fill a last batch wait for the next epoch.
+
+    Args:
+        lengths: Tokens per row, N of them.
+        batch: Rows per step, over all processes.
+        seed: Seed of the run.
+        purpose: What is trained, so that two stages see different orders.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int, purpose: str) -> None:
+        self.lengths = np.asarray(lengths, np.int64)
+        self.batch = min(batch, len(self.lengths))
+        self.seed, self.purpose = seed, purpose
+        self.per_epoch = len(self.lengths) // self.batch
+        self._epoch = -1
+        self._batches: NDArray[np.int64] = np.empty((0, self.batch), np.int64)
+
+    def rows(self, step: int) -> NDArray[np.int64]:
+        """Row numbers of a step's batch, shape [batch]."""
+        epoch, place = divmod(step, self.per_epoch)
+        if epoch != self._epoch:
+            self._batches, self._epoch = self._order(epoch), epoch
+        return self._batches[place]
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        random = generator(self.seed, f"order/{self.purpose}", epoch)
+        rows = random.permutation(len(self.lengths))[: self.per_epoch * self.batch]
+        window = WINDOW * self.batch
+        for start in range(0, len(rows), window):
+            part = rows[start : start + window]
+            rows[start : start + window] = part[np.argsort(self.lengths[part], kind="stable")]
+        batches = rows.reshape(self.per_epoch, self.batch)
+        return batches[random.permutation(self.per_epoch)]

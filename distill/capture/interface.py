@@ -1,0 +1,74 @@
+"""Capture through transformers' attention interface: BERT, RoBERTa, DistilBERT, MobileBERT and kin.
+
+With SDPA, `output_attentions=True` returns an empty tuple and raises nothing; with eager attention every
+layer pays for its map. Here the layers that are wanted compute their scores openly, the others use SDPA.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from pocketbert.distill.capture.recorder import active_recorder
+
+NAME = "pocketbert_capture"
+MASKED = -1e4
+"""Added to scores of padded keys: exp of it is exactly 0, and it is finite in every dtype."""
+
+
+def install(model: Any) -> None:
+    """Switch a model to the capturing attention; weights and results stay the same."""
+    AttentionInterface.register(NAME, capturing_attention)
+    AttentionMaskInterface.register(NAME, additive_mask)
+    model.set_attn_implementation(NAME)
+
+
+def capturing_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention that hands its scores to the active recorder.
+
+    Args:
+        module: The attention module that calls.
+        query: [B, H, S, head size].
+        key: [B, H, S, head size].
+        value: [B, H, S, head size].
+        attention_mask: Additive, [B, 1, 1, S], or None.
+        scaling: Factor on the scores; default 1/sqrt(head size).
+        dropout: Dropout of the probabilities.
+
+    Returns:
+        Context, [B, S, H, head size], and None in place of the probabilities.
+    """
+    recorder = active_recorder()
+    layer = recorder.next_layer() if recorder is not None else -1
+    if recorder is None or layer not in recorder.layers:
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+        )
+    else:
+        scores = torch.matmul(query, key.transpose(2, 3)) * (scaling or query.shape[-1] ** -0.5)
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        recorder.scores[layer] = scores
+        probabilities = F.dropout(F.softmax(scores, -1), dropout, module.training)
+        out = torch.matmul(probabilities, value)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def additive_mask(*_: Any, attention_mask: Tensor | None = None, dtype: torch.dtype = torch.float32, **__: Any) -> Tensor | None:
+    """The mask transformers passes to `capturing_attention`, from a [B, S] mask of real tokens."""
+    if attention_mask is None:
+        return None
+    return (1.0 - attention_mask[:, None, None, :].to(dtype)) * MASKED

@@ -1,0 +1,204 @@
+"""The one training loop, on Hugging Face Accelerate. Finetuning and every method pass through it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.hardware import available_cores
+from pocketbert.core.progress import Meter
+from pocketbert.core.recipe import Optimisation
+from pocketbert.core.seeds import derive_seed
+from pocketbert.distill.batches import BatchOrder, TrainSet
+from pocketbert.distill.precision import training_dtype
+from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
+
+LOG_EVERY = 20
+"""Steps between two records of the losses."""
+
+
+class Objective(Protocol):
+    """What a step computes.
+
+    Attributes:
+        weights: Weight of each term by name.
+    """
+
+    weights: dict[str, float]
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Terms of the loss by name, scalars; their weighted sum is minimised."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training left behind.
+
+    Attributes:
+        history: Losses every `LOG_EVERY` steps.
+        dtype: Number type of the matrix products.
+        threads: Threads used.
+    """
+
+    history: list[StepRecord]
+    dtype: str
+    threads: int
+
+
+def learning_rate(step: int, settings: Optimisation) -> float:
+    """Linear warm-up, then linear decay to 0.
+
+    Args:
+        step: The step about to be made, from 0.
+        settings: Peak rate, steps and warm-up share.
+    """
+    warm = max(1, round(settings.warmup * settings.steps))
+    if step < warm:
+        return settings.lr * (step + 1) / warm
+    return settings.lr * max(0.0, (settings.steps - step) / max(1, settings.steps - warm))
+
+
+def train(
+    model: nn.Module,
+    objective: Objective,
+    data: TrainSet,
+    settings: Optimisation,
+    seed: int,
+    purpose: str,
+    work: Path,
+    metrics: Path | None = None,
+) -> Outcome:
+    """Train a model in place, resuming from the work folder's checkpoint if there is one.
+
+    A run that was killed at any moment and is started again with the same arguments, machine and threads
+    ends with bit-identical weights: order and dropout are functions of (seed, purpose, step), and moments
+    and weights are saved exactly.
+
+    Args:
+        model: What is trained.
+        objective: Computes the terms of the loss.
+        data: Training rows.
+        settings: Steps, batch, rates.
+        seed: Seed of the run.
+        purpose: What is trained (``finetune``, ``distill.0``); keys the random choices.
+        work: Where checkpoints go.
+        metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
+
+    Returns:
+        The losses, and what they were computed with.
+    """
+    from accelerate import Accelerator
+
+    torch.set_num_threads(available_cores())
+    keep_freed_memory()
+    dtype = training_dtype()
+    accelerator = Accelerator(mixed_precision="bf16" if dtype is torch.bfloat16 else "no")
+    _prepare_parameters(model, settings)
+    optimizer = _optimizer(model, settings)
+    progress = load_checkpoint(work, model, optimizer) or Progress(step=0, history=[], pending={})
+    wrapped, prepared = accelerator.prepare(model, optimizer)
+    order = BatchOrder([len(e) for e in data.encoded], settings.batch, seed, purpose)
+    rank, world = accelerator.process_index, accelerator.num_processes
+    wrapped.train()
+    with Meter(f"train {purpose}", settings.steps, progress.step) as meter:
+        while progress.step < settings.steps:
+            step = progress.step
+            rate = learning_rate(step, settings)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            rows = order.rows(step)[rank::world]
+            batch = {k: v.to(accelerator.device) for k, v in data.batch(rows.tolist()).items()}
+            torch.manual_seed(derive_seed(seed, f"dropout/{purpose}", step, rank))
+            with accelerator.autocast():
+                terms = objective(wrapped, batch)
+            loss = torch.stack([terms[name] * objective.weights[name] for name in terms]).sum()
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(wrapped.parameters(), settings.clip)
+            prepared.step()
+            prepared.zero_grad()
+            _record(progress, float(loss), {k: float(v) for k, v in terms.items()}, rate, settings.steps)
+            if accelerator.is_main_process and (
+                progress.step % settings.checkpoint == 0 or progress.step == settings.steps
+            ):
+                save_checkpoint(work, progress, accelerator.unwrap_model(wrapped), optimizer)
+                _write_metrics(metrics, purpose, progress)
+            meter.advance(note=f"loss {float(loss):.3f}")
+    model.eval()
+    return Outcome(progress.history, str(dtype).removeprefix("torch."), torch.get_num_threads())
+
+
+def _prepare_parameters(model: nn.Module, settings: Optimisation) -> None:
+    for module in model.modules():
+        if settings.dropout is not None and isinstance(module, nn.Dropout):
+            module.p = settings.dropout
+        if settings.freeze_embeddings and isinstance(module, nn.Embedding):
+            module.requires_grad_(False)
+
+
+def _optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
+    """AdamW without decay on biases and norms, which have one dimension."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.lr, fused=True)
+
+
+def _record(progress: Progress, loss: float, terms: dict[str, float], rate: float, steps: int) -> None:
+    progress.step += 1
+    pending = progress.pending
+    for name, value in {"_count": 1.0, "_loss": loss, **terms}.items():
+        pending[name] = pending.get(name, 0.0) + value
+    if progress.step % LOG_EVERY == 0 or progress.step == steps:
+        count = pending.pop("_count")
+        mean = {k: v / count for k, v in pending.items()}
+        progress.history.append(StepRecord(step=progress.step, loss=mean.pop("_loss"), terms=mean, lr=rate))
+        progress.pending = {}
+
+
+def _write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
+    """Rewrite this purpose's lines; lines of other purposes stay."""
+    if path is None:
+        return
+    lines = path.read_text().splitlines() if path.is_file() else []
+    kept = [line for line in lines if json.loads(line)["stage"] != purpose]
+    new = [json.dumps({"stage": purpose, **r.model_dump()}) for r in progress.history]
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text("\n".join([*kept, *new]) + "\n")
+    temporary.replace(path)
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed blocks instead of giving them back to the system after every step.
+
+    Gradients of an embedding table are tens of megabytes; giving them back and faulting them in again
+    each step costs a fifth of the CPU time. Does nothing where the C library is another one.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    libc = ctypes.CDLL(None)
+    libc.mallopt(mmap_threshold, 1 << 30)
+    libc.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[Any]:
+    """A teacher during training: eval mode, no gradients, back to normal afterwards."""
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        yield model.eval().requires_grad_(False)
+    finally:
+        for parameter, flag in wanted:
+            parameter.requires_grad_(flag)

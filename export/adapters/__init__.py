@@ -1,0 +1,1 @@
+"""Rewrites that make a family exportable; the family table names them."""

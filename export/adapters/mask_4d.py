@@ -1,0 +1,49 @@
+"""Families whose stock model takes an additive 4-D mask: BERT, RoBERTa, DistilBERT, MobileBERT and kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MASKED = -1e4
+"""Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
+
+
+def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Module:
+    """A module with explicit named inputs and plain tensor outputs, ready for torch.export.
+
+    Args:
+        model: A transformers model with a head; switched to eager attention.
+        inputs: Names of the graph's inputs, of the family table.
+        outputs: Names of the graph's outputs, of the task table.
+
+    Returns:
+        The module, in eval mode.
+    """
+    model.set_attn_implementation("eager")
+    kind = _WithSegments if "token_type_ids" in inputs else _WithoutSegments
+    return kind(model, outputs).eval()
+
+
+class _Wrapped(nn.Module):
+    def __init__(self, model: Any, outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.outputs = model, outputs
+
+    def _run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
+        additive = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
+        out = self.model(attention_mask=additive, **inputs)
+        return tuple(out[name] for name in self.outputs)
+
+
+# torch.export needs a signature without *args, so there is one class per set of inputs.
+class _WithSegments(_Wrapped):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        return self._run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids)
+
+
+class _WithoutSegments(_Wrapped):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        return self._run(attention_mask, input_ids=input_ids)

@@ -1,0 +1,88 @@
+"""The ONNX exporter: torch.onnx by the dynamo path, weights inside, readable by phone builds in use."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.families import Family
+from pocketbert.core.predictor import Arrays
+from pocketbert.core.tasks import Task
+from pocketbert.core.versions import version_of
+
+MAX_IR = 10
+MAX_OPSET = 20
+
+
+def export(module: nn.Module, family: Family, task: Task, example: Arrays, path: Path, opset: int = MAX_OPSET) -> None:
+    """Write one ONNX file with free batch and length.
+
+    Args:
+        module: A prepared module.
+        family: Names the inputs.
+        task: Names the outputs.
+        example: Input arrays [B, L] with B >= 2, so that no axis is taken for a constant 1.
+        path: The file to write.
+        opset: Operator set, at most 20.
+
+    Raises:
+        MissingBackendError: If onnx or onnxscript is not installed.
+        GateError: If the written file is newer than phones read.
+    """
+    for name in ("onnx", "onnxscript"):
+        if version_of(name) is None:
+            raise MissingBackendError(name, "pip install 'pocketbert[onnx]'")
+    free = torch.export.Dim.DYNAMIC
+    inputs = {name: torch.from_numpy(example[name]) for name in family.inputs}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        torch.onnx.export(
+            module, (), str(path), kwargs=inputs, dynamo=True, external_data=False, opset_version=opset,
+            input_names=list(inputs), output_names=list(task.outputs), verbose=False,
+            dynamic_shapes={name: {0: free, 1: free} for name in inputs},
+        )  # fmt: skip
+    tidy(path)
+    check_readable(path)
+
+
+def tidy(path: Path) -> None:
+    """Drop what no runtime reads: stack traces with paths of this machine, stale shape notes."""
+    import onnx
+
+    model = onnx.load(path)
+    del model.graph.value_info[:]
+    del model.metadata_props[:]
+    del model.graph.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.ClearField("doc_string")
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        del value.metadata_props[:]
+    for function in model.functions:
+        del function.metadata_props[:]
+        for node in function.node:
+            del node.metadata_props[:]
+    model.ir_version = min(model.ir_version, MAX_IR)
+    model.producer_name = "pocketbert"
+    onnx.save(model, path)
+
+
+def check_readable(path: Path) -> None:
+    """Check IR version and operator set.
+
+    Raises:
+        GateError: If phone builds in use could not read the file.
+    """
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    newest = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    if model.ir_version > MAX_IR or newest > MAX_OPSET:
+        raise GateError([f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {MAX_IR}, opset {MAX_OPSET}."])
+    onnx.checker.check_model(model)

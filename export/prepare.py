@@ -1,0 +1,51 @@
+"""The step that all formats share: a copy of the model with explicit inputs and arithmetic masks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from pocketbert.core.families import Adapter, Family
+from pocketbert.core.predictor import Arrays
+from pocketbert.core.tasks import Task
+from pocketbert.core.versions import version_of
+from pocketbert.export.adapters import mask_4d
+
+
+def prepare(model: Any, family: Family, task: Task) -> nn.Module:
+    """Make a model exportable without touching it.
+
+    Args:
+        model: A transformers model with the task's head.
+        family: Its row of the family table; names the adapter.
+        task: Names the outputs.
+
+    Returns:
+        A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
+    """
+    adapters = {Adapter.MASK_4D: mask_4d.wrap}
+    return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs)
+
+
+class PreparedPredictor:
+    """A prepared module behind the predictor protocol, so that it can be compared like any engine."""
+
+    engine = "torch-prepared"
+
+    def __init__(self, module: nn.Module, family: Family, task: Task) -> None:
+        self.module, self.inputs, self.outputs = module, family.inputs, task.outputs
+        self.engine_version = version_of("torch") or "unknown"
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        import torch
+
+        feed = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]
+        with torch.inference_mode():
+            out = self.module(*feed)
+        return {name: value.numpy() for name, value in zip(self.outputs, out, strict=True)}

@@ -1,0 +1,1 @@
+"""Smaller numbers in the same graph, checked operator by operator."""

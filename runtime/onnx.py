@@ -1,0 +1,75 @@
+"""The ONNX Runtime engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from pocketbert.core.artefacts import Signature, Tensor
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.hardware import available_cores
+from pocketbert.core.predictor import Arrays
+
+_DTYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float)": "float32", "tensor(float16)": "float16"}
+
+
+class OnnxPredictor:
+    """Runs one ONNX file on the CPU.
+
+    Args:
+        path: The file.
+        threads: Threads within an operator; default all cores this process may use.
+        profile: Prefix of a per-operator profile to write; None for none.
+
+    Raises:
+        InputError: If the file is missing or ONNX Runtime refuses it.
+    """
+
+    engine = "onnxruntime"
+    engine_version = onnxruntime.__version__
+
+    def __init__(self, path: Path, threads: int | None = None, profile: Path | None = None) -> None:
+        if not path.is_file():
+            raise InputError(Problem(str(path), "file not found."))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or available_cores()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Spinning burns the second core between operators: on a phone that is battery, here it is noise.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the library's own exception classes are private
+            first = str(error).splitlines()[0]
+            raise InputError(Problem(str(path), f"ONNX Runtime {self.engine_version} refuses the file: {first}")) from error
+        self.path = path
+        self.inputs = tuple(i.name for i in self._session.get_inputs())
+        self.outputs = tuple(o.name for o in self._session.get_outputs())
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        feed = {name: inputs[name] for name in self.inputs}
+        return dict(zip(self.outputs, self._session.run(None, feed), strict=True))
+
+    @property
+    def signature(self) -> Signature:
+        """Names, dtypes and shapes of inputs and outputs."""
+        return Signature(
+            inputs=[_tensor(i) for i in self._session.get_inputs()],
+            outputs=[_tensor(o) for o in self._session.get_outputs()],
+        )
+
+    def end_profile(self) -> Path:
+        """Finish profiling and return the written JSON file."""
+        return Path(self._session.end_profiling())
+
+
+def _tensor(node: onnxruntime.NodeArg) -> Tensor:
+    return Tensor(name=node.name, dtype=_DTYPES.get(node.type, node.type), shape=list(node.shape))

@@ -1,0 +1,19 @@
+"""PocketBERT: distil, export, quantize, verify and measure BERT-family encoders for phones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pocketbert.runtime.model import Model, Prediction, load
+
+__all__ = ["Model", "Prediction", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `pocketbert --help` imports neither numpy nor an engine.
+    if name in __all__:
+        from pocketbert.runtime import model
+
+        return getattr(model, name)
+    raise AttributeError(f"module 'pocketbert' has no attribute '{name}'")

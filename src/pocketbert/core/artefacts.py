@@ -1,0 +1,218 @@
+"""``artifacts.json``: what is in an artefact folder, file by file. Written last, readable for ever."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.evaluate import Score
+from pocketbert.core.files import read_json, safe_join, sha256_file, write_json
+from pocketbert.core.tasks import ScoreFunction, TaskName
+from pocketbert.core.types import Format, Provenance, Scheme, Status
+
+FILE_NAME = "artifacts.json"
+SCHEMA_VERSION = "1.0"
+
+
+class _Record(BaseModel):
+    """Unknown keys are ignored, so that older readers open newer folders of the same major schema."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Kind(StrEnum):
+    """What a file in the folder is for."""
+
+    MODEL = "model"
+    WEIGHTS = "weights"
+    TOKENIZER = "tokenizer"
+    CONFIG = "config"
+    GOLDEN = "golden"
+    DOCUMENT = "document"
+    FIGURES = "figures"
+
+
+class Tensor(_Record):
+    """One input or output of a graph.
+
+    Attributes:
+        name: Name in the graph.
+        dtype: ``int64``, ``float32``, ...
+        shape: Sizes; a name stands for a free axis.
+    """
+
+    name: str
+    dtype: str
+    shape: list[int | str]
+
+
+class Signature(_Record):
+    """Inputs and outputs of a graph."""
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+class SeenRight(_Record):
+    """An engine that was seen to compute the file right."""
+
+    engine: str
+    version: str
+    isa: list[str]
+    provenance: Provenance = Provenance.MEASURED
+
+
+class FileRecord(_Record):
+    """One file of the folder.
+
+    Attributes:
+        path: Relative to the folder, with forward slashes.
+        sha256: Hex digest.
+        bytes: Size.
+        kind: What it is for.
+        format: Of model files.
+        scheme: Of model files.
+        default: Whether `pocketbert.load` opens it.
+        alias_of: Path of the file that this one equals byte for byte.
+        signature: Inputs and outputs of model files.
+        status: What the gates said of model files.
+        lineage: sha256 of the weights it was made from.
+        scores: Measured scores by set (``eval``, ``holdout``).
+        seen_right: Engines that passed its golden rows.
+    """
+
+    path: str
+    sha256: str
+    bytes: int
+    kind: Kind
+    format: Format | None = None
+    scheme: Scheme | None = None
+    default: bool = False
+    alias_of: str | None = None
+    signature: Signature | None = None
+    status: Status | None = None
+    lineage: str | None = None
+    scores: dict[str, Score] = {}
+    seen_right: list[SeenRight] = []
+
+
+class Processing(_Record):
+    """How to turn text into inputs and outputs into answers.
+
+    Attributes:
+        max_length: Longest input in tokens.
+        pair_order: Meaning of a pair's two texts, in order.
+        padding_side: ``right`` or ``left``.
+        score: Turns logits into scores.
+        stride: Overlap of windows over long texts (question answering).
+        thresholds: Per-label decision thresholds (multi-label).
+        pooling: How token states become one vector (embeddings).
+        answer_length: Longest answer in tokens (question answering).
+    """
+
+    max_length: int
+    pair_order: list[str] = ["text", "text_pair"]
+    padding_side: str = "right"
+    score: ScoreFunction
+    stride: int | None = None
+    thresholds: list[float] | None = None
+    pooling: str | None = None
+    answer_length: int | None = None
+
+
+class Artefacts(_Record):
+    """The whole file.
+
+    Attributes:
+        schema_version: Major part equal means readable.
+        name: Name of the run or model.
+        task: Hub task name.
+        family: Row of the family table.
+        labels: Label names in order of their ids.
+        pair: Whether inputs are pairs of texts.
+        processing: Pre- and post-processing.
+        files: Every file of the folder except this one.
+        lineage: Where the weights come from, in words and digests.
+        versions: Libraries that made the files.
+        machine: CPU and ISA that measured the figures.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    name: str
+    task: TaskName
+    family: str
+    labels: list[str]
+    pair: bool = False
+    processing: Processing
+    files: list[FileRecord]
+    lineage: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    machine: str = ""
+    generator: Literal["pocketbert"] = "pocketbert"
+
+    def models(self) -> list[FileRecord]:
+        """Model files, aliases left out."""
+        return [f for f in self.files if f.kind is Kind.MODEL and f.alias_of is None]
+
+    def default_model(self) -> FileRecord:
+        """The variant that `pocketbert.load` opens."""
+        found = [f for f in self.models() if f.default] or self.models()
+        if not found:
+            raise InputError(Problem(FILE_NAME, "the folder lists no model file."))
+        return found[0]
+
+
+def read_artefacts(folder: Path) -> Artefacts:
+    """Read and check ``artifacts.json``.
+
+    Raises:
+        InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise InputError(
+            Problem(str(folder), f"no artefact folder: it has no {FILE_NAME}.",
+                    "Make one with: pocketbert export -m MODEL -o FOLDER")
+        )  # fmt: skip
+    content = read_json(path)
+    version = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
+    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        raise InputError(
+            Problem(str(path), f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
+                    "Update PocketBERT.")
+        )  # fmt: skip
+    try:
+        artefacts = Artefacts.model_validate(content)
+    except ValidationError as error:
+        raise InputError(
+            [Problem(f"{path} {'.'.join(map(str, e['loc']))}", f"{e['msg']}.") for e in error.errors()]
+        ) from error
+    for record in artefacts.files:
+        safe_join(folder, record.path, str(path))
+    return artefacts
+
+
+def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
+    """Write ``artifacts.json``, the last file of a folder."""
+    write_json(folder / FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
+
+
+def integrity_problems(folder: Path, artefacts: Artefacts) -> list[str]:
+    """What differs between the folder and its list: missing, changed and unlisted files."""
+    out = []
+    for record in artefacts.files:
+        path = folder / record.path
+        if not path.is_file():
+            out.append(f"{record.path}: listed, but not there")
+        elif path.stat().st_size != record.bytes or sha256_file(path) != record.sha256:
+            out.append(f"{record.path}: changed since it was packed (sha256 differs)")
+    listed = {f.path for f in artefacts.files} | {FILE_NAME}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if name not in listed:
+            out.append(f"{name}: there, but not listed")
+    return out

@@ -1,0 +1,217 @@
+"""Weights into torch modules and back. The only module that opens ``.bin`` files, and only weights of them.
+
+Imports torch and transformers inside its functions: core itself stays light.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.files import write_atomic, write_json
+from pocketbert.core.labels import Labels
+from pocketbert.core.model_folder import ModelFolder
+from pocketbert.core.tasks import Task
+from pocketbert.core.tokenization import plain_tokenizer_json
+from pocketbert.core.versions import version_of
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+MAX_BIN_BYTES = 8 << 30
+
+_HARMLESS = re.compile(r"position_ids$|\.num_batches_tracked$")
+
+
+def require_torch(extra: str = "train") -> None:
+    """Fail with the installing command when torch or transformers is missing."""
+    for name in ("torch", "transformers"):
+        if version_of(name) is None:
+            raise MissingBackendError(name, f"pip install 'pocketbert[{extra}]'")
+
+
+def load_model(folder: ModelFolder, task: Task, labels: Labels | None = None, new_head: bool = False) -> PreTrainedModel:
+    """Build the class with the task's head and fill it with the folder's weights.
+
+    Args:
+        folder: Where from.
+        task: Decides the head.
+        labels: Label set to write into the configuration; needed for a new head.
+        new_head: Whether a missing head may start random.
+
+    Returns:
+        The model in eval mode, fp32, on the CPU.
+
+    Raises:
+        InputError: If the weights are broken, lack the head, or do not fit the class.
+    """
+    require_torch()
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    config = _configuration(folder, task, labels, new_head)
+    weights = folder.weights
+    state = _read_state(weights)
+    for old, new in folder.family.key_renames.items():
+        state = {k.replace(old, new): v for k, v in state.items()}
+    auto = getattr(transformers, task.auto_class)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = auto.from_config(config)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(Problem(f"{folder.path}/config.json", f"does not describe a model: {error}.")) from error
+    if hasattr(model, "config"):
+        model.config.architectures = [type(model).__name__]
+    _fill(model, state, folder, task, new_head)
+    return model.float().eval()
+
+
+def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(folder.path), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # strict validation of the library raises its own kinds
+        message = str(error).splitlines()[0]
+        raise InputError(Problem(f"{folder.path}/config.json", f"refused by transformers: {message}.")) from error
+    if labels is not None and (new_head or folder.labels is None):
+        config.id2label = labels.id2label
+        config.label2id = {name: i for i, name in labels.id2label.items()}
+    if task.problem_type:
+        config.problem_type = task.problem_type
+    return config
+
+
+def _read_state(path: Path) -> dict[str, torch.Tensor]:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if path.suffix == ".safetensors":
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise InputError(Problem(str(path), f"broken safetensors file: {error}.")) from error
+    if path.stat().st_size > MAX_BIN_BYTES:
+        raise InputError(Problem(str(path), f"larger than {MAX_BIN_BYTES >> 30} GiB, refused."))
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a foreign pickle fails in many ways
+        raise InputError(
+            Problem(str(path), f"cannot be read as plain weights: {str(error).splitlines()[0]}",
+                    "Convert it to model.safetensors where you trust its origin.")
+        ) from error  # fmt: skip
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise InputError(Problem(str(path), "does not hold a state dict of tensors."))
+    return state
+
+
+def _fill(model: Any, state: dict[str, torch.Tensor], folder: ModelFolder, task: Task, new_head: bool) -> None:
+    own = model.state_dict()
+    prefix = f"{model.base_model_prefix}."
+    if not any(k.startswith(prefix) for k in state):
+        # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
+        state = {prefix + k: v for k, v in state.items()}
+    wrong = [f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}" for k, v in own.items()
+             if k in state and state[k].shape != v.shape]  # fmt: skip
+    head = [k for k in own if not k.startswith(prefix)]
+    if wrong and new_head:
+        # a head for another label set: train a new one
+        state = {k: v for k, v in state.items() if k not in head}
+        wrong = [w for w in wrong if w.split()[0] not in head]
+    missing = [k for k in own if k not in state and not _HARMLESS.search(k)]
+    lost_head = [k for k in missing if k in head]
+    lost = [k for k in missing if k not in head and not (".pooler." in k and new_head)]
+    problems = [Problem(str(folder.path), f"weight has another shape than config.json says: {w}.") for w in wrong[:5]]
+    if lost:
+        problems.append(Problem(str(folder.path), f"{len(lost)} weights are missing, e.g. {', '.join(lost[:3])}."))
+    if lost_head and not new_head:
+        problems.append(
+            Problem(str(folder.path), f"has no trained head for {task.name} ({', '.join(lost_head)} missing).",
+                    "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.")
+        )  # fmt: skip
+    if problems:
+        raise InputError(problems)
+    model.load_state_dict(state, strict=False)
+
+
+def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int, target: Path) -> None:
+    """Write a Hugging Face folder: config, safetensors, tokenizer with the right length and no padding.
+
+    Args:
+        model: What to save.
+        source: Where the tokenizer comes from.
+        labels: Label set.
+        max_length: Longest input in tokens.
+        target: An existing folder.
+    """
+    from safetensors.torch import save_file
+
+    model.config.id2label = labels.id2label
+    model.config.label2id = {name: i for i, name in labels.id2label.items()}
+    model.config.architectures = [type(model).__name__]
+    model.config.to_json_file(str(target / "config.json"), use_diff=False)
+    config = _plain_config(target / "config.json")
+    write_json(target / "config.json", config)
+    tensors = {k: v.detach().contiguous().cpu() for k, v in model.state_dict().items() if not _HARMLESS.search(k)}
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    save_tokenizer(source.path, max_length, target)
+
+
+def _plain_config(path: Path) -> dict[str, Any]:
+    from pocketbert.core.files import read_json
+
+    config = read_json(path)
+    config.pop("_name_or_path", None)  # a path of the machine that made it
+    return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}
+
+
+def save_tokenizer(source: Path, max_length: int, target: Path) -> None:
+    """Copy a tokenizer so that every client cuts at the same length and none pads by itself.
+
+    Args:
+        source: A Hugging Face folder.
+        max_length: Longest input in tokens.
+        target: An existing folder.
+    """
+    if (source / "tokenizer.json").is_file():
+        raw = (source / "tokenizer.json").read_text(encoding="utf-8")
+    else:
+        raw = _convert_tokenizer(source)
+    write_atomic(target / "tokenizer.json", plain_tokenizer_json(raw))
+    settings = _tokenizer_settings(source)
+    settings["model_max_length"] = max_length
+    write_json(target / "tokenizer_config.json", settings)
+    for name in ("vocab.txt", "special_tokens_map.json", "merges.txt", "vocab.json"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _tokenizer_settings(source: Path) -> dict[str, Any]:
+    from pocketbert.core.files import read_json
+
+    path = source / "tokenizer_config.json"
+    settings = dict(read_json(path)) if path.is_file() else {}
+    for key in ("name_or_path", "tokenizer_file", "special_tokens_map_file"):
+        settings.pop(key, None)
+    return settings
+
+
+def _convert_tokenizer(source: Path) -> str:
+    """tokenizer.json out of vocab.txt or merges.txt, by transformers' own converter."""
+    import transformers
+
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(source), local_files_only=True, trust_remote_code=False
+        )
+        return str(tokenizer.backend_tokenizer.to_str())
+    except Exception as error:  # many kinds, among them missing vocabulary files
+        raise InputError(Problem(str(source), f"no usable tokenizer: {str(error).splitlines()[0]}")) from error

@@ -1,0 +1,100 @@
+"""Errors named by cause. Each carries the value, what is allowed, and the fix; each knows its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status means."""
+
+    OK = 0
+    MACHINE = 1
+    """The machine failed (disk full, read-only, crash); state is kept."""
+    INPUT = 2
+    """Bad usage, recipe or input; all problems were listed."""
+    GATE = 3
+    """A gate failed; the files stay where they are, marked failed."""
+    MISSING = 4
+    """An optional back end or the demo teacher is not installed."""
+    INTERRUPTED = 130
+
+
+class PocketBertError(Exception):
+    """Base of all errors that a user is meant to read."""
+
+    exit_code = ExitCode.MACHINE
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with an input.
+
+    Attributes:
+        where: File, line and key, as far as known (``recipe.yaml:7 distill.0.method``).
+        what: The offending value and what is allowed.
+        fix: What to do about it; empty if `what` says it already.
+    """
+
+    where: str
+    what: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        """`where: what (fix)` on one line."""
+        return f"{self.where}: {self.what}" + (f" Fix: {self.fix}" if self.fix else "")
+
+
+class InputError(PocketBertError):
+    """Bad usage, recipe, data or model folder. Lists every problem at once."""
+
+    exit_code = ExitCode.INPUT
+
+    def __init__(self, problems: Sequence[Problem] | Problem, *more: Problem) -> None:
+        first = [problems] if isinstance(problems, Problem) else list(problems)
+        self.problems: list[Problem] = [*first, *more]
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+class GateError(PocketBertError):
+    """A file did not pass a gate."""
+
+    exit_code = ExitCode.GATE
+
+    def __init__(self, failures: Sequence[str]) -> None:
+        self.failures = list(failures)
+        super().__init__("\n".join(self.failures))
+
+
+class MissingBackendError(PocketBertError):
+    """An optional part is not installed. The message ends with the command that installs it."""
+
+    exit_code = ExitCode.MISSING
+
+    def __init__(self, what: str, command: str) -> None:
+        self.command = command
+        super().__init__(f"{what} is not installed. Install it with: {command}")
+
+
+class MachineError(PocketBertError):
+    """The disk is full, a folder is read-only, a lock is held: nothing wrong with the input."""
+
+    exit_code = ExitCode.MACHINE
+
+
+def nearest(value: str, allowed: Sequence[str]) -> str:
+    """A hint that names the closest allowed value, or lists all of them.
+
+    Args:
+        value: What the user wrote.
+        allowed: What would have been accepted.
+
+    Returns:
+        For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.
+    """
+    close = get_close_matches(value, allowed, n=1, cutoff=0.6)
+    listing = "allowed: " + ", ".join(sorted(allowed))
+    return f"did you mean '{close[0]}'? ({listing})" if close else listing

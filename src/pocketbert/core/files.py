@@ -1,0 +1,169 @@
+"""Files that are either whole or not there: atomic writes, folder swaps, hashes, bounded reads."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.errors import InputError, MachineError, Problem
+
+_MIB = 1 << 20
+
+
+def sha256_file(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Hex digest of a JSON-able value, independent of key order."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Push a file's or folder's entries to disk, so that a rename after it cannot be seen before it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:  # some file systems cannot sync a folder
+        if error.errno not in (errno.EINVAL, errno.EBADF):
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write a file so that readers see the old bytes or the new ones, never half.
+
+    Args:
+        path: Where to write; its folder must exist.
+        data: The whole content; text is UTF-8.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Atomically write indented JSON with a final newline."""
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, limit_mib: int = 64) -> Any:
+    """Read JSON of bounded size.
+
+    Raises:
+        InputError: If the file is missing, too large, or no JSON.
+    """
+    if not path.is_file():
+        raise InputError(Problem(str(path), "file not found."))
+    if path.stat().st_size > limit_mib * _MIB:
+        raise InputError(Problem(str(path), f"larger than {limit_mib} MiB, refused."))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
+
+
+@contextlib.contextmanager
+def building(target: Path) -> Iterator[Path]:
+    """Build a folder beside `target` and swap it in when the block ends without an error.
+
+    An existing `target` is replaced only at that moment. What a killed process left behind is removed at
+    the next try.
+
+    Args:
+        target: The folder to create.
+
+    Yields:
+        The temporary sibling to write into.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = target.parent / f".{target.name}.partial"
+    remove_tree(work)
+    work.mkdir()
+    try:
+        yield work
+        for folder, _, names in os.walk(work):
+            for name in names:
+                sync(Path(folder) / name)
+            sync(Path(folder))
+        replace_folder(work, target)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Rename `source` to `target`, moving an older `target` out of the way first."""
+    old = target.parent / f".{target.name}.old"
+    remove_tree(old)
+    if target.exists():
+        target.rename(old)
+    source.rename(target)
+    sync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder or file if it is there."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def check_writable(folder: Path) -> None:
+    """Fail early, with one line, when results could not be written.
+
+    Raises:
+        MachineError: If `folder` (or the nearest folder above that exists) refuses a file.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test."):
+            pass
+    except OSError as error:
+        raise MachineError(
+            f"cannot write to {folder}: {error.strerror or error}. "
+            "Fix: choose another folder with -o/--output, or make this one writable."
+        ) from error
+
+
+def safe_join(root: Path, relative: str, where: str) -> Path:
+    """`root / relative`, refusing anything that leaves `root`.
+
+    Raises:
+        InputError: For absolute paths, ``..`` and links that point outside.
+    """
+    candidate = root / relative
+    inside = root.resolve()
+    if Path(relative).is_absolute() or not candidate.resolve().is_relative_to(inside):
+        raise InputError(Problem(where, f"path '{relative}' leaves the folder {root}; refused."))
+    return candidate
+
+
+def folder_bytes(folder: Path) -> int:
+    """Sum of the sizes of all files below `folder`."""
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())

@@ -1,0 +1,78 @@
+"""What this CPU can do. Every figure the toolkit prints carries the result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel
+
+_X86_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
+_ARM_FLAGS = ("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2")
+
+
+class Machine(BaseModel):
+    """The machine a figure was made on.
+
+    Attributes:
+        cpu: Model name.
+        arch: ``x86_64``, ``aarch64``, ...
+        isa: Instruction-set extensions that matter for encoders.
+        cores: CPUs this process may use.
+        system: Operating system and release.
+        python: Python version.
+    """
+
+    cpu: str
+    arch: str
+    isa: list[str]
+    cores: int
+    system: str
+    python: str
+
+    @property
+    def summary(self) -> str:
+        """One line for reports."""
+        return f"{self.cpu}, {self.cores} cores, {self.arch} [{' '.join(self.isa) or 'no extensions seen'}]"
+
+
+def available_cores() -> int:
+    """CPUs this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpuinfo() -> tuple[str, set[str]]:
+    path = Path("/proc/cpuinfo")
+    name, flags = platform.processor() or platform.machine(), set[str]()
+    if path.is_file():
+        for line in path.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Hardware"):
+                name = value.strip()
+            elif key.strip() in ("flags", "Features"):
+                flags = set(value.split())
+    return name, flags
+
+
+@cache
+def machine() -> Machine:
+    """This machine."""
+    name, flags = _cpuinfo()
+    arch = platform.machine()
+    wanted = _ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS
+    return Machine(
+        cpu=name, arch=arch, isa=[f for f in wanted if f in flags], cores=available_cores(),
+        system=f"{platform.system()} {platform.release()}", python=platform.python_version(),
+    )  # fmt: skip
+
+
+def load_average() -> float:
+    """Load over the last minute, or NaN where the system does not tell."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return float("nan")

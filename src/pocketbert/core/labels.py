@@ -1,0 +1,140 @@
+"""Which label is which number: one order for the data, the teacher, the student and the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.data import BadRows, Example
+from pocketbert.core.errors import InputError, Problem, nearest
+
+
+@dataclass(frozen=True)
+class Labels:
+    """An ordered label set.
+
+    Attributes:
+        names: Label names; the index is the id.
+        note: Where they came from, if that needs saying.
+    """
+
+    names: tuple[str, ...]
+    note: str = ""
+
+    def __len__(self) -> int:
+        """Number of labels."""
+        return len(self.names)
+
+    @property
+    def id2label(self) -> dict[int, str]:
+        """As config.json wants it."""
+        return dict(enumerate(self.names))
+
+    def ids(self, examples: Sequence[Example], title: str) -> NDArray[np.int64]:
+        """Label ids of rows.
+
+        Args:
+            examples: Labelled rows.
+            title: The file, for errors.
+
+        Returns:
+            Ids, shape [N].
+
+        Raises:
+            InputError: Naming the rows whose label is not in the set.
+        """
+        index = {name: i for i, name in enumerate(self.names)}
+        bad = BadRows(title)
+        out = np.zeros(len(examples), np.int64)
+        for i, example in enumerate(examples):
+            found = _index(example, index)
+            if found is None:
+                hint = nearest(str(example.label), list(self.names))
+                bad.add(example.row, f"label {example.label!r} is not in the label set; {hint}.",
+                        "Correct the row, or add the label under data.labels.")  # fmt: skip
+            else:
+                out[i] = found
+        if bad.count:
+            raise InputError(bad.close())
+        return out
+
+    def permutation_from(self, other: Labels, where: str) -> list[int] | None:
+        """How to reorder the outputs of a model with labels `other` into this order.
+
+        Args:
+            other: The model's labels.
+            where: What to blame in the error.
+
+        Returns:
+            Positions in `other` for each of these labels, or None when the order is equal already.
+
+        Raises:
+            InputError: If the two sets differ.
+        """
+        if self.names == other.names:
+            return None
+        if set(self.names) != set(other.names):
+            ours, theirs = set(self.names) - set(other.names), set(other.names) - set(self.names)
+            raise InputError(
+                Problem(where, f"the model's labels differ from the data's: only in the data {sorted(ours)}, "
+                        f"only in the model {sorted(theirs)}.",
+                        "Use data.labels with the model's names, or fine-tune the teacher on these labels.")
+            )  # fmt: skip
+        position = {name: i for i, name in enumerate(other.names)}
+        return [position[name] for name in self.names]
+
+
+def _index(example: Example, index: dict[str, int]) -> int | None:
+    label = example.label
+    if isinstance(label, str):
+        if label in index:
+            return index[label]
+        # csv and tsv files carry numbers as text
+        label = int(label) if label.isdecimal() else label
+    if isinstance(label, int) and 0 <= label < len(index):
+        return label
+    return None
+
+
+def placeholder_names(names: Sequence[str]) -> bool:
+    """Whether these are transformers' own LABEL_0, LABEL_1, ..., which say nothing."""
+    return all(name == f"LABEL_{i}" for i, name in enumerate(names))
+
+
+def resolve_labels(declared: Sequence[str] | None, teacher: Sequence[str] | None, examples: Sequence[Example]) -> Labels:
+    """The label order of a run.
+
+    Args:
+        declared: `data.labels` of the recipe.
+        teacher: Labels of a teacher that already has a head.
+        examples: Training rows.
+
+    Returns:
+        The declared order; else the teacher's; else the sorted names in the data; else LABEL_i.
+
+    Raises:
+        InputError: If fewer than two labels result.
+    """
+    if declared:
+        labels = Labels(tuple(declared))
+    elif teacher and not placeholder_names(teacher):
+        labels = Labels(tuple(teacher), "label names taken from the teacher")
+    else:
+        labels = _from_data(examples)
+    if len(labels) < 2:
+        raise InputError(Problem("data.labels", f"a classifier needs at least two labels, found {list(labels.names)}."))
+    if len(set(labels.names)) != len(labels):
+        raise InputError(Problem("data.labels", f"a label occurs twice in {list(labels.names)}."))
+    return labels
+
+
+def _from_data(examples: Sequence[Example]) -> Labels:
+    values = {e.label for e in examples}
+    numbers = [int(v) for v in values if isinstance(v, int) or (isinstance(v, str) and v.isdecimal())]
+    if len(numbers) == len(values) and numbers:
+        names = tuple(f"LABEL_{i}" for i in range(max(numbers) + 1))
+        return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
+    return Labels(tuple(sorted(str(v) for v in values)), "label names taken from the training data, sorted")

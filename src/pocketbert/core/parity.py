@@ -1,0 +1,138 @@
+"""Whether a file computes what the untouched model computes, padded and unpadded, at several lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from pocketbert.core.evaluate import spread, worst_difference
+from pocketbert.core.predictor import Predictor, run_encoded
+from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
+
+
+class Parity(BaseModel):
+    """Result of one comparison.
+
+    Attributes:
+        subject: What was compared, e.g. ``onnx/model.onnx``.
+        reference: With what.
+        worst: Largest absolute difference of the logits relative to their spread; NaN if any value is.
+        mask_effect: How far the reference's logits move when padding is not masked, on the same scale;
+            proof that a lost mask would be seen.
+        bound: What `worst` must not exceed.
+        spread: Largest per-class standard deviation of the reference logits over the texts.
+        shapes: Batch and length of every input that was run.
+        passed: Whether `worst` is at most `bound`.
+    """
+
+    subject: str
+    reference: str
+    worst: float
+    mask_effect: float
+    bound: float
+    spread: float
+    shapes: list[tuple[int, int]]
+    passed: bool
+
+
+class Probe(BaseModel):
+    """Inputs for a comparison, with the reference's answers.
+
+    Attributes:
+        batches: Padded inputs by name, [B, L] each.
+        expected: Reference logits of each batch, [B, labels].
+        mask_effect: See `Parity`.
+    """
+
+    model_config = {"arbitrary_types_allowed": True}
+
+    batches: list[dict[str, NDArray[np.int64]]]
+    expected: list[NDArray[np.float32]]
+    mask_effect: float
+
+
+def build_probe(
+    reference: Predictor, tokenizer: TextTokenizer, texts: Sequence[Text], lengths: Sequence[int], output: str, side: str
+) -> Probe:
+    """Choose inputs and let the reference answer them.
+
+    Rows are run alone and unpadded, in ragged batches, and padded to each of `lengths` (clipped to what the
+    tokenizer allows) and to odd lengths beside them, which no exporter's example had.
+
+    Args:
+        reference: The untouched model.
+        tokenizer: Makes the inputs.
+        texts: At least 8 real texts.
+        lengths: Lengths that matter to the user, in tokens.
+        output: Name of the output to compare.
+        side: Padding side.
+    """
+    rows = tokenizer.encode(list(texts))
+    batches = [tokenizer.pad([row], side=side) for row in rows[:4]]
+    batches.append(tokenizer.pad(rows[4:8], side=side))
+    for i, length in enumerate(sorted({min(n, tokenizer.max_length) for n in (*lengths, 13, 37)})):
+        part = [_cut(r, length) for r in rows[i % 4 :: 4]][:6]
+        batches.append(tokenizer.pad(part, length, side))
+    expected = [np.asarray(reference.run(b)[output], np.float32) for b in batches]
+    # Same texts with the padding declared real: how much a file that ignores the mask would be off.
+    open_mask = [{**b, "attention_mask": np.ones_like(b["attention_mask"])} for b in batches]
+    moved = max(worst_difference(np.asarray(reference.run(b)[output]), e) for b, e in zip(open_mask, expected, strict=True))
+    return Probe(batches=batches, expected=expected, mask_effect=moved / _scale(expected))
+
+
+def compare(subject: Predictor, name: str, reference: str, probe: Probe, output: str, bound: float) -> Parity:
+    """Run the probe's inputs through a predictor.
+
+    Args:
+        subject: What to compare.
+        name: Its name in the report.
+        reference: The reference's name.
+        probe: Inputs and expected outputs.
+        output: Name of the output to compare.
+        bound: Largest allowed difference relative to the spread.
+    """
+    scale = _scale(probe.expected)
+    differences = [
+        worst_difference(np.asarray(subject.run(b)[output], np.float32), e)
+        for b, e in zip(probe.batches, probe.expected, strict=True)
+    ]
+    worst = float(np.max(differences)) / scale
+    shapes = sorted({(int(b["input_ids"].shape[0]), int(b["input_ids"].shape[1])) for b in probe.batches})
+    return Parity(
+        subject=name, reference=reference, worst=worst, mask_effect=probe.mask_effect, bound=bound,
+        spread=scale, shapes=shapes, passed=bool(worst <= bound),
+    )  # fmt: skip
+
+
+def padding_difference(
+    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], output: str, side: str
+) -> float:
+    """How far padding moves a file's logits, relative to their spread; a right mask moves fp32 by rounding only.
+
+    Args:
+        predictor: The file.
+        tokenizer: Pads.
+        rows: At least two tokenized texts.
+        output: Name of the output to compare.
+        side: Padding side.
+    """
+    alone = np.asarray(run_encoded(predictor, tokenizer, rows, padding_side=side)[output], np.float32)
+    padded = np.concatenate([
+        np.asarray(predictor.run(tokenizer.pad([r], min(len(r) + 19, tokenizer.max_length), side))[output], np.float32)
+        for r in rows
+    ])  # fmt: skip
+    return worst_difference(padded, alone) / max(spread(alone), 1e-6)
+
+
+def _scale(expected: Sequence[NDArray[np.float32]]) -> float:
+    return max(spread(np.concatenate(list(expected))), 1e-6)
+
+
+def _cut(row: Encoded, length: int) -> Encoded:
+    if len(row) <= length:
+        return row
+    keep = np.r_[0 : length - 1, len(row) - 1]
+    return Encoded(row.ids[keep], row.type_ids[keep], True)

@@ -1,0 +1,110 @@
+"""What every engine looks like: torch, ONNX Runtime, and those to come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.progress import Meter
+from pocketbert.core.tokenization import Encoded, TextTokenizer
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+class Predictor(Protocol):
+    """Runs one model file or module.
+
+    Attributes:
+        engine: Engine name, e.g. ``onnxruntime``.
+        engine_version: Its version.
+        inputs: Names of the inputs it wants.
+        outputs: Names of the outputs it gives.
+    """
+
+    engine: str
+    engine_version: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run one batch.
+
+        Args:
+            inputs: [B, L] int64 arrays by name; names the model does not want are ignored.
+
+        Returns:
+            Outputs by name, float32.
+        """
+        ...
+
+
+def length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list[int]]:
+    """Group row numbers so that little padding is needed.
+
+    Rows are sorted by length; a batch ends when it is full or when its next row would make the share of
+    padding larger than `slack`.
+
+    Args:
+        lengths: Tokens per row, N of them.
+        rows: Most rows in a batch.
+        slack: Largest share of padded positions, 0 for batches of equal length only.
+
+    Returns:
+        Lists of row numbers that together hold every row once.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    out: list[list[int]] = []
+    tokens = 0
+    for i in order:
+        if out and len(out[-1]) < rows:
+            padded = lengths[i] * (len(out[-1]) + 1)
+            if padded - (tokens + lengths[i]) <= slack * padded:
+                out[-1].append(i)
+                tokens += lengths[i]
+                continue
+        out.append([i])
+        tokens = lengths[i]
+    return out
+
+
+def run_encoded(
+    predictor: Predictor,
+    tokenizer: TextTokenizer,
+    encoded: Sequence[Encoded],
+    rows: int = 1,
+    slack: float = 0.0,
+    padding_side: str = "right",
+    label: str = "",
+) -> Arrays:
+    """Run tokenized rows, batched by length, and put the results back in order.
+
+    The default, one unpadded row at a time, is what verification uses: dynamic int8 ranges depend on the
+    whole tensor, so batch and padding change its results a little.
+
+    Args:
+        predictor: The engine.
+        tokenizer: Pads batches.
+        encoded: N rows.
+        rows: Most rows in a batch.
+        slack: Largest share of padding in a batch.
+        padding_side: Where padding goes.
+        label: What the progress bar says; empty for none.
+
+    Returns:
+        Outputs by name, [N, ...]. Outputs whose later axes depend on the length are not handled here.
+    """
+    out: Arrays = {}
+    batches = length_batches([len(e) for e in encoded], rows, slack)
+    with Meter(label, len(encoded)) as meter:
+        for batch in batches:
+            result = predictor.run(tokenizer.pad([encoded[i] for i in batch], side=padding_side))
+            for name, value in result.items():
+                if name not in out:
+                    out[name] = np.empty((len(encoded), *value.shape[1:]), value.dtype)
+                out[name][batch] = value
+            if label:
+                meter.advance(len(batch))
+    return out

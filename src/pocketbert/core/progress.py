@@ -1,0 +1,120 @@
+"""Progress for long work: a bar with rate and remaining time on a terminal, plain lines elsewhere.
+
+Everything goes to stderr, so that stdout stays the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+T = TypeVar("T")
+
+PLAIN_EVERY_S = 10.0
+"""Seconds between two plain lines when stderr is not a terminal."""
+
+_state = {"quiet": False}
+
+
+def set_quiet(quiet: bool) -> None:
+    """Silence progress and notes (the command line's ``-q``)."""
+    _state["quiet"] = quiet
+
+
+def console() -> Console:
+    """A console on stderr, honouring ``-q``."""
+    return Console(stderr=True, quiet=_state["quiet"], highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def say(message: str) -> None:
+    """One line to the user, outside any bar."""
+    console().print(message, markup=False)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.1f}/s" if speed else "", style="progress.data.speed")
+
+
+class Meter:
+    """Shows how far one piece of work is.
+
+    Args:
+        label: What is being done.
+        total: Number of units.
+        start: Units already done (after a resume).
+    """
+
+    def __init__(self, label: str, total: int, start: int = 0) -> None:
+        self.label, self.total, self.done, self.first = label, total, start, start
+        self.note = ""
+        self._began = self._said = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Meter:
+        """Open the bar."""
+        if sys.stderr.isatty() and not _state["quiet"]:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), _Rate(),
+                TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+                console=console(), transient=True,
+            )  # fmt: skip
+            self._bar.start()
+            self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, note="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the bar, leaving one line when the work took a noticeable time."""
+        if self._bar is not None:
+            self._bar.stop()
+        took = time.monotonic() - self._began
+        if took >= 2 and self.done >= self.total:
+            say(f"  {self.label}: {self.done - self.first:,} in {took:.1f} s  {self.note}".rstrip())
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        """Count `units` as done.
+
+        Args:
+            units: How many.
+            note: A short text beside the bar, e.g. the loss.
+        """
+        self.done += units
+        self.note = note or self.note
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, note=self.note)
+            return
+        now = time.monotonic()
+        if now - self._said >= PLAIN_EVERY_S and self.done < self.total:
+            rate = (self.done - self.first) / (now - self._began)
+            left = (self.total - self.done) / rate if rate else float("inf")
+            say(f"  {self.label}: {self.done:,}/{self.total:,}  {rate:.1f}/s  {left:.0f} s left  {self.note}")
+            self._said = now
+
+
+def track(items: Iterable[T], label: str, total: int) -> Iterator[T]:
+    """Iterate with a meter.
+
+    Args:
+        items: What to iterate.
+        label: What is being done.
+        total: Number of items.
+    """
+    with Meter(label, total) as meter:
+        for item in items:
+            yield item
+            meter.advance()

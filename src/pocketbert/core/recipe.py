@@ -1,0 +1,190 @@
+"""The recipe: what to do, as typed data. recipe_file.py reads it from YAML."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from pocketbert.core.data import DataSource
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Scheme, Signal
+
+SCHEMA_VERSION = 1
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """Base of all parts: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSection(Section):
+    """What to learn from and what to judge by; empty where a ready model is only exported."""
+
+    train: DataSource | None = Field(None, description="Training rows; not needed when nothing is trained.")
+    eval: DataSource | None = Field(
+        None, description="Rows that decide the score; never trained on. Without them, golden rows decide."
+    )
+    holdout: int = Field(
+        0, ge=0, description="Training rows held out by hash; the quantized file is compared with fp32 on them."
+    )
+    labels: list[str] | None = Field(None, min_length=2, description="Label names, in order of their ids.")
+    max_length: int | None = Field(
+        None, ge=4, le=8192, description="Longest input in tokens; default 128 with data, else the model's own."
+    )
+
+
+class Optimisation(Section):
+    """Steps and rates that finetune and distil stages share."""
+
+    steps: PositiveInt = Field(description="Optimiser steps.")
+    batch: PositiveInt = Field(64, description="Rows per step.")
+    lr: Rate = Field(1e-4, description="Peak learning rate.")
+    warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate; then linear decay.")
+    weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
+    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
+    dropout: float | None = Field(None, ge=0, lt=1, description="Dropout of the trained model; default its own.")
+    freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
+    checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
+
+
+class TeacherSection(Section):
+    """The model to learn from, or to export as it is."""
+
+    model: str = Field(min_length=1, description="Folder, Hub name, or 'minilm-l6' (the demo teacher).")
+    revision: str | None = Field(None, description="Hub revision.")
+    finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
+
+
+class StudentSection(Section):
+    """The small model; whatever is not given is the teacher's own."""
+
+    layers: PositiveInt = Field(description="Encoder layers.")
+    init: Literal["teacher-layers", "random"] = Field("teacher-layers", description="Where its weights start.")
+    teacher_layers: list[PositiveInt] | None = Field(
+        None, description="Teacher layers (from 1) to start from; default round(m*N/M)."
+    )
+    hidden: PositiveInt | None = Field(None, description="Width; needs init: random.")
+    heads: PositiveInt | None = Field(None, description="Attention heads; needs init: random.")
+    intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudentSection:
+        if self.init == "teacher-layers" and (self.hidden or self.heads or self.intermediate):
+            raise ValueError("a student of another width or head count cannot start from teacher layers; set init: random")
+        if self.teacher_layers is not None and len(self.teacher_layers) != self.layers:
+            raise ValueError(f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}")
+        if self.teacher_layers is not None and self.init == "random":
+            raise ValueError("teacher_layers has no meaning with init: random")
+        return self
+
+
+class SignalWeights(Section):
+    """Weight of each term of the loss; 0 leaves it out."""
+
+    logits: float = Field(1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2.")
+    hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
+    attention: float = Field(1.0, ge=0, description="KL of the attention distributions of mapped layers.")
+    labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
+
+    @model_validator(mode="after")
+    def _something(self) -> SignalWeights:
+        if not any((self.logits, self.hidden, self.attention, self.labels)):
+            raise ValueError("all weights are 0: the student would learn nothing")
+        return self
+
+    def active(self) -> tuple[Signal, ...]:
+        """Teacher signals with a weight above 0."""
+        return tuple(s for s in Signal if getattr(self, s.value) > 0)
+
+
+class TaskStage(Optimisation):
+    """Method `task`: the student learns a fine-tuned teacher's behaviour on the task's own text."""
+
+    method: Literal["task"] = Field(description="Distillation method.")
+    temperature: float = Field(2.0, gt=0, description="Softens both class distributions.")
+    signals: SignalWeights = Field(default_factory=lambda: SignalWeights(), description="Terms of the loss.")
+    layers: list[PositiveInt] | None = Field(
+        None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
+    )
+
+
+class ExportSection(Section):
+    """Which files to write."""
+
+    formats: list[Format] = Field(default_factory=lambda: [Format.ONNX], min_length=1, description="File formats.")
+    lengths: list[PositiveInt] = Field(
+        default_factory=lambda: [32, 64, 128], min_length=1, description="Lengths to check and to time, in tokens."
+    )
+    opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
+    atol: float | None = Field(
+        None, gt=0, description="Parity bound, relative to the spread of the logits; default the family's."
+    )
+
+
+class QuantizeSection(Section):
+    """How to make the files small."""
+
+    scheme: Scheme = Field(Scheme.INT8, description="int8, or fp32 to leave the file as it is.")
+
+
+class VerifySection(Section):
+    """What a file must keep."""
+
+    max_drop: Fraction = Field(
+        0.01, description="Largest loss of the deciding metric between fp32 and quantized, as a fraction."
+    )
+    min_kept: Fraction | None = Field(
+        None, description="Smallest share of the teacher's score that each file must keep."
+    )
+
+
+class BenchmarkSection(Section):
+    """Where and how to measure latency."""
+
+    devices: list[Literal["local"]] = Field(default_factory=lambda: ["local"], min_length=1, description="Devices.")
+    threads: list[PositiveInt] = Field(default_factory=lambda: [1, 2], min_length=1, description="Thread counts.")
+    runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
+    repeats: int = Field(3, ge=2, description="Repeats, for the interval.")
+
+
+class Recipe(Section):
+    """One run from teacher to artefact folder."""
+
+    schema_version: Literal[1] = Field(alias="schema", description="Version of the recipe format.")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Short name of the run.")
+    description: str = Field("", description="One sentence for people.")
+    task: TaskName = Field(description="Hub task name.")
+    seed: int = Field(0, ge=0, description="Seed of every random choice.")
+    data: DataSection = Field(default_factory=lambda: DataSection())
+    teacher: TeacherSection
+    student: StudentSection | None = Field(None, description="Leave out to export the teacher itself.")
+    distill: list[TaskStage] = Field(default_factory=list, description="Distillation stages, in order.")
+    export: ExportSection = Field(default_factory=lambda: ExportSection())
+    quantize: QuantizeSection = Field(default_factory=lambda: QuantizeSection())
+    verify: VerifySection = Field(default_factory=lambda: VerifySection())
+    benchmark: BenchmarkSection | None = Field(None, description="Leave out to measure nothing.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Recipe:
+        problems = []
+        if not TASKS[self.task].ready:
+            ready = ", ".join(t.name for t in TASKS.values() if t.ready)
+            problems.append(f"task '{self.task}' is not served by this version; served: {ready}")
+        if self.student is not None and not self.distill:
+            problems.append("a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]")
+        if self.distill and self.student is None:
+            problems.append("distill stages need a student section, e.g. student: {layers: 3}")
+        if self.teacher.finetune or self.distill:
+            problems += [f"training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None]
+        depth = self.student.layers if self.student else None
+        for i, stage in enumerate(self.distill):
+            if stage.layers is not None and depth is not None and len(stage.layers) != depth:
+                problems.append(f"distill.{i}.layers lists {len(stage.layers)} layers, the student has {depth}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self

@@ -1,0 +1,131 @@
+"""Text to ids by the `tokenizers` library, for training and for the phone's files alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.files import read_json
+
+Text = str | tuple[str, str]
+"""One text, or a pair of texts."""
+
+_ENCODE_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One tokenized input.
+
+    Attributes:
+        ids: Token ids with special tokens, length L, int64.
+        type_ids: Segment ids, length L, int64.
+        truncated: Whether tokens were cut off.
+    """
+
+    ids: NDArray[np.int64]
+    type_ids: NDArray[np.int64]
+    truncated: bool
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return len(self.ids)
+
+
+class TextTokenizer:
+    """A tokenizer read from ``tokenizer.json``, without padding, truncating at one length.
+
+    Padding and truncation baked into the file (all-MiniLM-L6-v2 pads everything to 128) are switched off.
+
+    Args:
+        path: ``tokenizer.json`` or the folder that holds it.
+        max_length: Longest input in tokens, special tokens included.
+        pad_id: Id to pad with; taken from the folder's config.json when not given.
+    """
+
+    def __init__(self, path: Path, max_length: int, pad_id: int | None = None) -> None:
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.is_file():
+            raise InputError(Problem(str(file), "file not found.", "Save the tokenizer as tokenizer.json."))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exception
+            raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
+        self._tokenizer.no_padding()
+        special = self._tokenizer.num_special_tokens_to_add(True)
+        if max_length <= special:
+            raise InputError(Problem("max_length", f"{max_length} leaves no room beside {special} special tokens."))
+        self._tokenizer.enable_truncation(max_length)
+        self.max_length = max_length
+        self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        """Tokenize texts or pairs.
+
+        Args:
+            texts: What to tokenize.
+
+        Returns:
+            One entry per text, in order.
+        """
+        out: list[Encoded] = []
+        for start in range(0, len(texts), _ENCODE_AT_ONCE):
+            chunk = list(texts[start : start + _ENCODE_AT_ONCE])
+            for e in self._tokenizer.encode_batch_fast(chunk):
+                out.append(
+                    Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing))
+                )
+        return out
+
+    def golden(self, text: Text) -> dict[str, Any]:
+        """Ids and code-point offsets of one text, to check a tokenizer written in another language."""
+        encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
+        row: dict[str, Any] = {"text": text if isinstance(text, str) else list(text)}
+        return {**row, "ids": encoding.ids, "offsets": [list(o) for o in encoding.offsets]}
+
+    def pad(self, rows: Sequence[Encoded], length: int | None = None, side: str = "right") -> dict[str, NDArray[np.int64]]:
+        """Stack rows into a batch.
+
+        Args:
+            rows: B tokenized inputs.
+            length: Target length; default the longest row.
+            side: Where padding goes.
+
+        Returns:
+            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64.
+        """
+        width = max(len(r) for r in rows) if length is None else length
+        ids = np.full((len(rows), width), self.pad_id, np.int64)
+        mask = np.zeros((len(rows), width), np.int64)
+        types = np.zeros((len(rows), width), np.int64)
+        for i, row in enumerate(rows):
+            where = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
+            ids[i, where], mask[i, where], types[i, where] = row.ids, 1, row.type_ids
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def _pad_id(folder: Path) -> int:
+    config = folder / "config.json"
+    if config.is_file():
+        return int(read_json(config).get("pad_token_id") or 0)
+    return 0
+
+
+def plain_tokenizer_json(raw: str) -> str:
+    """`tokenizer.json` with neither padding nor truncation baked in."""
+    content = json.loads(raw)
+    content["padding"] = content["truncation"] = None
+    return json.dumps(content, ensure_ascii=False, indent=2)

@@ -1,0 +1,1 @@
+"""Composes the wings: stages with hashes and resume, gates, packing, model card, demo."""

@@ -1,0 +1,147 @@
+"""A run's results as the report and the model card want them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketbert.core.data_report import DataReport
+from pocketbert.core.families import Family
+from pocketbert.core.hardware import machine
+from pocketbert.core.model_folder import ModelFolder
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.tasks import ready_task
+from pocketbert.core.types import Scheme, Status
+from pocketbert.core.versions import installed
+from pocketbert.pipeline.card import CardFacts
+from pocketbert.pipeline.exporting import model_files, read_parity
+from pocketbert.pipeline.measuring import TEACHER, TEACHER_FILE, row_name
+from pocketbert.pipeline.training import read_training
+from pocketbert.pipeline.verify import Verification, read_verification
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.report_data import ModelRow, ReportData
+
+
+def read_benchmark(run: Path) -> BenchmarkResult | None:
+    """The benchmark of a run, if there is one."""
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+
+    path = run / "benchmark.json"
+    return BenchmarkResult.read(path) if path.is_file() else None
+
+
+def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verification) -> CardFacts:
+    """Figures and lineage for the model card."""
+    metric = ready_task(recipe.task).metric
+    bench = read_benchmark(run) if recipe.benchmark is not None else None
+    names = {row_name(f.scheme, recipe.student is not None): f.target for f in model_files(recipe)}
+    latency, condition = [], ""
+    if bench is not None:
+        for m in bench.measurements:
+            compared = bench.compare(m.variant, m.threads, m.length)
+            ratio = f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]" if compared else "1"
+            length = "real text" if m.length == "text" else str(m.length)
+            latency.append((names.get(m.variant, m.variant), str(m.threads), length, f"{m.wall.p50:.2f}", f"{m.wall.p90:.2f}", ratio))
+        engine = bench.measurements[0]
+        condition = (
+            f"Provenance {engine.provenance}, batch 1, {engine.engine} {engine.engine_version} on {bench.machine.summary}; "
+            f"variants interleaved, {bench.protocol.runs_made[0]} or more runs in each of {bench.protocol.repeats} repeats. "
+            "A phone's figures differ. Raw samples: `benchmark.json`."
+        )
+    teacher = ""
+    if result.teacher is not None and recipe.student is not None:
+        teacher = f"Teacher (fp32, torch): {metric.name} {metric.format(result.teacher.value)} on eval."
+    parity = [
+        f"Parity of `{p.subject}` with the untouched model: largest difference {p.worst:.1e} of the logits' spread "
+        f"(bound {p.bound:.0e}) over {len(p.shapes)} shapes, padded and unpadded."
+        for p in read_parity(run / "onnx")
+        if p.subject.endswith(".onnx")
+    ]
+    return CardFacts(folder.family, _licence(run), latency, condition, teacher, parity, honest_notes(recipe, folder.family))
+
+
+def _licence(run: Path) -> str:
+    path = run / "teacher" / "LICENCE.txt"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ModelFolder.licence
+
+
+def honest_notes(recipe: Recipe, family: Family) -> list[str]:
+    """What a reader of the figures must know."""
+    out = []
+    if recipe.data.eval is None:
+        out.append("No labelled data was given: the files were compared with the torch model on golden rows, no task "
+                   "score was measured.")  # fmt: skip
+    else:
+        out.append("One seed; the last checkpoint, not the best one.")
+    if recipe.student is not None and not family.uses_segments and recipe.data.eval and recipe.data.eval.text_pair:
+        out.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")
+    return out
+
+
+def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[str, str, int]]) -> ReportData:
+    """Everything the HTML report shows."""
+    from pocketbert.benchmarks.report_data import GateRow, ParityRow, ReportData
+    from pocketbert.core.families import family_of
+    from pocketbert.core.files import read_json
+    from pocketbert.core.recipe_file import dump_recipe
+
+    result = read_verification(run / "verify.json")
+    weights = run / ("student" if recipe.student else "teacher")
+    family = family_of(str(read_json(weights / "config.json")["model_type"]))
+    parities = [*read_parity(run / "onnx-teacher"), *read_parity(run / "onnx")]
+    data = run / "data.json"
+    return ReportData(
+        title=recipe.name, description=recipe.description, task=recipe.task, machine=machine(), versions=installed(),
+        rows=_rows(recipe, run, weights, result), benchmark=read_benchmark(run) if recipe.benchmark else None,
+        parity=[
+            ParityRow(file=p.subject, worst=p.worst, bound=p.bound, lengths=sorted({s[1] for s in p.shapes}),
+                      passed=p.passed, against=p.reference)
+            for p in parities
+        ],
+        gates=[GateRow(**g.model_dump()) for g in result.gates],
+        data=DataReport.model_validate(read_json(data)) if data.is_file() and recipe.data.eval else None,
+        curves=_curves(run), confusion=confusion,
+        confusion_of=f"{row_name(model_files(recipe)[-1].scheme, recipe.student is not None)} on eval" if confusion else "",
+        notes=[result.protocol, *honest_notes(recipe, family), *(f"{family.title}: {x}" for x in family.limits)],
+        recipe=dump_recipe(recipe), command=command,
+    )  # fmt: skip
+
+
+def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> list[ModelRow]:
+    from pocketbert.benchmarks.report_data import ModelRow
+
+    metric = ready_task(recipe.task).metric
+    rows = []
+    if (run / TEACHER_FILE).is_file():
+        rows.append(ModelRow(
+            name=TEACHER, scheme=Scheme.FP32, bytes=(run / TEACHER_FILE).stat().st_size,
+            parameters=read_training(run / "teacher").parameters, eval_score=result.teacher,
+            kept=1.0 if result.teacher else None, is_teacher=True, path=TEACHER_FILE,
+        ))  # fmt: skip
+    files = model_files(recipe)
+    for file in files:
+        scores = result.scores.get(file.target, {})
+        score = scores.get("eval")
+        kept = metric.kept(result.teacher.value, score.value) if score and result.teacher and recipe.student else None
+        rows.append(ModelRow(
+            name=row_name(file.scheme, recipe.student is not None), scheme=file.scheme,
+            bytes=(run / file.source).stat().st_size, parameters=read_training(weights).parameters,
+            eval_score=score, holdout_score=scores.get("holdout"), kept=kept,
+            status=Status.PASSED if result.passed(file.target) else Status.FAILED,
+            is_default=file is files[-1], path=file.target, sha256=result.files[file.target],
+        ))  # fmt: skip
+    return rows
+
+
+def _curves(run: Path) -> dict[str, list[tuple[int, float]]]:
+    out: dict[str, list[tuple[int, float]]] = {}
+    for folder, name in (("teacher", "teacher"), ("student", "student")):
+        for curve in read_training(run / folder).curves:
+            many = curve.stage.removeprefix("distill.")
+            base = name if many in ("finetune", "0") else f"{name} {many}"
+            out[base] = list(zip(curve.steps, curve.loss, strict=True))
+            if len(curve.terms) > 1:
+                out |= {f"{base}/{term}": list(zip(curve.steps, values, strict=True)) for term, values in curve.terms.items()}
+    return out

@@ -1,0 +1,196 @@
+"""The gates a file must pass before it is packed. Each is proven by a broken model in tests/test_gates.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from pocketbert.core.artefacts import SeenRight
+from pocketbert.core.evaluate import Score, agreement, rms_error, spread, worst_difference
+from pocketbert.core.golden import GoldenRow
+from pocketbert.core.hardware import machine
+from pocketbert.core.parity import padding_difference
+from pocketbert.core.predictor import Predictor, run_encoded
+from pocketbert.core.tasks import Task
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Scheme
+from pocketbert.core.versions import version_of
+
+INT8_RMS = 0.5
+"""Largest RMS error of int8 on golden rows, relative to the spread. Unrelated logits are at 1.4; sound files
+were measured at 0.02 to 0.25."""
+FP32_PADDING, INT8_PADDING = 1e-3, 1.0
+"""How far padding may move logits, relative to their spread: rounding in fp32; in dynamic int8 the activation
+ranges change with it. A file that ignores the mask moves by 1 to 4."""
+
+
+class Gate(BaseModel):
+    """One check of one file.
+
+    Attributes:
+        name: Which check.
+        file: Path in the artefact folder.
+        passed: The verdict.
+        value: What was measured, where it is a number.
+        bound: What it must keep.
+        detail: One sentence for people.
+    """
+
+    name: str
+    file: str
+    passed: bool
+    value: float | None = None
+    bound: float | None = None
+    detail: str = ""
+
+    @property
+    def failure(self) -> str:
+        """The line a user sees when the gate is closed."""
+        return f"{self.file}: gate '{self.name}' failed: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A file under verification, with what the checks need.
+
+    Attributes:
+        name: Path in the artefact folder.
+        path: The file.
+        scheme: What it claims to be.
+        predictor: The file, opened.
+        tokenizer: The folder's tokenizer.
+        labels: Label names in order of their ids.
+        task: What it does.
+        side: Padding side.
+    """
+
+    name: str
+    path: Path
+    scheme: Scheme
+    predictor: Predictor
+    tokenizer: TextTokenizer
+    labels: list[str]
+    task: Task
+    side: str
+
+    def logits(self, rows: Sequence[GoldenRow]) -> NDArray[np.float32]:
+        """Logits of golden rows, one unpadded row at a time; [N, labels]."""
+        encoded = self.tokenizer.encode([r.input for r in rows])
+        out = run_encoded(self.predictor, self.tokenizer, encoded, padding_side=self.side)
+        return np.asarray(out[self.task.outputs[0]], np.float32)
+
+
+def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
+    """Whether the tokenizer is the one the model was made with."""
+    worst = tokenizer.vocabulary_size
+    if vocabulary is not None and worst > vocabulary:
+        return Gate(name="tokenizer", file="tokenizer.json", passed=False, value=worst, bound=vocabulary,
+                    detail=f"the tokenizer has {worst:,} tokens, the model only {vocabulary:,} rows: "
+                    "it belongs to another model.")  # fmt: skip
+    rows = [json.loads(line) for line in golden_tokens.read_text(encoding="utf-8").splitlines()]
+    wrong = [r["text"] for r in rows if tokenizer.golden(_text(r["text"]))["ids"] != r["ids"]]
+    detail = f"{len(rows)} golden texts give the recorded ids."
+    if wrong:
+        detail = f"{len(wrong)} of {len(rows)} golden texts give other ids, e.g. {str(wrong[0])[:60]!r}: another model's tokenizer?"
+    return Gate(name="tokenizer", file="tokenizer.json", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
+
+
+def _text(value: str | list[str]) -> str | tuple[str, str]:
+    return value if isinstance(value, str) else (value[0], value[1])
+
+
+def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
+    """Recorded outputs again, the reference's outputs, and its labels by name."""
+    logits = subject.logits(rows)
+    if not np.isfinite(logits).all():
+        bad = int((~np.isfinite(logits)).any(-1).sum())
+        return [Gate(name="finite", file=subject.name, passed=False, value=float("nan"),
+                     detail=f"{bad} of {len(rows)} golden rows give NaN or infinite logits.")]  # fmt: skip
+    reference = np.array([r.reference for r in rows], np.float32)
+    if reference.shape != logits.shape:
+        return [Gate(name="golden", file=subject.name, passed=False,
+                     detail=f"logits have shape {logits.shape}, the golden rows {reference.shape}.")]  # fmt: skip
+    gates = [Gate(name="finite", file=subject.name, passed=True, detail=f"all logits of {len(rows)} golden rows are finite.")]
+    if subject.name in rows[0].outputs:
+        expected = np.stack([r.expected(subject.name) for r in rows])
+        bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
+        gates.append(Gate(name="golden", file=subject.name, passed=worst <= bound, value=worst, bound=bound,
+                          detail=f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}."))  # fmt: skip
+    gates.append(_fidelity(subject, logits, reference))
+    names = [subject.labels[i] for i in reference.argmax(-1)]
+    wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
+    detail = f"labels of {len(rows)} golden rows have the recorded names."
+    if wrong:
+        detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
+    gates.append(Gate(name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail))
+    return gates
+
+
+def _fidelity(subject: Subject, logits: NDArray[np.float32], reference: NDArray[np.float32]) -> Gate:
+    share = agreement(logits, reference)
+    if subject.scheme is Scheme.FP32:
+        worst = worst_difference(logits, reference) / max(spread(reference), 1e-6)
+        return Gate(name="reference", file=subject.name, passed=worst <= FP32_PADDING, value=worst, bound=FP32_PADDING,
+                    detail=f"differs from the torch model by {worst:.3g} of the logits' spread, same label on {share:.1%}.")  # fmt: skip
+    error = rms_error(logits, reference)
+    return Gate(name="reference", file=subject.name, passed=error <= INT8_RMS, value=error, bound=INT8_RMS,
+                detail=f"RMS difference to the torch model {error:.3g} of the logits' spread, same label on {share:.1%}.")  # fmt: skip
+
+
+def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
+    """Whether padding changes the answer: proof that the file uses its mask."""
+    bound = FP32_PADDING if subject.scheme is Scheme.FP32 else INT8_PADDING
+    short = [e for e in subject.tokenizer.encode([r.input for r in rows]) if len(e) < subject.tokenizer.max_length]
+    moved = padding_difference(subject.predictor, subject.tokenizer, short, subject.task.outputs[0], subject.side)
+    return Gate(name="padding", file=subject.name, passed=moved <= bound, value=moved, bound=bound,
+                detail=f"padding moves the logits by {moved:.3g} of their spread, allowed {bound:g}"
+                f"{'.' if moved <= bound else ': is the attention mask ignored?'}")  # fmt: skip
+
+
+def types_gate(subject: Subject) -> Gate | None:
+    """Whether an int8 file holds int8 weights; None for fp32 files."""
+    if subject.scheme is not Scheme.INT8:
+        return None
+    if version_of("onnx") is None:
+        # a phone-side or core-only install cannot read the graph; say so rather than pass silently
+        return Gate(name="types", file=subject.name, passed=True, detail="not checked: onnx is not installed here.")
+    from pocketbert.quantize.onnx import type_problems, weight_types
+
+    problems = type_problems(weight_types(subject.path), subject.name)
+    return Gate(name="types", file=subject.name, passed=not problems,
+                detail=" ".join(problems) or "weights are int8 per channel, embeddings int8.")  # fmt: skip
+
+
+def chance_gate(name: str, score: Score, rows: str) -> Gate:
+    """Whether a score tells anything at all."""
+    above = bool(score.finite and score.value > score.chance)
+    verdict = "above" if above else "at"
+    return Gate(name="chance", file=name, passed=above, value=score.value, bound=score.chance,
+                detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level "
+                f"(always the commonest label: up to {score.chance:.4f} by luck).")  # fmt: skip
+
+
+def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str, task: Task) -> Gate:
+    """Whether a file loses more than allowed against a reference's score on the same rows."""
+    drop = task.metric.drop(reference.value, score.value)
+    return Gate(name="drop", file=name, passed=bool(drop <= bound), value=drop, bound=bound,
+                detail=f"{score.metric} {task.metric.format(score.value)} against {task.metric.format(reference.value)} "
+                f"of {what}: loses {drop * 100:.2f} points, allowed {bound * 100:.2f}.")  # fmt: skip
+
+
+def kept_gate(name: str, score: Score, teacher: Score, bound: float, task: Task) -> Gate:
+    """Whether a file keeps the wanted share of the teacher's score."""
+    kept = task.metric.kept(teacher.value, score.value)
+    return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound,
+                detail=f"keeps {kept:.1%} of the teacher's {task.metric.name}, wanted {bound:.1%}.")  # fmt: skip
+
+
+def seen_right(predictor: Predictor) -> SeenRight:
+    """A record that this engine computed a file right on this machine."""
+    return SeenRight(engine=predictor.engine, version=predictor.engine_version, isa=machine().isa)

@@ -1,0 +1,158 @@
+"""Assembling the artefact folder out of the files that passed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from pocketbert.core.artefacts import (
+    FILE_NAME,
+    Artefacts,
+    FileRecord,
+    Kind,
+    Processing,
+    Signature,
+    write_artefacts,
+)
+from pocketbert.core.errors import GateError
+from pocketbert.core.files import sha256_file
+from pocketbert.core.hardware import machine
+from pocketbert.core.model_folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.recipe_file import dump_recipe
+from pocketbert.core.tasks import ready_task
+from pocketbert.core.types import Format, Scheme, Status
+from pocketbert.core.versions import installed
+from pocketbert.pipeline.card import CardFacts, render_card
+from pocketbert.pipeline.exporting import PARITY_FILE, ModelFile, model_files
+from pocketbert.pipeline.facts import card_facts
+from pocketbert.pipeline.verify import Verification, read_verification
+
+ALIAS = "onnx/model_quantized.onnx"
+"""Name under which transformers.js (browser) and optimum look for the int8 file."""
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json", "merges.txt", "vocab.json")
+_KINDS = {
+    "config.json": Kind.CONFIG, "recipe.resolved.yaml": Kind.CONFIG, "model.safetensors": Kind.WEIGHTS,
+    "golden.jsonl": Kind.GOLDEN, "golden_tokens.jsonl": Kind.GOLDEN, "README.md": Kind.DOCUMENT,
+    "parity.json": Kind.FIGURES, "benchmark.json": Kind.FIGURES, **dict.fromkeys(_TOKENIZER_FILES, Kind.TOKENIZER),
+}  # fmt: skip
+
+
+def check_packable(recipe: Recipe, run: Path) -> Verification:
+    """Refuse a run whose files did not pass, or changed since they did.
+
+    Raises:
+        GateError: Saying which, and what to do.
+    """
+    path = run / "verify.json"
+    if not path.is_file():
+        raise GateError([f"{run} was never verified; run: pocketbert verify -m {run}"])
+    result = read_verification(path)
+    failures = result.failures
+    for file in model_files(recipe):
+        source = run / file.source
+        if not source.is_file():
+            failures.append(f"{file.source}: not there")
+        elif sha256_file(source) != result.files.get(file.target):
+            failures.append(f"{file.source}: changed since it was verified; run: pocketbert verify -m {run}")
+    if result.status is not Status.PASSED or failures:
+        raise GateError([*failures, "Nothing was packed."])
+    return result
+
+
+def make_pack(recipe: Recipe, run: Path, weights: Path, length: int, pair: bool, target: Path) -> Sequence[str]:
+    """Write the artefact folder; ``artifacts.json`` last."""
+    result = check_packable(recipe, run)
+    folder = open_model_folder(str(weights))
+    for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES):
+        if (weights / name).is_file():
+            shutil.copyfile(weights / name, target / name)
+    (target / "onnx").mkdir()
+    files = model_files(recipe)
+    for file in files:
+        shutil.copyfile(run / file.source, target / file.target)
+    if any(f.scheme is Scheme.INT8 for f in files):
+        _alias(target / files[-1].target, target / ALIAS)
+    for name in ("golden.jsonl", "golden_tokens.jsonl"):
+        shutil.copyfile(run / "golden" / name, target / name)
+    shutil.copyfile(run / "onnx" / PARITY_FILE, target / PARITY_FILE)
+    if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
+        shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
+    (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")
+    facts = card_facts(recipe, run, folder, result)
+    artefacts = _artefacts(recipe, folder, length, pair, files, result, run, facts)
+    (target / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")
+    records = [*artefacts.files, *_others(target, artefacts)]
+    write_artefacts(target, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
+    return ()
+
+
+def _alias(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
+
+
+def _artefacts(
+    recipe: Recipe, folder: ModelFolder, length: int, pair: bool, files: Sequence[ModelFile], result: Verification,
+    run: Path, facts: CardFacts,
+) -> Artefacts:  # fmt: skip
+    task = ready_task(recipe.task)
+    weights = folder.sha256
+    default = Scheme.INT8 if any(f.scheme is Scheme.INT8 for f in files) else Scheme.FP32
+    records = [
+        FileRecord(
+            path=f.target, sha256=result.files[f.target], bytes=(run / f.source).stat().st_size, kind=Kind.MODEL,
+            format=Format.ONNX, scheme=f.scheme, default=f.scheme is default, signature=_signature(run / f.source),
+            status=Status.PASSED, lineage=weights, scores=result.scores.get(f.target, {}),
+            seen_right=[result.seen_right[f.target]] if f.target in result.seen_right else [],
+        )
+        for f in files
+    ]  # fmt: skip
+    lineage = {
+        "teacher": recipe.teacher.model if not Path(recipe.teacher.model).is_absolute() else Path(recipe.teacher.model).name,
+        "weights_sha256": weights, "licence": facts.licence,
+    }  # fmt: skip
+    if recipe.data.train is not None:
+        lineage["training data"] = Path(recipe.data.train.title).name if recipe.data.train.path else recipe.data.train.title
+    return Artefacts(
+        name=recipe.name, task=recipe.task, family=folder.family.name, labels=folder.labels or [], pair=pair,
+        processing=Processing(max_length=length, padding_side=folder.family.padding_side, score=task.score),
+        files=records, lineage=lineage, versions=installed(), machine=machine().summary,
+    )  # fmt: skip
+
+
+def _signature(path: Path) -> Signature:
+    from pocketbert.runtime.onnx import OnnxPredictor
+
+    return OnnxPredictor(path).signature
+
+
+def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:
+    known = {r.path: r for r in artefacts.files}
+    out = []
+    for path in sorted(p for p in target.rglob("*") if p.is_file()):
+        name = path.relative_to(target).as_posix()
+        if name in known or name == FILE_NAME:
+            continue
+        same = known.get("onnx/model_int8.onnx") if name == ALIAS else None
+        if same is not None:
+            out.append(same.model_copy(update={"path": name, "alias_of": same.path, "default": False, "scores": {}}))
+        else:
+            out.append(FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=_KINDS[name]))
+    return out
+
+
+def portable_recipe(recipe: Recipe) -> str:
+    """The resolved recipe without paths of this machine: local files by name only."""
+    content = recipe.model_dump(mode="json", by_alias=True)
+    for part in (content["data"]["train"], content["data"]["eval"]):
+        if part and part["path"]:
+            part["path"] = Path(part["path"]).name
+    if Path(content["teacher"]["model"]).is_absolute():
+        content["teacher"]["model"] = Path(content["teacher"]["model"]).name
+    return dump_recipe(Recipe.model_validate(content))

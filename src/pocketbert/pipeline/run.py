@@ -1,0 +1,266 @@
+"""The whole chain as stages: recipe in, artefact folder and report out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from pocketbert.core.errors import GateError
+from pocketbert.core.evaluate import EvalSet, evaluate
+from pocketbert.core.files import write_atomic, write_json
+from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
+from pocketbert.core.metrics import confusion
+from pocketbert.core.model_folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.recipe_file import dump_recipe
+from pocketbert.core.tasks import ready_task
+from pocketbert.core.types import Scheme
+from pocketbert.pipeline import exporting, measuring, pack, training
+from pocketbert.pipeline.data import RunData, load_data, max_length
+from pocketbert.pipeline.run_folder import RunFolder, Stage, data_digest
+from pocketbert.pipeline.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
+
+log = logging.getLogger("pocketbert")
+
+_TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
+_EXPORT = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+RECIPE_FILE = "recipe.resolved.yaml"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left behind.
+
+    Attributes:
+        folder: The run folder.
+        phone: The artefact folder, if it was packed.
+        report: The HTML page, if it was written.
+        header: Column titles of the closing table.
+        table: Its rows.
+    """
+
+    folder: Path
+    phone: Path | None
+    report: Path | None
+    header: list[str]
+    table: list[list[str]]
+
+
+class Run:
+    """One recipe in one run folder.
+
+    Args:
+        recipe: What to do.
+        folder: Where.
+        overwrite: Whether results of other settings may be replaced.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, overwrite: bool = False) -> None:
+        self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
+        self.path = folder
+
+    @cached_property
+    def model(self) -> ModelFolder:
+        """The model the recipe starts from."""
+        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
+
+    @cached_property
+    def data(self) -> RunData:
+        """Its data; read once, and only by stages that are not finished."""
+        return load_data(self.recipe, self.model)
+
+    @cached_property
+    def length(self) -> int:
+        """Longest input in tokens."""
+        return max_length(self.recipe.data, self.model)
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the model that is exported."""
+        return self.path / ("student" if self.recipe.student else "teacher")
+
+    def stages(self) -> list[Stage]:
+        """All stages of the recipe, in order."""
+        recipe = self.recipe
+        data = {
+            "settings": recipe.data.model_dump(mode="json"),
+            "train": data_digest(recipe.data.train.path if recipe.data.train else None, None),
+            "eval": data_digest(recipe.data.eval.path if recipe.data.eval else None, None),
+            "length": self.length,
+        }  # fmt: skip
+        export = recipe.export.model_dump(mode="json")
+        teacher = {"task": recipe.task, "weights": self.model.sha256, "labels": self.model.labels, "seed": recipe.seed,
+                   "finetune": _dump(recipe.teacher.finetune)}  # fmt: skip
+        stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
+        stages.append(Stage("teacher", f"teacher {recipe.teacher.model}", "teacher", teacher, ("data",), self._make_teacher, _TRAIN))
+        if recipe.student is not None:
+            student = {"student": _dump(recipe.student), "distill": [_dump(s) for s in recipe.distill], "seed": recipe.seed}
+            stages.append(Stage("student", "student", "student", student, ("teacher",), self._make_student, _TRAIN))
+        last = stages[-1].name
+        stages.append(Stage("onnx", "export to ONNX", "onnx", export, (last,), self._make_onnx, _EXPORT))
+        files = ["onnx"]
+        if recipe.quantize.scheme is Scheme.INT8:
+            stages.append(Stage("onnx-int8", "quantize to int8", "onnx-int8", "int8 per channel", ("onnx",), self._make_int8,
+                                ("onnx", "onnxruntime")))  # fmt: skip
+            files.append("onnx-int8")
+        stages.append(Stage("golden", "golden rows", "golden", exporting.GOLDEN_ROWS, (*files,), self._make_golden, ("onnxruntime",)))
+        stages.append(Stage("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), self._make_verify, ("onnxruntime",)))
+        if recipe.benchmark is not None:
+            if recipe.student is not None:
+                stages.append(Stage("onnx-teacher", "export the teacher to compare with", "onnx-teacher", export, ("teacher",),
+                                    self._make_teacher_onnx, _EXPORT))  # fmt: skip
+            needs = ("verify", "onnx-teacher") if recipe.student is not None else ("verify",)
+            stages.append(Stage("benchmark", "benchmark", "benchmark.json", _dump(recipe.benchmark), needs, self._make_benchmark,
+                                ("onnxruntime",)))  # fmt: skip
+        before = ("verify", *(("benchmark",) if recipe.benchmark is not None else ()))
+        stages.append(Stage("pack", "pack", "phone", recipe.name, before, self._make_pack, ()))
+        return stages
+
+    def execute(self, until: str | None = None) -> None:
+        """Run the stages, up to and including `until`.
+
+        Raises:
+            PocketBertError: If an input is wrong, a gate closed, or the machine failed.
+        """
+        with self.folder.locked():
+            stages = self.stages()
+            if until is not None:
+                stages = stages[: [s.name for s in stages].index(until) + 1]
+            self.folder.plan(stages)
+            handler = _log_file(self.path / "run.log")
+            try:
+                write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
+                for stage in stages:
+                    self.folder.run(stage)
+            except BaseException as error:
+                log.error("stopped: %s: %s", type(error).__name__, error, exc_info=not isinstance(error, GateError))
+                raise
+            finally:
+                log.removeHandler(handler)
+                handler.close()
+
+    def plan(self) -> list[tuple[str, str, str]]:
+        """Name, output and state of every stage, without running anything.
+
+        Raises:
+            InputError: If the folder holds results of other settings.
+        """
+        stages = self.stages()
+        self.folder.plan(stages)
+        return [(s.name, s.output, self.folder.state(s)) for s in stages]
+
+    # One method per stage: what it reads is decided here, how it works in the module it calls.
+
+    def _make_data(self, target: Path, _: Path) -> Sequence[str]:
+        report = self.data.report
+        write_json(target, json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)})
+        return ()
+
+    def _make_teacher(self, target: Path, work: Path) -> Sequence[str]:
+        return training.make_teacher(self.recipe, self.model, self.data, self.length, target, work)
+
+    def _make_student(self, target: Path, work: Path) -> Sequence[str]:
+        return training.make_student(self.recipe, self.path / "teacher", self.data, self.length, target, work)
+
+    def _make_onnx(self, target: Path, _: Path) -> Sequence[str]:
+        texts = self.data.texts(exporting.GOLDEN_ROWS)
+        return exporting.make_onnx(self.recipe, self.weights, texts, self.length, target)
+
+    def _make_teacher_onnx(self, target: Path, _: Path) -> Sequence[str]:
+        texts = self.data.texts(exporting.GOLDEN_ROWS)
+        return exporting.make_onnx(self.recipe, self.path / "teacher", texts, self.length, target, measuring.TEACHER_FILE)
+
+    def _make_int8(self, target: Path, _: Path) -> Sequence[str]:
+        return exporting.make_int8(self.path / exporting.FP32.source, target)
+
+    def _make_golden(self, target: Path, _: Path) -> Sequence[str]:
+        texts = self.data.texts(exporting.GOLDEN_ROWS)
+        return exporting.make_golden(self.recipe, self.path, self.weights, texts, self.length, target)
+
+    def _make_verify(self, target: Path, _: Path) -> Sequence[str]:
+        result = self.verify()
+        write_json(target, json.loads(result.model_dump_json()))
+        report_gates(result)
+        return result.failures
+
+    def verify(self) -> Verification:
+        """Put the files of the run folder through all gates."""
+        task = ready_task(self.recipe.task)
+        subjects = run_subjects(self.path, exporting.model_files(self.recipe), self.weights, self.length, task)
+        golden = self.path / "golden"
+        return verify_files(
+            subjects, read_golden(golden / FILE_NAME), golden / TOKENS_FILE_NAME, vocabulary_rows(self.weights),
+            self.eval_sets(), self.recipe.verify,
+            teacher=training.read_training(self.path / "teacher").score,
+            reference=training.read_training(self.weights).score,
+        )  # fmt: skip
+
+    def eval_sets(self) -> list[EvalSet]:
+        """Labelled rows that no step was made on."""
+        splits = self.data.splits
+        return [splits[n].eval_set(len(self.data.labels)) for n in ("eval", "holdout") if n in splits]
+
+    def _make_benchmark(self, target: Path, _: Path) -> Sequence[str]:
+        assert self.recipe.benchmark is not None
+        files, distilled = exporting.model_files(self.recipe), self.recipe.student is not None
+        variants = measuring.run_variants(self.path, files, self.weights, self.length, distilled)
+        result = measuring.measure(
+            variants, self.data.texts(100), self.recipe.benchmark, self.recipe.export.lengths, root=self.path
+        )
+        result.write(target)
+        return ()
+
+    def _make_pack(self, target: Path, _: Path) -> Sequence[str]:
+        return pack.make_pack(self.recipe, self.path, self.weights, self.length, self.data.pair, target)
+
+    def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
+        """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""
+        sets = [s for s in self.eval_sets() if s.name == "eval"]
+        if not sets:
+            return []
+        task, names = ready_task(self.recipe.task), self.data.labels.names
+        subject = run_subjects(self.path, exporting.model_files(self.recipe)[-1:], self.weights, self.length, task)[0]
+        _, logits = evaluate(subject.predictor, subject.tokenizer, sets[0], task, batch=32)
+        counts = confusion(sets[0].gold, logits.argmax(-1).astype(np.int64), len(names))
+        np.fill_diagonal(counts, 0)
+        order = np.argsort(counts, axis=None)[::-1][:most]
+        pairs = [(int(i) // len(names), int(i) % len(names)) for i in order]
+        return [(names[g], names[p], int(counts[g, p])) for g, p in pairs if counts[g, p]]
+
+    def report(self, target: Path) -> tuple[list[str], list[list[str]]]:
+        """Write the HTML page; return header and rows of the closing table."""
+        from pocketbert.benchmarks.report import write_report
+        from pocketbert.benchmarks.summary import summary_table
+        from pocketbert.pipeline.facts import report_data
+
+        command = "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
+        facts = report_data(self.recipe, self.path, command, self.confusions())
+        write_report(facts, target)
+        return summary_table(facts)
+
+    def finish(self) -> RunResult:
+        """Write the report of a finished run and tell where everything is."""
+        report = self.path / "report.html"
+        header, table = self.report(report)
+        return RunResult(self.path, self.path / "phone", report, header, table)
+
+
+def _dump(section: object) -> object:
+    return section.model_dump(mode="json") if hasattr(section, "model_dump") else None
+
+
+def _log_file(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.setLevel(logging.INFO)
+    log.propagate = False  # libraries configure the root logger; run.log is the place for this
+    log.addHandler(handler)
+    return handler

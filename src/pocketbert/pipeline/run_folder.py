@@ -1,0 +1,233 @@
+"""The run folder: stages that are finished, resumed or refused; one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel
+
+from pocketbert.core.errors import GateError, InputError, MachineError, Problem
+from pocketbert.core.files import (
+    check_writable,
+    read_json,
+    remove_tree,
+    replace_folder,
+    sha256_file,
+    sha256_json,
+    sync,
+    write_json,
+)
+from pocketbert.core.progress import say
+from pocketbert.core.types import Status
+from pocketbert.core.versions import installed
+
+log = logging.getLogger("pocketbert")
+
+_MARKS, _WORK, _LOCK = ".stages", ".work", ".lock"
+
+
+class Mark(BaseModel):
+    """What is remembered of a finished stage.
+
+    Attributes:
+        name: Stage name.
+        hash: Of its settings, its inputs' hashes and the library versions.
+        status: Passed or failed.
+        failures: Gates that failed.
+        wall_s: Seconds it took, in the process that finished it.
+        cpu_s: CPU seconds of that process and its children.
+    """
+
+    name: str
+    hash: str
+    status: Status
+    failures: list[str] = []
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a run.
+
+    Attributes:
+        name: Short name, e.g. ``student``.
+        title: What is said while it runs.
+        output: Folder or file it writes, relative to the run folder.
+        settings: JSON-able settings that decide its result.
+        needs: Names of stages it reads.
+        make: Writes the output at the given path (a folder is there already, a file is not) with the help
+            of a work folder that survives a kill; returns gate failures.
+        libraries: Distributions whose versions decide its result.
+    """
+
+    name: str
+    title: str
+    output: str
+    settings: object
+    needs: tuple[str, ...]
+    make: Callable[[Path, Path], Sequence[str]]
+    libraries: tuple[str, ...] = ()
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is a folder."""
+        return "." not in self.output
+
+
+@dataclass
+class RunFolder:
+    """A folder that stages are run in.
+
+    Attributes:
+        path: The folder.
+        overwrite: Whether results of other settings may be replaced.
+        hashes: Stage hashes of the current plan.
+    """
+
+    path: Path
+    overwrite: bool = False
+    hashes: dict[str, str] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder; a second process is refused. The lock dies with its process.
+
+        Raises:
+            MachineError: If another process holds it, or the folder cannot be written.
+        """
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / _MARKS).is_dir():
+            raise InputError(
+                Problem(str(self.path), "exists and is no run folder; nothing was written.",
+                        "Choose another folder with -o/--output.")
+            )  # fmt: skip
+        check_writable(self.path)
+        lock = FileLock(self.path / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise MachineError(
+                f"another process is working in {self.path}. Wait for it, or choose another folder with -o/--output."
+            ) from None
+        try:
+            (self.path / _MARKS).mkdir(exist_ok=True)
+            yield
+        finally:
+            lock.release()
+
+    def mark(self, name: str) -> Mark | None:
+        """What is remembered of a stage."""
+        path = self.path / _MARKS / f"{name}.json"
+        return Mark.model_validate(read_json(path)) if path.is_file() else None
+
+    def marks(self) -> list[Mark]:
+        """All finished stages, in order of their completion."""
+        paths = sorted((self.path / _MARKS).glob("*.json"), key=lambda p: p.stat().st_mtime)
+        return [Mark.model_validate(read_json(p)) for p in paths]
+
+    def plan(self, stages: Sequence[Stage]) -> None:
+        """Compute all hashes and refuse, before anything runs, results of other settings.
+
+        Raises:
+            InputError: Listing every stage whose result was made with other settings.
+        """
+        problems = []
+        for stage in stages:
+            self.hashes[stage.name] = sha256_json({
+                "stage": stage.name, "settings": stage.settings, "versions": installed(("pocketbert", *stage.libraries)),
+                "needs": {n: self.hashes[n] for n in stage.needs},
+            })  # fmt: skip
+            mark = self.mark(stage.name)
+            if mark is None or mark.hash == self.hashes[stage.name]:
+                continue
+            if self.overwrite:
+                self.forget(stage.name)
+            else:
+                problems.append(
+                    Problem(f"{self.path}/{stage.output}", "was made with another recipe, other inputs or other versions.",
+                            "Use another -o/--output, or --overwrite to replace it.")
+                )  # fmt: skip
+        if problems:
+            raise InputError(problems)
+
+    def state(self, stage: Stage) -> str:
+        """``finished``, ``unfinished`` (will be resumed) or ``to do``."""
+        mark = self.mark(stage.name)
+        if mark is not None and mark.status is Status.PASSED and (self.path / stage.output).exists():
+            return "finished"
+        return "unfinished" if self._work(stage).exists() else "to do"
+
+    def forget(self, name: str) -> None:
+        """Drop the mark of a stage, so that it runs again."""
+        (self.path / _MARKS / f"{name}.json").unlink(missing_ok=True)
+
+    def run(self, stage: Stage) -> None:
+        """Run one stage unless it is finished.
+
+        Raises:
+            GateError: If a gate failed; the output stays, marked failed.
+        """
+        state = self.state(stage)
+        if state == "finished":
+            say(f"{stage.title}: finished before, skipped")
+            return
+        say(f"{stage.title}{': resumed' if state == 'unfinished' else ''}")
+        log.info("stage %s %s, hash %s", stage.name, state, self.hashes[stage.name])
+        work = self._work(stage)
+        for stale in self.path.glob(f"{_WORK}/{stage.name}-*"):
+            if stale != work:
+                remove_tree(stale)
+        work.mkdir(parents=True, exist_ok=True)
+        target, partial = self.path / stage.output, self.path / f".{stage.output}.partial"
+        remove_tree(partial)
+        if stage.is_folder:
+            partial.mkdir()
+        began, cpu = time.monotonic(), _cpu_seconds()
+        failures = list(stage.make(partial, work))
+        _commit(partial, target)
+        mark = Mark(
+            name=stage.name, hash=self.hashes[stage.name], failures=failures,
+            status=Status.FAILED if failures else Status.PASSED,
+            wall_s=round(time.monotonic() - began, 2), cpu_s=round(_cpu_seconds() - cpu, 2),
+        )  # fmt: skip
+        write_json(self.path / _MARKS / f"{stage.name}.json", mark.model_dump(mode="json"))
+        remove_tree(work)
+        log.info("stage %s %s: %.1f s, %.1f CPU-s", stage.name, mark.status, mark.wall_s, mark.cpu_s)
+        if failures:
+            raise GateError([*failures, f"The files stay in {target}, marked failed; nothing was packed."])
+
+    def _work(self, stage: Stage) -> Path:
+        return self.path / _WORK / f"{stage.name}-{self.hashes[stage.name][:12]}"
+
+
+def _commit(partial: Path, target: Path) -> None:
+    if partial.is_dir():
+        for path in partial.rglob("*"):
+            sync(path)
+        sync(partial)
+        replace_folder(partial, target)
+    else:
+        sync(partial)
+        partial.replace(target)
+        sync(target.parent)
+
+
+def _cpu_seconds() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+def data_digest(path: str | None, fallback: object) -> object:
+    """What identifies a data source in a hash: the digest of a local file, else its settings."""
+    if path is not None and Path(path).is_file():
+        return sha256_file(Path(path))
+    return fallback

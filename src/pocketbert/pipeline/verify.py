@@ -1,0 +1,197 @@
+"""Verification of a run's files or of an artefact folder: the task metric on the file itself, and golden rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from pocketbert.core.artefacts import Artefacts, FileRecord, SeenRight, integrity_problems, read_artefacts
+from pocketbert.core.evaluate import EvalSet, Score, evaluate
+from pocketbert.core.files import read_json, sha256_file
+from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.progress import say
+from pocketbert.core.recipe import VerifySection
+from pocketbert.core.tasks import Task, ready_task
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Scheme, Status
+from pocketbert.pipeline.exporting import ModelFile
+from pocketbert.pipeline.gates import (
+    Gate,
+    Subject,
+    chance_gate,
+    drop_gate,
+    golden_gates,
+    kept_gate,
+    padding_gate,
+    seen_right,
+    tokens_gate,
+    types_gate,
+)
+from pocketbert.runtime.engines import open_file
+
+
+class Verification(BaseModel):
+    """Result of a verification.
+
+    Attributes:
+        status: Passed when every gate is.
+        gates: All checks.
+        scores: By file, then by set.
+        teacher: Score of the teacher in torch, if there is one.
+        reference: Score of the exported torch model.
+        files: sha256 of every verified file, by path in the artefact folder.
+        seen_right: Engines that computed a file right, by path.
+        protocol: How scores were computed.
+    """
+
+    status: Status
+    gates: list[Gate]
+    scores: dict[str, dict[str, Score]] = {}
+    teacher: Score | None = None
+    reference: Score | None = None
+    files: dict[str, str] = {}
+    seen_right: dict[str, SeenRight] = {}
+    protocol: str = "every row alone and unpadded (batch 1): dynamic int8 depends on batch and padding"
+
+    @property
+    def failures(self) -> list[str]:
+        """Lines on closed gates."""
+        return [g.failure for g in self.gates if not g.passed]
+
+    def passed(self, file: str) -> bool:
+        """Whether every gate of one file, and those of the folder, is open."""
+        return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", ""))
+
+
+def verify_files(
+    subjects: Sequence[Subject],
+    golden: Sequence[GoldenRow],
+    golden_tokens: Path,
+    vocabulary: int | None,
+    sets: Sequence[EvalSet],
+    settings: VerifySection,
+    teacher: Score | None = None,
+    reference: Score | None = None,
+) -> Verification:
+    """Put every file through every gate.
+
+    Args:
+        subjects: Opened files, the fp32 one first.
+        golden: Golden rows.
+        golden_tokens: Golden rows of the tokenizer.
+        vocabulary: Rows of the model's embedding table.
+        sets: Labelled rows; empty without data.
+        settings: Bounds.
+        teacher: The teacher's score on ``eval``.
+        reference: The torch model's score on ``eval``.
+    """
+    gates = [tokens_gate(subjects[0].tokenizer, golden_tokens, vocabulary)]
+    scores: dict[str, dict[str, Score]] = {}
+    right = {}
+    if teacher is not None:
+        gates.append(chance_gate("teacher", teacher, "eval"))
+    for subject in subjects:
+        own = [*golden_gates(subject, golden), padding_gate(subject, golden)]
+        types = types_gate(subject)
+        own += [types] if types else []
+        if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
+            right[subject.name] = seen_right(subject.predictor)
+        scores[subject.name] = {}
+        for rows in sets:
+            score, _ = evaluate(subject.predictor, subject.tokenizer, rows, subject.task, label=f"{subject.name} on {rows.name}")
+            scores[subject.name][rows.name] = score
+            own.append(chance_gate(subject.name, score, rows.name))
+            own += _against(subject, rows.name, score, scores, subjects[0], settings, teacher, reference)
+        gates += own
+    return Verification(
+        status=Status.PASSED if all(g.passed for g in gates) else Status.FAILED, gates=gates, scores=scores,
+        teacher=teacher, reference=reference, files={s.name: sha256_file(s.path) for s in subjects}, seen_right=right,
+    )  # fmt: skip
+
+
+def _against(
+    subject: Subject, rows: str, score: Score, scores: dict[str, dict[str, Score]], first: Subject,
+    settings: VerifySection, teacher: Score | None, reference: Score | None,
+) -> list[Gate]:  # fmt: skip
+    out = []
+    task: Task = subject.task
+    if subject.scheme is Scheme.FP32:
+        if rows == "eval" and reference is not None:
+            # fp32 files compute what torch computes; a row or two near a tie may flip by rounding
+            bound = max(0.001, 2 / score.rows)
+            out.append(drop_gate(subject.name, score, reference, bound, "the torch model", task))
+    else:
+        out.append(drop_gate(subject.name, score, scores[first.name][rows], settings.max_drop, f"fp32 on {rows}", task))
+    if rows == "eval" and teacher is not None and settings.min_kept is not None:
+        out.append(kept_gate(subject.name, score, teacher, settings.min_kept, task))
+    return out
+
+
+def run_subjects(run: Path, files: Sequence[ModelFile], weights: Path, length: int, task: Task) -> list[Subject]:
+    """Open the files of a run folder."""
+    folder = open_model_folder(str(weights))
+    tokenizer = TextTokenizer(weights, length)
+    return [
+        Subject(f.target, run / f.source, f.scheme, open_file(run / f.source), tokenizer, folder.labels or [], task,
+                folder.family.padding_side)
+        for f in files
+    ]  # fmt: skip
+
+
+def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None) -> Verification:
+    """Verify an artefact folder: its list, its golden rows, and with data the task metric.
+
+    Args:
+        folder: The folder.
+        sets: Labelled rows, tokenized with the folder's tokenizer.
+        settings: Bounds; default the recipe's.
+
+    Returns:
+        The result; nothing in the folder is changed.
+    """
+    artefacts = read_artefacts(folder)
+    broken = integrity_problems(folder, artefacts)
+    integrity = Gate(name="integrity", file="", passed=not broken, value=float(len(broken)), bound=0.0,
+                     detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.")  # fmt: skip
+    models = [r for r in artefacts.models() if (folder / r.path).is_file()]
+    if len(models) < len(artefacts.models()) or not (folder / FILE_NAME).is_file():
+        return Verification(status=Status.FAILED, gates=[integrity])
+    subjects = [_subject(folder, artefacts, r) for r in models]
+    result = verify_files(
+        subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,
+        settings or VerifySection(),
+    )  # fmt: skip
+    gates = [integrity, *result.gates]
+    return result.model_copy(update={
+        "gates": gates, "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED,
+    })  # fmt: skip
+
+
+def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
+    tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
+    predictor = open_file(folder / record.path)
+    return Subject(record.path, folder / record.path, record.scheme or Scheme.FP32, predictor, tokenizer, artefacts.labels,
+                   ready_task(artefacts.task), artefacts.processing.padding_side)  # fmt: skip
+
+
+def vocabulary_rows(folder: Path) -> int | None:
+    """Rows of the embedding table, as config.json says."""
+    path = folder / "config.json"
+    rows = read_json(path).get("vocab_size") if path.is_file() else None
+    return int(rows) if rows else None
+
+
+def report_gates(result: Verification) -> None:
+    """Say what passed and what did not."""
+    for gate in result.gates:
+        name = f"{gate.file or 'folder'} {gate.name}"
+        say(f"  {'passed' if gate.passed else 'FAILED'}  {name}: {gate.detail}")
+
+
+def read_verification(path: Path) -> Verification:
+    """Read ``verify.json``."""
+    return Verification.model_validate(json.loads(path.read_text(encoding="utf-8")))
