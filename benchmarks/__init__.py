@@ -1,0 +1,1 @@
+"""The latency protocol on the local CPU, and the report that shows it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load, LoadWatch
 from pocketbert.benchmarks.measurement import (
@@ -98,13 +99,18 @@ def benchmark(
 
     work = len(counts) * (len(variants) + len(variants) * len(fitted) + repeats * len(fitted))
     with Meter(label, work) as meter:
+
+        def tick(note: str) -> None:
+            if label:
+                meter.advance(note=note)
+
         probes: Probes = {}
         for variant in variants:
             ids = _probe_ids([inputs[variant.name, x] for x in fitted])
             for count in counts:
                 wanted = PROFILE_RUNS if profile and count == counts[0] else 0
                 probes[variant.name, count] = probe(variant.path, ids, count, variant.format, wanted)
-                meter.advance(note=f"{variant.name}: load and memory" if label else "")
+                tick(f"{variant.name}: load and memory")
         times = _tokenizer_times(variants, tokenizers, chosen, repeats)
         measurements: list[Measurement] = []
         comparisons: list[Comparison] = []
@@ -112,7 +118,7 @@ def benchmark(
             now = time.monotonic()
             deadline = now + (began + budget_s - now) / (len(counts) - number)
             order = generator(seed, "benchmark order", number)
-            cells, load = _block(variants, inputs, count, fitted, runs, repeats, deadline, order, meter)
+            cells, load = _block(variants, inputs, count, fitted, runs, repeats, deadline, order, tick)
             measurements += [_measurement(c, count, load, probes[c.variant.name, count]) for c in cells]
             comparisons += _comparisons(cells, count, baseline or variants[0].name)
 
@@ -169,7 +175,8 @@ def _probe_ids(inputs: list[list[Feed]]) -> list[int]:
 
 def _block(
     variants: Sequence[Variant], inputs: dict[tuple[str, Length], list[Feed]], threads: int,
-    lengths: Sequence[Length], runs: int, repeats: int, deadline: float, order: np.random.Generator, meter: Meter,
+    lengths: Sequence[Length], runs: int, repeats: int, deadline: float, order: np.random.Generator,
+    tick: Callable[[str], None],
 ) -> tuple[list[Cell], Load]:  # fmt: skip
     """Everything at one thread count; all files are open at once, and only here."""
     opened = {v.name: open_file(v.path, v.format, threads) for v in variants}
@@ -178,7 +185,7 @@ def _block(
     allowance = WARMUP_SHARE * (deadline - time.monotonic()) / len(cells)
     for cell in cells:
         cell.warm_up(allowance)
-        meter.advance(note=f"{threads} threads: warm-up")
+        tick(f"{wording.threads(threads)}: warm-up")
     cost_s = sum(c.cost_ms for c in cells) / 1000 * (1 + 1 / BURST)
     watch = LoadWatch()
     for repeat in range(repeats):
@@ -187,7 +194,7 @@ def _block(
         runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
         for group in groups:
             interleave(group, runs, order)
-            meter.advance(note=f"{threads} threads, length {group[0].length}, {runs} runs")
+            tick(f"{wording.threads(threads)}, {wording.length(group[0].length)}, {runs} runs")
     return cells, watch.stop()
 
 

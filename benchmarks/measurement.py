@@ -87,7 +87,7 @@ class Measurement(_Record):
         batch: Rows per inference.
         load: What else the machine did.
         wall: Wall time per inference, all repeats together.
-        wall_interval: Interval of the typical wall time from the repeats; None for a single repeat.
+        wall_interval: Interval of the typical wall time from the repeats; None for fewer than three.
         cpu: CPU time of the process per inference, all its threads added up.
         load_ms: Opening the file in a fresh process (file in the page cache).
         first_ms: First inference in that process.

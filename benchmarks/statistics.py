@@ -10,6 +10,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 CONFIDENCE = 0.95
+REPEATS_LEAST = 3
+"""Fewer repeats have no interval."""
 
 # Student's t, 97.5 % point, for 1 to 30 degrees of freedom (standard table; the tests compare with scipy).
 # Beyond 30, two terms of the Cornish-Fisher expansion are right to four digits.
@@ -126,9 +128,10 @@ def repeat_interval(medians: Sequence[float]) -> Interval | None:
         medians: One median in ms per repeat.
 
     Returns:
-        The 95 % interval, or None for fewer than two repeats, which say nothing of their spread.
+        The 95 % interval, or None for fewer than three repeats: two would give 12.7 standard errors to
+        either side, an interval that is right and says nothing.
     """
-    if len(medians) < 2:
+    if len(medians) < REPEATS_LEAST:
         return None
     logs = np.log(np.asarray(medians, np.float64))
     half = student_t(len(medians) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(medians))

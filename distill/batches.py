@@ -67,7 +67,8 @@ class BatchOrder:
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             self._batches, self._epoch = self._order(epoch), epoch
-        return self._batches[place]
+        rows: NDArray[np.int64] = self._batches[place]
+        return rows
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         random = generator(self.seed, f"order/{self.purpose}", epoch)

@@ -11,7 +11,7 @@ def bf16_is_fast() -> bool:
     On a CPU without avx512_bf16 or AMX, bf16 autocast was measured 3 times slower than fp32.
     """
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 

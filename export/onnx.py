@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import Family
-from pocketbert.core.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.versions import version_of
 
@@ -19,7 +21,7 @@ MAX_IR = 10
 MAX_OPSET = 20
 
 
-def export(module: nn.Module, family: Family, task: Task, example: Arrays, path: Path, opset: int = MAX_OPSET) -> None:
+def export(module: nn.Module, family: Family, task: Task, example: Mapping[str, NDArray[np.int64]], path: Path, opset: int = MAX_OPSET) -> None:
     """Write one ONNX file with free batch and length.
 
     Args:

@@ -194,8 +194,7 @@ def _rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str, Any
 
 
 def _jsonl_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    with opened as stream:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
         for number in range(1, 1 << 62):
             line = stream.readline(MAX_LINE + 1)
             if not line:
@@ -217,8 +216,10 @@ def _jsonl_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]
 
 def _table_rows(path: Path, separator: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream:
-        quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
-        reader = csv.reader(stream, delimiter=separator, quoting=quoting, strict=separator == ",")
+        if separator == "\t":
+            reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        else:
+            reader = csv.reader(stream, strict=True)
         try:
             header = next(reader, None)
             if not header:

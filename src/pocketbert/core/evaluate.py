@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.metrics import chance_ceiling, classification_scores
 from pocketbert.core.predictor import Predictor, run_encoded
@@ -25,6 +23,9 @@ class Score(BaseModel):
         chance: What always answering the commonest label may reach by luck.
         finite: Whether every output was a finite number.
     """
+
+    # a failed gate may hold NaN, which JSON has no word for; "NaN" reads back, null would not
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     metric: str
     value: float
@@ -130,8 +131,3 @@ def agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> 
     if not np.isfinite(values).all():
         return 0.0
     return float((values.argmax(-1) == reference.argmax(-1)).mean())
-
-
-def as_texts(values: Sequence[str] | Sequence[tuple[str, str]]) -> list[str | tuple[str, str]]:
-    """Texts and pairs as the tokenizer takes them."""
-    return [tuple(v) if isinstance(v, list | tuple) else v for v in values]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.evaluate import spread, worst_difference
 from pocketbert.core.predictor import Predictor, run_encoded
@@ -27,6 +27,8 @@ class Parity(BaseModel):
         shapes: Batch and length of every input that was run.
         passed: Whether `worst` is at most `bound`.
     """
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     subject: str
     reference: str

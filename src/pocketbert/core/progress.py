@@ -27,6 +27,8 @@ T = TypeVar("T")
 PLAIN_EVERY_S = 10.0
 """Seconds between two plain lines when stderr is not a terminal."""
 
+BAR_EVERY_S = 0.1
+
 _state = {"quiet": False}
 
 
@@ -55,7 +57,7 @@ class Meter:
     """Shows how far one piece of work is.
 
     Args:
-        label: What is being done.
+        label: What is being done; empty for silence.
         total: Number of units.
         start: Units already done (after a resume).
     """
@@ -68,12 +70,12 @@ class Meter:
 
     def __enter__(self) -> Meter:
         """Open the bar."""
-        if sys.stderr.isatty() and not _state["quiet"]:
+        if self.label and sys.stderr.isatty() and not _state["quiet"]:
             self._bar = Progress(
                 TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), _Rate(),
                 TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
-                console=console(), transient=True,
-            )  # fmt: skip
+                console=console(), transient=True, auto_refresh=False,
+            )  # fmt: skip  # no refresh thread: it would run inside what a benchmark measures
             self._bar.start()
             self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, note="")
         return self
@@ -83,7 +85,7 @@ class Meter:
         if self._bar is not None:
             self._bar.stop()
         took = time.monotonic() - self._began
-        if took >= 2 and self.done >= self.total:
+        if self.label and took >= 2 and self.done >= self.total:
             say(f"  {self.label}: {self.done - self.first:,} in {took:.1f} s  {self.note}".rstrip())
 
     def advance(self, units: int = 1, note: str = "") -> None:
@@ -97,9 +99,12 @@ class Meter:
         self.note = note or self.note
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, note=self.note)
+            if time.monotonic() - self._said >= BAR_EVERY_S:
+                self._bar.refresh()
+                self._said = time.monotonic()
             return
         now = time.monotonic()
-        if now - self._said >= PLAIN_EVERY_S and self.done < self.total:
+        if self.label and now - self._said >= PLAIN_EVERY_S and self.done < self.total:
             rate = (self.done - self.first) / (now - self._began)
             left = (self.total - self.done) / rate if rate else float("inf")
             say(f"  {self.label}: {self.done:,}/{self.total:,}  {rate:.1f}/s  {left:.0f} s left  {self.note}")

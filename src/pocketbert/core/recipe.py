@@ -146,7 +146,7 @@ class VerifySection(Section):
 class BenchmarkSection(Section):
     """Where and how to measure latency."""
 
-    devices: list[Literal["local"]] = Field(default_factory=lambda: ["local"], min_length=1, description="Devices.")
+    devices: list[Literal["local"]] = Field(["local"], min_length=1, description="Devices.")
     threads: list[PositiveInt] = Field(default_factory=lambda: [1, 2], min_length=1, description="Thread counts.")
     runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
     repeats: int = Field(3, ge=2, description="Repeats, for the interval.")

@@ -108,7 +108,7 @@ def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> 
         return out
     if isinstance(node, yaml.SequenceNode):
         return [_build(n, (*keys, i), tree, title, depth + 1) for i, n in enumerate(node.value)]
-    return yaml.SafeLoader("").construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+    return yaml.SafeLoader("").construct_object(node, deep=True)
 
 
 def _absolute_paths(value: Any, base: Path) -> None:

@@ -22,7 +22,8 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
     digests = [e.digest for e in examples]
     order = sorted(digests)
     limit = order[min(rows, len(order) // 2) - 1]
-    keep, held = [], []
+    keep: list[Example] = []
+    held: list[Example] = []
     for example, digest in zip(examples, digests, strict=True):
         (held if digest <= limit else keep).append(example)
     return keep, held

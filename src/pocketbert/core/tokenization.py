@@ -84,10 +84,10 @@ class TextTokenizer:
         out: list[Encoded] = []
         for start in range(0, len(texts), _ENCODE_AT_ONCE):
             chunk = list(texts[start : start + _ENCODE_AT_ONCE])
-            for e in self._tokenizer.encode_batch_fast(chunk):
-                out.append(
-                    Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing))
-                )
+            out.extend(
+                Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing))
+                for e in self._tokenizer.encode_batch_fast(chunk)
+            )
         return out
 
     def golden(self, text: Text) -> dict[str, Any]:

@@ -35,7 +35,7 @@ INTENTS = (
         my (flight|train) leaves early so i must be on my feet by {time}
         i'd like to be woken at {time}
         rouse me at {time} {date}
-        please play the rooster {date} around {time}
+        be the rooster that wakes me {date} at {time}
         no sleeping in {date}, {time} and not a minute later
         """,
         test="""

@@ -101,7 +101,7 @@ INTENTS = (
         dev="""
         smile everybody, press the (button|shutter)
         {subject} looks amazing, keep it for my album
-        immortalise {subject}
+        immortalise {subject} with the lens
         i want {subject} in my gallery
         point the lens at {subject} and shoot
         let's have a visual memory of {subject}

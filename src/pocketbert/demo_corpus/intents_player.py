@@ -38,7 +38,7 @@ INTENTS = (
         i could use some {genre} to wake up
         spice up this evening with {genre}
         fill the room with {artist}
-        my ears want {artist}
+        my ears want a song by {artist}
         give {song} a go on the speakers
         let {artist} sing for us
         """,
@@ -117,7 +117,7 @@ INTENTS = (
         test="""
         ugh, not {song} again
         fast forward to the following title
-        pass on this number and bring the one after
+        pass on this track and bring the one after
         can we get another tune instead of {song}
         what else is in the queue, {artist} bores me
         i'd rather hear whatever follows {song}

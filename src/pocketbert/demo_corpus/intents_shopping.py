@@ -42,7 +42,7 @@ INTENTS = (
         someone used all the {item}
         what i still need for the house is {item} and {item}
         let's pick up {item} at the market
-        stock up on {item}
+        stock up on {item} at the supermarket
         the cupboard lacks {item}
         """,
     ),

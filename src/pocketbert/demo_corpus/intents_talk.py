@@ -106,7 +106,7 @@ INTENTS = (
         did i hear from {person} (today|lately)
         what's waiting in my inbox
         is there an answer from {person} (yet|)
-        say aloud what people sent while i was (driving|asleep)
+        read aloud what people sent while i was (driving|asleep)
         my phone buzzed, what does it say
         catch me up on the chat with {person}
         """,

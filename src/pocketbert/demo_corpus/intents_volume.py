@@ -34,13 +34,13 @@ INTENTS = (
         speak up, i am in the shower
         my grandfather has poor hearing, help him with the sound
         (a few more|some extra) decibels for the (film|speaker)
-        this song deserves to shake the walls
+        let the walls shake, a lot more sound
         """,
         test="""
         what are they saying on tv, i am missing half of it
         the (speaker|tv) is only whispering
         let it roar (a bit|)
-        drown out the (vacuum cleaner|street noise)
+        the sound has to beat the (vacuum cleaner|street noise)
         take the loudness a few notches higher
         i want to feel the bass in my stomach
         """,
@@ -79,7 +79,7 @@ INTENTS = (
         """,
         test="""
         not so noisy, people are trying to sleep
-        background level (only|is enough) for {song}
+        background loudness is enough for {song}
         the bass is booming through the whole house
         hush a little, but keep playing
         i can't hear myself think over {artist}

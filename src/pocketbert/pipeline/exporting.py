@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,11 @@ def model_files(recipe: Recipe) -> list[ModelFile]:
     return [FP32, *([INT8] if recipe.quantize.scheme is Scheme.INT8 else [])]
 
 
-def make_onnx(recipe: Recipe, weights: Path, texts: Sequence[Text], length: int, target: Path, name: str = "onnx/model.onnx") -> Sequence[str]:
-    """Export one ONNX file and compare wrapper and file with the untouched model."""
+def make_onnx(
+    recipe: Recipe, weights: Path, texts: Sequence[Text], length: int, target: Path,
+    name: str = "onnx/model.onnx", ready: Path | None = None,
+) -> Sequence[str]:  # fmt: skip
+    """Export one ONNX file, or take a ready one, and compare wrapper and file with the untouched model."""
     from pocketbert.export import onnx
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
@@ -66,11 +70,15 @@ def make_onnx(recipe: Recipe, weights: Path, texts: Sequence[Text], length: int,
     output, side = task.outputs[0], family.padding_side
     reference = TorchPredictor(model, task, family.inputs)
     probe = build_probe(reference, tokenizer, probe_texts(folder, texts), recipe.export.lengths, output, side)
-    module = prepare(model, family, task)
-    results = [compare(PreparedPredictor(module, family, task), "prepared module", "transformers", probe, output, bound)]
-    file = target / "model.onnx"
-    example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), min(32, length), side)
-    onnx.export(module, family, task, example, file, recipe.export.opset)
+    results, file = [], target / "model.onnx"
+    if ready is not None:
+        shutil.copyfile(ready, file)
+    else:
+        module = prepare(model, family, task)
+        prepared = PreparedPredictor(module, family, task)
+        results.append(compare(prepared, "prepared module", "transformers", probe, output, bound))
+        example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), min(32, length), side)
+        onnx.export(module, family, task, example, file, recipe.export.opset)
     results.append(compare(open_file(file), name, "transformers", probe, output, bound))
     write_json(target / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     say(f"  parity: {results[-1].worst:.1e} of the logits' spread, bound {bound:.0e}, {len(results[-1].shapes)} shapes")

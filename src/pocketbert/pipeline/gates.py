@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.artefacts import SeenRight
 from pocketbert.core.evaluate import Score, agreement, rms_error, spread, worst_difference
@@ -41,6 +41,8 @@ class Gate(BaseModel):
         bound: What it must keep.
         detail: One sentence for people.
     """
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     name: str
     file: str

@@ -63,8 +63,23 @@ def check_packable(recipe: Recipe, run: Path) -> Verification:
     return result
 
 
-def make_pack(recipe: Recipe, run: Path, weights: Path, length: int, pair: bool, target: Path) -> Sequence[str]:
-    """Write the artefact folder; ``artifacts.json`` last."""
+def make_pack(
+    recipe: Recipe, run: Path, weights: Path, length: int, pair: bool, source: str, target: Path
+) -> Sequence[str]:
+    """Write the artefact folder; ``artifacts.json`` last.
+
+    Args:
+        recipe: What was done.
+        run: The run folder.
+        weights: Folder of the exported model.
+        length: Longest input in tokens.
+        pair: Whether inputs are pairs.
+        source: sha256 of the weights that the run started from.
+        target: Where to write.
+
+    Raises:
+        GateError: If a file did not pass, or changed since.
+    """
     result = check_packable(recipe, run)
     folder = open_model_folder(str(weights))
     for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES):
@@ -83,7 +98,7 @@ def make_pack(recipe: Recipe, run: Path, weights: Path, length: int, pair: bool,
         shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
     (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
-    artefacts = _artefacts(recipe, folder, length, pair, files, result, run, facts)
+    artefacts = _artefacts(recipe, folder, length, pair, files, result, run, facts, source)
     (target / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")
     records = [*artefacts.files, *_others(target, artefacts)]
     write_artefacts(target, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
@@ -99,7 +114,7 @@ def _alias(source: Path, target: Path) -> None:
 
 def _artefacts(
     recipe: Recipe, folder: ModelFolder, length: int, pair: bool, files: Sequence[ModelFile], result: Verification,
-    run: Path, facts: CardFacts,
+    run: Path, facts: CardFacts, source: str,
 ) -> Artefacts:  # fmt: skip
     task = ready_task(recipe.task)
     weights = folder.sha256
@@ -115,7 +130,7 @@ def _artefacts(
     ]  # fmt: skip
     lineage = {
         "teacher": recipe.teacher.model if not Path(recipe.teacher.model).is_absolute() else Path(recipe.teacher.model).name,
-        "weights_sha256": weights, "licence": facts.licence,
+        "source_sha256": source, "weights_sha256": weights, "licence": facts.licence,
     }  # fmt: skip
     if recipe.data.train is not None:
         lineage["training data"] = Path(recipe.data.train.title).name if recipe.data.train.path else recipe.data.train.title

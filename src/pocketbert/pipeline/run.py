@@ -15,7 +15,7 @@ import numpy as np
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
-from pocketbert.core.files import write_atomic, write_json
+from pocketbert.core.files import sha256_file, write_atomic, write_json
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.metrics import confusion
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
@@ -61,11 +61,12 @@ class Run:
         recipe: What to do.
         folder: Where.
         overwrite: Whether results of other settings may be replaced.
+        ready_onnx: An fp32 ONNX file of the same model to use instead of exporting anew.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, overwrite: bool = False) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, overwrite: bool = False, ready_onnx: Path | None = None) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
-        self.path = folder
+        self.path, self.ready_onnx = folder, ready_onnx
 
     @cached_property
     def model(self) -> ModelFolder:
@@ -96,7 +97,7 @@ class Run:
             "eval": data_digest(recipe.data.eval.path if recipe.data.eval else None, None),
             "length": self.length,
         }  # fmt: skip
-        export = recipe.export.model_dump(mode="json")
+        export = {**recipe.export.model_dump(mode="json"), "ready": sha256_file(self.ready_onnx) if self.ready_onnx else None}
         teacher = {"task": recipe.task, "weights": self.model.sha256, "labels": self.model.labels, "seed": recipe.seed,
                    "finetune": _dump(recipe.teacher.finetune)}  # fmt: skip
         stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
@@ -172,11 +173,11 @@ class Run:
 
     def _make_onnx(self, target: Path, _: Path) -> Sequence[str]:
         texts = self.data.texts(exporting.GOLDEN_ROWS)
-        return exporting.make_onnx(self.recipe, self.weights, texts, self.length, target)
+        return exporting.make_onnx(self.recipe, self.weights, texts, self.length, target, ready=self.ready_onnx)
 
     def _make_teacher_onnx(self, target: Path, _: Path) -> Sequence[str]:
         texts = self.data.texts(exporting.GOLDEN_ROWS)
-        return exporting.make_onnx(self.recipe, self.path / "teacher", texts, self.length, target, measuring.TEACHER_FILE)
+        return exporting.make_onnx(self.recipe, self.path / "teacher", texts, self.length, target, name=measuring.TEACHER_FILE)
 
     def _make_int8(self, target: Path, _: Path) -> Sequence[str]:
         return exporting.make_int8(self.path / exporting.FP32.source, target)
@@ -219,7 +220,7 @@ class Run:
         return ()
 
     def _make_pack(self, target: Path, _: Path) -> Sequence[str]:
-        return pack.make_pack(self.recipe, self.path, self.weights, self.length, self.data.pair, target)
+        return pack.make_pack(self.recipe, self.path, self.weights, self.length, self.data.pair, self.model.sha256, target)
 
     def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""

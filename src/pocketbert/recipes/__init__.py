@@ -1,0 +1,1 @@
+"""Recipe files that come with the package, and the JSON Schema of the format."""

@@ -1,0 +1,294 @@
+"""The verbs of PocketBERT as functions: the command line calls these, and so may you.
+
+Every function imports what it needs when it is called, so that importing this module is cheap and a
+core-only install can predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.core.data_report import DataReport
+    from pocketbert.core.recipe import Recipe
+    from pocketbert.core.tokenization import Text
+    from pocketbert.pipeline.doctor import Diagnosis
+    from pocketbert.pipeline.run import RunResult
+    from pocketbert.pipeline.verify import Verification
+    from pocketbert.runtime.model import Prediction
+
+__all__ = [
+    "PlannedStage", "benchmark", "data_check", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
+    "plan", "predict", "quantize", "report", "run", "verify",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """One line of a dry run.
+
+    Attributes:
+        name: Stage.
+        output: What it writes, relative to the run folder.
+        state: ``finished``, ``unfinished`` or ``to do``.
+    """
+
+    name: str
+    output: str
+    state: str
+
+
+def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file, or a shipped recipe by name.
+
+    Args:
+        recipe: Path, or a name that `pocketbert recipes ls` lists.
+        overrides: ``key.sub=value`` texts.
+
+    Raises:
+        InputError: Listing every problem.
+    """
+    from pocketbert.core.recipe_file import load_recipe as load
+    from pocketbert.pipeline.shipped import recipe_path
+
+    return load(recipe_path(recipe), overrides)
+
+
+def run(recipe: Recipe, output: Path, overwrite: bool = False) -> RunResult:
+    """The whole chain: teacher, student, files, gates, benchmark, artefact folder, report.
+
+    Started again with the same arguments it continues where it was, however it ended.
+
+    Args:
+        recipe: What to do.
+        output: The run folder.
+        overwrite: Whether results of another recipe in that folder may be replaced.
+
+    Returns:
+        Where everything is, and the closing table.
+
+    Raises:
+        PocketBertError: InputError, GateError, MachineError or MissingBackendError.
+    """
+    from pocketbert.pipeline.run import Run
+
+    whole = Run(recipe, output, overwrite)
+    whole.execute()
+    return whole.finish()
+
+
+def finetune(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
+    """Make the teacher of a recipe, and nothing after it.
+
+    Returns:
+        The teacher's folder, in Hugging Face layout.
+    """
+    from pocketbert.pipeline.run import Run
+
+    Run(recipe, output, overwrite).execute(until="teacher")
+    return output / "teacher"
+
+
+def distill(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
+    """Make the teacher and the student of a recipe, and no files for phones.
+
+    Returns:
+        The student's folder, in Hugging Face layout.
+
+    Raises:
+        InputError: If the recipe has no student.
+    """
+    from pocketbert.core.errors import InputError, Problem
+    from pocketbert.pipeline.run import Run
+
+    if recipe.student is None:
+        raise InputError(Problem("student", "the recipe has no student section.", "Add student: {layers: 3} and a distill stage."))
+    Run(recipe, output, overwrite).execute(until="student")
+    return output / "student"
+
+
+def plan(recipe: Recipe, output: Path, overwrite: bool = False) -> list[PlannedStage]:
+    """What `run` would do, without doing it."""
+    from pocketbert.pipeline.run import Run
+
+    return [PlannedStage(*row) for row in Run(recipe, output, overwrite).plan()]
+
+
+def export(
+    model: str,
+    output: Path,
+    *,
+    task: str = "text-classification",
+    revision: str | None = None,
+    scheme: str = "int8",
+    opset: int = 20,
+    atol: float | None = None,
+    max_length: int | None = None,
+    labels: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Turn a fine-tuned model into an artefact folder: no recipe, no data, no network.
+
+    Args:
+        model: Hugging Face folder (or Hub name).
+        output: The artefact folder to write.
+        task: Hub task name.
+        revision: Hub revision.
+        scheme: ``int8`` (beside fp32) or ``fp32`` alone.
+        opset: ONNX operator set, 18 to 20.
+        atol: Parity bound relative to the spread of the logits; default the family's.
+        max_length: Longest input in tokens; default the model's own.
+        labels: Label names where config.json has none, in order of their ids.
+        overwrite: Whether an existing folder may be replaced.
+
+    Returns:
+        `output`.
+
+    Raises:
+        PocketBertError: If the model is not usable, or a gate closed.
+    """
+    from pocketbert.pipeline.direct import export_model
+
+    return export_model(
+        model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
+        labels=labels, overwrite=overwrite,
+    )  # fmt: skip
+
+
+def quantize(model: Path, output: Path, scheme: str = "int8", overwrite: bool = False) -> Path:
+    """Add a quantized file to an artefact folder, verified like any other; the fp32 file is kept as it is.
+
+    Args:
+        model: An artefact folder with ``onnx/model.onnx`` and ``model.safetensors``.
+        output: The new artefact folder.
+        scheme: ``int8``.
+        overwrite: Whether an existing folder may be replaced.
+
+    Returns:
+        `output`.
+    """
+    from pocketbert.pipeline.direct import quantize_folder
+
+    return quantize_folder(model, output, scheme=scheme, overwrite=overwrite)
+
+
+def verify(
+    model: Path,
+    data: Path | None = None,
+    *,
+    text: str = "text",
+    text_pair: str | None = None,
+    label: str = "label",
+    max_drop: float = 0.01,
+) -> Verification:
+    """Put an artefact folder, or the files of a run folder, through the gates.
+
+    Args:
+        model: Artefact folder or run folder.
+        data: Labelled rows for the task metric; without them golden rows decide. A run folder uses its recipe's.
+        text: Column of the text.
+        text_pair: Column of the second text.
+        label: Column of the label.
+        max_drop: Largest loss of the metric between fp32 and quantized, as a fraction.
+
+    Returns:
+        All gates; a run folder's ``verify.json`` is rewritten.
+    """
+    from pocketbert.pipeline.direct import verify_folder
+
+    return verify_folder(model, data, text=text, text_pair=text_pair, label=label, max_drop=max_drop)
+
+
+def pack(run: Path, output: Path, overwrite: bool = False) -> Path:
+    """Assemble an artefact folder out of a run's verified files.
+
+    Raises:
+        GateError: If a file failed its gates or changed since.
+    """
+    from pocketbert.pipeline.direct import pack_run
+
+    return pack_run(run, output, overwrite)
+
+
+def predict(model: Path, texts: Sequence[Text], *, scheme: str | None = None, threads: int | None = None) -> list[Prediction]:
+    """Classify texts with an artefact folder.
+
+    Args:
+        model: The folder.
+        texts: Texts, or pairs as tuples.
+        scheme: Which file; default the folder's default.
+        threads: Threads; default all cores.
+    """
+    from pocketbert.runtime.model import load
+
+    return load(model, scheme, threads).predict(texts, progress="predict")
+
+
+def benchmark(
+    models: Sequence[Path],
+    *,
+    threads: Sequence[int] = (1, 2),
+    lengths: Sequence[int] = (32, 64, 128),
+    runs: int = 100,
+    repeats: int = 3,
+    texts: Sequence[Text] = (),
+    budget_s: float = 120.0,
+) -> BenchmarkResult:
+    """Measure every model file of some artefact folders side by side on this CPU.
+
+    Args:
+        models: Artefact folders; the first file of the first one is the baseline.
+        threads: Thread counts.
+        lengths: Lengths in tokens, beside real text.
+        runs: Timed inferences per file, thread count, length and repeat.
+        repeats: Passes over everything.
+        texts: Real texts; default the project's own sentences.
+        budget_s: Most seconds it may take; fewer runs are made where they do not fit, and the result says so.
+    """
+    from pocketbert.core.recipe import BenchmarkSection
+    from pocketbert.pipeline.measuring import folder_variants, measure
+
+    section = BenchmarkSection(threads=list(threads), runs=runs, repeats=repeats)
+    return measure(folder_variants(models), texts, section, lengths, budget_s)
+
+
+def report(run: Path, output: Path) -> Path:
+    """Write the HTML page of a run folder again, e.g. elsewhere.
+
+    Returns:
+        `output`.
+    """
+    from pocketbert.pipeline.direct import open_run
+
+    open_run(run).report(output)
+    return output
+
+
+def data_check(recipe: Recipe) -> DataReport | None:
+    """Read a recipe's data and describe it, without training. None where the recipe has no data."""
+    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.pipeline.data import load_data
+
+    return load_data(recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")).report
+
+
+def doctor() -> Diagnosis:
+    """Versions, CPU features, training dtype, back ends present and missing."""
+    from pocketbert.pipeline.doctor import diagnose
+
+    return diagnose()
+
+
+def demo(output: Path, overwrite: bool = False, overrides: Sequence[str] = ()) -> RunResult:
+    """The whole chain on the project's own corpus and the real MiniLM teacher.
+
+    Raises:
+        MissingBackendError: If the demo teacher is not installed.
+    """
+    from pocketbert.pipeline.demo import run_demo
+
+    return run_demo(output, overwrite, overrides)

@@ -1,0 +1,82 @@
+"""run, finetune, distill: commands that follow a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from pocketbert.cli import options
+from pocketbert.cli.guard import guarded
+from pocketbert.cli.output import print_json, print_table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(run))
+    app.command()(guarded(finetune))
+    app.command()(guarded(distill))
+
+
+def _output(output: Path | None, name: str) -> Path:
+    return output or Path("runs") / name
+
+
+def run(
+    recipe: options.Recipe,
+    overrides: options.Overrides = None,
+    output: options.OptionalOutput = None,
+    overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
+    json: options.Json = False,
+) -> None:
+    """The whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder, report."""
+    from pocketbert import api
+
+    resolved = api.load_recipe(recipe, overrides or ())
+    folder = _output(output, resolved.name)
+    if dry_run:
+        stages = api.plan(resolved, folder, overwrite)
+        if json:
+            print_json([vars(s) for s in stages])
+        else:
+            print_table(["stage", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in stages])
+        return
+    result = api.run(resolved, folder, overwrite)
+    if json:
+        print_json({"folder": str(folder), "phone": str(result.phone), "report": str(result.report),
+                    "table": [dict(zip(result.header, row, strict=True)) for row in result.table]})  # fmt: skip
+        return
+    print_table(result.header, result.table, resolved.name)
+    print(f"artefact folder: {result.phone}")
+    print(f"report:          {result.report}")
+
+
+def finetune(
+    recipe: options.Recipe,
+    overrides: options.Overrides = None,
+    output: options.OptionalOutput = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Only the teacher of a recipe. (recipe: teacher)"""
+    from pocketbert import api
+
+    resolved = api.load_recipe(recipe, overrides or ())
+    folder = api.finetune(resolved, _output(output, resolved.name), overwrite)
+    print_json({"teacher": str(folder)}) if json else print(f"teacher: {folder}")
+
+
+def distill(
+    recipe: options.Recipe,
+    overrides: options.Overrides = None,
+    output: options.OptionalOutput = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Only teacher and student of a recipe. (recipe: teacher, student, distill)"""
+    from pocketbert import api
+
+    resolved = api.load_recipe(recipe, overrides or ())
+    folder = api.distill(resolved, _output(output, resolved.name), overwrite)
+    print_json({"student": str(folder)}) if json else print(f"student: {folder}")

@@ -1,0 +1,106 @@
+"""export, quantize, verify, pack: commands that make and judge files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pocketbert.cli import options
+from pocketbert.cli.guard import guarded
+from pocketbert.cli.output import print_json
+from pocketbert.core.errors import GateError
+
+Task = Annotated[str, typer.Option("--task", help="Hub task name. (recipe: task)")]
+Scheme = Annotated[str, typer.Option("--scheme", help="int8 (beside fp32), or fp32 alone. (recipe: quantize.scheme)")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(export))
+    app.command()(guarded(quantize))
+    app.command()(guarded(verify))
+    app.command()(guarded(pack))
+
+
+def export(
+    model: options.Model,
+    output: options.Output,
+    task: Task = "text-classification",
+    scheme: Scheme = "int8",
+    opset: Annotated[int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")] = 20,
+    atol: Annotated[float | None, typer.Option("--atol", help="Parity bound, relative to the spread of the logits. (recipe: export.atol)")] = None,
+    max_length: Annotated[int | None, typer.Option("--max-length", help="Longest input in tokens. (recipe: data.max_length)")] = None,
+    labels: Annotated[str | None, typer.Option("--labels", help="Label names, comma-separated, where config.json has none. (recipe: data.labels)")] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Hub revision. (recipe: teacher.revision)")] = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """A fine-tuned model into a folder for phones: no recipe, no data, no network needed."""
+    from pocketbert import api
+
+    names = [n.strip() for n in labels.split(",")] if labels else None
+    folder = api.export(
+        model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
+        labels=names, overwrite=overwrite,
+    )  # fmt: skip
+    _done(folder, json)
+
+
+def quantize(
+    model: options.Folder,
+    output: options.Output,
+    scheme: Scheme = "int8",
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """An artefact folder with fp32 into one with a quantized file beside it. (recipe: quantize)"""
+    from pocketbert import api
+
+    _done(api.quantize(model, output, scheme, overwrite), json)
+
+
+def verify(
+    model: Annotated[Path, typer.Option("-m", "--model", help="Artefact folder, or run folder.")],
+    data: Annotated[Path | None, typer.Option("--data", help="Labelled .jsonl[.gz], .csv or .tsv; without it golden rows decide.")] = None,
+    text: options.Text = "text",
+    text_pair: options.TextPair = None,
+    label: options.Label = "label",
+    max_drop: Annotated[float, typer.Option("--max-drop", help="Largest loss of int8 against fp32, as a fraction. (recipe: verify.max_drop)")] = 0.01,
+    json: options.Json = False,
+) -> None:
+    """Does each file still do the job? Exit code 3 if not."""
+    from pocketbert import api
+
+    result = api.verify(model, data, text=text, text_pair=text_pair, label=label, max_drop=max_drop)
+    if json:
+        print(result.model_dump_json())
+    if result.failures:
+        raise GateError(result.failures)
+    if not json:
+        print(f"passed: {len(result.gates)} gates on {len(result.files)} files in {model}")
+
+
+def pack(
+    model: Annotated[Path, typer.Option("-m", "--model", help="Run folder whose files passed verification.")],
+    output: options.Output,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """The verified files of a run into an artefact folder."""
+    from pocketbert import api
+
+    _done(api.pack(model, output, overwrite), json)
+
+
+def _done(folder: Path, json: bool) -> None:
+    from pocketbert.core.artefacts import read_artefacts
+
+    artefacts = read_artefacts(folder)
+    if json:
+        print_json({"folder": str(folder), "files": [f.path for f in artefacts.models()]})
+        return
+    for record in artefacts.models():
+        print(f"{folder}/{record.path}  {record.bytes:,} bytes  {record.scheme}{'  (default)' if record.default else ''}")
+    print(f"model card: {folder}/README.md")

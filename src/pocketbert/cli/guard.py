@@ -1,0 +1,97 @@
+"""What every command shares: -q, -v, --debug, and errors turned into one message and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import inspect
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError
+
+_COMMON = {
+    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no notes; errors and answers only.")],
+    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Also what run.log gets.")],
+    "debug": Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")],
+}
+
+_DISK = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "the disk is read-only",
+         errno.EACCES: "permission denied"}  # fmt: skip
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the common options and the common end."""
+
+    @functools.wraps(command)
+    def run(*args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any) -> None:
+        _set_up(quiet, verbose)
+        try:
+            command(*args, **kwargs)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            _end("Stopped by Ctrl-C. What is finished stays; the same command continues.", ExitCode.INTERRUPTED, debug)
+        except (InputError, GateError) as error:
+            _end(_listing(error), error.exit_code, debug)
+        except PocketBertError as error:
+            _end(f"Error: {error}", error.exit_code, debug)
+        except BrokenPipeError:
+            # the reader of our output went away (`| head`); nothing to tell anybody
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.OK) from None
+        except Exception as error:
+            _end(_machine(error), ExitCode.MACHINE, debug)
+
+    signature = inspect.signature(command, eval_str=True)
+    common = [
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=a) for n, a in _COMMON.items()
+    ]
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *common])  # type: ignore[attr-defined]
+    return run
+
+
+def _set_up(quiet: bool, verbose: bool) -> None:
+    from pocketbert.core.progress import set_quiet
+
+    # OpenMP threads that spin while they wait cost half of a shared machine; read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    set_quiet(quiet)
+    if verbose:
+        handler = logging.StreamHandler(sys.stderr)
+        logging.getLogger("pocketbert").addHandler(handler)
+        logging.getLogger("pocketbert").setLevel(logging.INFO)
+
+
+def _listing(error: InputError | GateError) -> str:
+    lines = [str(p) for p in error.problems] if isinstance(error, InputError) else error.failures
+    if len(lines) == 1:
+        return f"Error: {lines[0]}"
+    return "\n".join([f"{len(lines)} problems:", *(f"  {line}" for line in lines)])
+
+
+def _machine(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    number = error.errno if isinstance(error, OSError) and error.errno else 0
+    full = "No space left on device" in text
+    if number in _DISK or full:
+        what = _DISK[errno.ENOSPC] if full else _DISK[number]
+        name = getattr(error, "filename", None)
+        where = f" ({name})" if name else ""
+        return f"Error: {what}{where}. What is finished stays; make room or choose another -o/--output, then run the same command."
+    return f"Error: {type(error).__name__}: {text} (--debug shows where; run.log has it too)"
+
+
+def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exc()
+    print(message, file=sys.stderr)
+    raise typer.Exit(int(code)) from None

@@ -1,0 +1,51 @@
+"""families and doctor: what is supported, what is installed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from pocketbert.cli import options
+from pocketbert.cli.guard import guarded
+from pocketbert.cli.output import print_json, print_table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(families))
+    app.command()(guarded(doctor))
+
+
+def families(json: options.Json = False) -> None:
+    """Systems of the family that work here, as teacher and as exported model."""
+    from pocketbert.core.families import all_families
+
+    if json:
+        print_json([asdict(f) for f in all_families()])
+        return
+    rows = [
+        [f.title, ", ".join(f.model_types), f.tokenizer, ", ".join(f.signals), "; ".join(f.limits) or "none known"]
+        for f in all_families()
+    ]
+    print_table(["system", "model_type", "tokenizer", "signals", "limits"], rows)
+
+
+def doctor(json: options.Json = False) -> None:
+    """Versions, CPU features, the number type it will train in, back ends present and missing."""
+    from pocketbert import api
+
+    found = api.doctor()
+    if json:
+        print(found.model_dump_json())
+        return
+    m = found.machine
+    print(f"machine:   {m.summary}, {m.system}, Python {m.python}")
+    print(f"memory:    {found.memory_gib:.1f} GiB, load {found.load:.2f}")
+    print(f"training:  {found.training}")
+    print_table(
+        ["back end", "state", "versions", "install with"],
+        [[b.name, "present" if b.present else "MISSING", b.versions, b.command if not b.present else ""] for b in found.backends],
+    )
+    for note in found.notes:
+        print(f"note: {note}")

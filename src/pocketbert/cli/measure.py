@@ -1,0 +1,85 @@
+"""benchmark, report, devices: commands that measure and show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pocketbert.cli import options
+from pocketbert.cli.guard import guarded
+from pocketbert.cli.output import print_json, print_table
+from pocketbert.core.errors import InputError, Problem
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(benchmark))
+    app.command()(guarded(report))
+    app.command()(guarded(devices))
+
+
+def _numbers(text: str, where: str) -> list[int]:
+    parts = [p.strip() for p in text.split(",") if p.strip()]
+    if not parts or not all(p.isdecimal() and int(p) > 0 for p in parts):
+        raise InputError(Problem(where, f"'{text}' is no list of positive numbers.", "For example 1,2."))
+    return [int(p) for p in parts]
+
+
+def benchmark(
+    model: Annotated[list[Path], typer.Option("-m", "--model", help="Artefact folder; give several to compare them.")],
+    threads: Annotated[str, typer.Option("--threads", help="Thread counts, comma-separated. (recipe: benchmark.threads)")] = "1,2",
+    lengths: Annotated[str, typer.Option("--lengths", help="Lengths in tokens beside real text. (recipe: export.lengths)")] = "32,64,128",
+    runs: Annotated[int, typer.Option("--runs", min=10, help="Timed inferences per file and repeat. (recipe: benchmark.runs)")] = 100,
+    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Repeats. (recipe: benchmark.repeats)")] = 3,
+    budget: Annotated[float, typer.Option("--budget", min=1, help="Most seconds it may take.")] = 120.0,
+    file: Annotated[Path | None, typer.Option("--file", help="Real texts, one per line; default sentences of the project.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write benchmark.json, raw samples included, here.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Latency of every model file on this CPU, interleaved, with intervals and raw samples."""
+    from pocketbert import api
+
+    texts = [t for t in file.read_text(encoding="utf-8").splitlines() if t.strip()] if file else []
+    result = api.benchmark(
+        model, threads=_numbers(threads, "--threads"), lengths=_numbers(lengths, "--lengths"), runs=runs, repeats=repeats,
+        texts=texts, budget_s=budget,
+    )  # fmt: skip
+    if output is not None:
+        result.write(output)
+    if json:
+        print(result.model_dump_json(exclude={"measurements": {"__all__": {"wall_ms", "cpu_ms"}}}))
+        return
+    rows = []
+    for m in result.measurements:
+        compared = result.compare(m.variant, m.threads, m.length)
+        ratio = f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]" if compared else "1"
+        rows.append([m.variant, str(m.threads), str(m.length), f"{m.wall.p50:.2f}", f"{m.wall.p90:.2f}", f"{m.cpu.p50:.2f}", ratio])
+    print_table(["file", "threads", "length", "p50 ms", "p90 ms", "CPU ms", "time ratio to the first"], rows)
+    print(f"measured on {result.machine.summary}; {result.protocol.description}")
+
+
+def report(
+    model: Annotated[Path, typer.Option("-m", "--model", help="Run folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")],
+    json: options.Json = False,
+) -> None:
+    """One self-contained HTML page about a run."""
+    from pocketbert import api
+
+    written = api.report(model, output)
+    print_json({"report": str(written)}) if json else print(f"report: {written}")
+
+
+def devices(json: options.Json = False) -> None:
+    """Devices that this version measures on. (recipe: benchmark.devices)"""
+    from dataclasses import asdict
+
+    from pocketbert.benchmarks.devices import DEVICES
+
+    if json:
+        print_json([asdict(d) for d in DEVICES])
+        return
+    rows = [[d.name, d.yields, d.provenance, d.reached] for d in DEVICES]
+    print_table(["device", "yields", "provenance", "reached by"], rows)

@@ -1,0 +1,81 @@
+"""predict: text in, labels out; needs the core install only."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pocketbert.cli import options
+from pocketbert.cli.guard import guarded
+from pocketbert.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from pocketbert.core.tokenization import Text
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(guarded(predict))
+
+
+def predict(
+    model: options.Folder,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; without any, stdin is read, one per line.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Texts from a .txt (one per line), .jsonl[.gz], .csv or .tsv file.")] = None,
+    text: options.Text = "text",
+    text_pair: options.TextPair = None,
+    scheme: Annotated[str | None, typer.Option("--scheme", help="Which file of the folder; default its default.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Labels per text.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per text.")] = False,
+) -> None:
+    """Classify texts with an artefact folder.
+
+    With --text-pair and texts as arguments, give the two texts of each pair one after the other.
+    """
+    from pocketbert import api
+
+    rows = _rows(texts or [], file, text, text_pair)
+    for row, answer in zip(rows, api.predict(model, rows, scheme=scheme, threads=threads), strict=True):
+        ranked = sorted(answer.scores.items(), key=lambda item: -item[1])[:top]
+        shown = row if isinstance(row, str) else list(row)
+        if json:
+            print(jsonlib.dumps({
+                "text": shown, "label": answer.label, "score": round(answer.score, 6), "truncated": answer.truncated,
+                **({"top": [{"label": n, "score": round(s, 6)} for n, s in ranked]} if top > 1 else {}),
+            }, ensure_ascii=False))  # fmt: skip
+        else:
+            labels = "\t".join(f"{name}\t{score:.4f}" for name, score in ranked)
+            text_shown = shown if isinstance(shown, str) else " | ".join(shown)
+            print(f"{labels}\t{text_shown}{'  [truncated]' if answer.truncated else ''}")
+
+
+def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | None) -> list[Text]:
+    if texts and file is not None:
+        raise InputError(Problem("--file", "was given beside texts.", "Give one of them."))
+    if file is not None:
+        return _from_file(file, column, pair_column)
+    if not texts:
+        if sys.stdin.isatty():
+            raise InputError(Problem("predict", "no text given.", "Give texts as arguments, --file FILE, or pipe them in."))
+        texts = [line.rstrip("\n") for line in sys.stdin]
+    if pair_column is not None:
+        if len(texts) % 2:
+            raise InputError(Problem("predict", f"{len(texts)} texts do not make pairs.", "Give an even number."))
+        return list(zip(texts[::2], texts[1::2], strict=True))
+    return list(texts)
+
+
+def _from_file(file: Path, column: str, pair_column: str | None) -> list[Text]:
+    from pocketbert.core.data import DataSource, read_examples
+
+    if file.suffix == ".txt":
+        if not file.is_file():
+            raise InputError(Problem(str(file), "file not found."))
+        return list(file.read_text(encoding="utf-8").splitlines())
+    source = DataSource(path=str(file), text=column, text_pair=pair_column)
+    return [e.input for e in read_examples(source, labelled=False)]

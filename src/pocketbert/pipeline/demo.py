@@ -1,0 +1,37 @@
+"""The demo: a generated corpus, the real MiniLM teacher, the whole chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pocketbert import demo_corpus
+from pocketbert.core.files import building, check_writable
+from pocketbert.core.model_folder import DEMO_TEACHER, open_model_folder
+from pocketbert.core.progress import say
+from pocketbert.core.recipe_file import load_recipe
+from pocketbert.pipeline.run import Run, RunResult
+from pocketbert.pipeline.shipped import recipe_path
+
+
+def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
+    """Generate the corpus beside the run folder, then run the shipped recipe ``demo``.
+
+    Args:
+        output: Run folder.
+        overwrite: Whether results of other settings may be replaced.
+        overrides: Further ``key.sub=value`` texts.
+
+    Raises:
+        MissingBackendError: If the demo teacher is not installed; nothing is written then.
+    """
+    open_model_folder(DEMO_TEACHER)
+    check_writable(output.parent)
+    corpus = output.parent / f"{output.name}-corpus"
+    say(f"corpus: {corpus}")
+    with building(corpus) as folder:
+        demo_corpus.write(demo_corpus.generate(), folder)
+    paths = [f"data.{name}.path={(corpus / f'{split}.jsonl.gz').resolve()}" for name, split in (("train", "train"), ("eval", "dev"))]
+    run = Run(load_recipe(recipe_path("demo"), [*paths, *overrides]), output, overwrite)
+    run.execute()
+    return run.finish()

@@ -1,0 +1,165 @@
+"""Verbs that start from a folder instead of a recipe: the same stages, in a work folder beside the output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pocketbert.core.artefacts import FILE_NAME, read_artefacts
+from pocketbert.core.data import DataSource, read_examples
+from pocketbert.core.errors import GateError, InputError, Problem, nearest
+from pocketbert.core.evaluate import EvalSet
+from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json
+from pocketbert.core.labels import Labels
+from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.progress import say
+from pocketbert.core.recipe import Recipe, VerifySection
+from pocketbert.core.recipe_file import load_recipe
+from pocketbert.core.tasks import ready_task
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Scheme, Status
+from pocketbert.pipeline.pack import make_pack, portable_recipe
+from pocketbert.pipeline.run import RECIPE_FILE, Run
+from pocketbert.pipeline.verify import Verification, report_gates, verify_artefacts
+
+
+def export_model(
+    model: str, output: Path, *, task: str, revision: str | None, scheme: str, opset: int, atol: float | None,
+    max_length: int | None, labels: Sequence[str] | None, overwrite: bool, ready: Path | None = None,
+) -> Path:  # fmt: skip
+    """See `pocketbert.api.export`; `ready` is an fp32 ONNX file to use instead of exporting anew."""
+    ready_task(task, "--task")
+    _check_scheme(scheme)
+    folder = open_model_folder(model, revision, "--model")
+    recipe = Recipe.model_validate({
+        "schema": 1, "name": _name(folder.path), "task": task,
+        "data": {"max_length": max_length, "labels": list(labels) if labels else None},
+        "teacher": {"model": str(folder.path.resolve()) if folder.path.is_dir() and model != "minilm-l6" else model},
+        "export": {"opset": opset, "atol": atol}, "quantize": {"scheme": scheme},
+    })  # fmt: skip
+    if _finished(output, recipe, folder.sha256):
+        say(f"{output}: finished before with the same model and settings, skipped")
+        return output
+    _refuse_existing(output, overwrite)
+    check_writable(output.parent)
+    work = output.parent / f".{output.name}.run"
+    run = Run(recipe, work, overwrite=True, ready_onnx=ready)
+    run.execute()
+    if output.exists() and not any(output.iterdir()):
+        output.rmdir()
+    replace_folder(work / "phone", output)
+    remove_tree(work)
+    return output
+
+
+def _finished(output: Path, recipe: Recipe, weights: str) -> bool:
+    """Whether `output` is what this very command writes."""
+    if not (output / FILE_NAME).is_file() or not (output / RECIPE_FILE).is_file():
+        return False
+    same = (output / RECIPE_FILE).read_text(encoding="utf-8") == portable_recipe(recipe)
+    return same and read_artefacts(output).lineage.get("source_sha256") == weights
+
+
+def _refuse_existing(output: Path, overwrite: bool) -> None:
+    if output.is_file() or (output.is_dir() and any(output.iterdir()) and not overwrite):
+        raise InputError(
+            Problem(str(output), "exists and holds something else; nothing was written.",
+                    "Choose another -o/--output, or --overwrite to replace it.")
+        )  # fmt: skip
+
+
+def _check_scheme(scheme: str) -> None:
+    known = [s.value for s in Scheme]
+    if scheme not in known:
+        raise InputError(Problem("--scheme", f"'{scheme}' is not a scheme for ONNX; {nearest(scheme, known)}."))
+
+
+def _name(path: Path) -> str:
+    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in path.resolve().name).lstrip("._-")
+    return cleaned[:64] or "model"
+
+
+def quantize_folder(model: Path, output: Path, *, scheme: str, overwrite: bool) -> Path:
+    """See `pocketbert.api.quantize`."""
+    _check_scheme(scheme)
+    artefacts = read_artefacts(model)
+    fp32 = next((r for r in artefacts.models() if r.scheme is Scheme.FP32), None)
+    problems = []
+    if fp32 is None:
+        problems.append(Problem(str(model), "has no fp32 file to quantize."))
+    if not (model / "model.safetensors").is_file():
+        problems.append(Problem(str(model), "has no model.safetensors to compare the quantized file with.",
+                                "Export the model again: pocketbert export -m MODEL -o FOLDER"))  # fmt: skip
+    if model.resolve() == output.resolve():
+        problems.append(Problem("--output", "is the folder that is read.", "Choose another folder."))
+    if problems or fp32 is None:
+        raise InputError(problems)
+    return export_model(
+        str(model), output, task=artefacts.task, revision=None, scheme=scheme, opset=20, atol=None,
+        max_length=artefacts.processing.max_length, labels=None, overwrite=overwrite, ready=model / fp32.path,
+    )  # fmt: skip
+
+
+def open_run(folder: Path) -> Run:
+    """A run folder with the recipe it was made with.
+
+    Raises:
+        InputError: If it is none.
+    """
+    if not (folder / RECIPE_FILE).is_file() or not (folder / ".stages").is_dir():
+        raise InputError(Problem(str(folder), f"is no run folder: it has no {RECIPE_FILE} with stages.",
+                                 "Make one: pocketbert run RECIPE -o FOLDER"))  # fmt: skip
+    return Run(load_recipe(folder / RECIPE_FILE), folder)
+
+
+def verify_folder(
+    model: Path, data: Path | None, *, text: str, text_pair: str | None, label: str, max_drop: float
+) -> Verification:
+    """See `pocketbert.api.verify`."""
+    if (model / ".stages").is_dir():
+        if data is not None:
+            raise InputError(Problem("--data", "a run folder is verified with its recipe's data.",
+                                     f"Leave --data out, or verify the artefact folder: -m {model}/phone"))  # fmt: skip
+        return _verify_run(model)
+    artefacts = read_artefacts(model)
+    sets = []
+    if data is not None:
+        source = DataSource(path=str(data), text=text, text_pair=text_pair, label=label)
+        rows = read_examples(source)
+        encoded = TextTokenizer(model, artefacts.processing.max_length).encode([r.input for r in rows])
+        gold = Labels(tuple(artefacts.labels)).ids(rows, source.title)
+        sets = [EvalSet(name=data.name, encoded=encoded, gold=gold, labels=len(artefacts.labels))]
+    result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
+    report_gates(result)
+    return result
+
+
+def _verify_run(folder: Path) -> Verification:
+    run = open_run(folder)
+    with run.folder.locked():
+        missing = [name for name in ("onnx", "golden") if run.folder.mark(name) is None]
+        if missing:
+            raise InputError(Problem(str(folder), f"stage {missing[0]} is not finished.", f"Continue: pocketbert run ... -o {folder}"))
+        result = run.verify()
+        write_json(folder / "verify.json", json.loads(result.model_dump_json()))
+        mark = run.folder.mark("verify")
+        if mark is not None:
+            changed = mark.model_copy(update={"status": result.status, "failures": result.failures})
+            write_json(folder / ".stages" / "verify.json", changed.model_dump(mode="json"))
+    report_gates(result)
+    return result
+
+
+def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
+    """See `pocketbert.api.pack`."""
+    run = open_run(run_folder)
+    _refuse_existing(output, overwrite)
+    check_writable(output.parent)
+    with run.folder.locked():
+        for mark in run.folder.marks():
+            if mark.status is Status.FAILED:
+                raise GateError([*mark.failures, f"Stage {mark.name} failed; nothing was packed."])
+        with building(output) as target:
+            make_pack(run.recipe, run_folder, run.weights, run.length, run.data.pair, run.model.sha256, target)
+    return output

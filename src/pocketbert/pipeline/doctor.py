@@ -1,0 +1,109 @@
+"""What is here and what is missing, with the command that installs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+from pydantic import BaseModel
+
+from pocketbert.core.errors import PocketBertError
+from pocketbert.core.hardware import Machine, load_average, machine
+from pocketbert.core.model_folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
+from pocketbert.core.versions import installed
+
+
+class Backend(BaseModel):
+    """One optional part.
+
+    Attributes:
+        name: What it is for.
+        present: Whether it can be used.
+        versions: What is installed.
+        command: What installs it.
+    """
+
+    name: str
+    present: bool
+    versions: str
+    command: str
+
+
+class Diagnosis(BaseModel):
+    """Result of `pocketbert doctor`.
+
+    Attributes:
+        machine: CPU and ISA.
+        memory_gib: Main memory.
+        load: Load average of the last minute.
+        training: The number type training will use, and why.
+        backends: Optional parts.
+        notes: What the user should know.
+    """
+
+    machine: Machine
+    memory_gib: float
+    load: float
+    training: str
+    backends: list[Backend]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Part:
+    name: str
+    distributions: tuple[str, ...]
+    command: str
+
+
+_PARTS = (
+    _Part("predict (ONNX Runtime)", ("onnxruntime", "tokenizers", "numpy"), "pip install pocketbert"),
+    _Part("train and distil", ("torch", "transformers", "accelerate", "safetensors", "datasets"), "pip install 'pocketbert[train]'"),
+    _Part("export to ONNX, quantize", ("torch", "transformers", "onnx", "onnxscript"), "pip install 'pocketbert[onnx]'"),
+    _Part("HTML report", ("jinja2", "matplotlib"), "pip install 'pocketbert[report]'"),
+)
+
+
+def diagnose() -> Diagnosis:
+    """Look at machine, libraries and the demo teacher."""
+    backends = []
+    for part in _PARTS:
+        have = installed(part.distributions)
+        missing = [d for d in part.distributions if d not in have]
+        versions = ", ".join(f"{k} {v}" for k, v in have.items()) + (f"; missing: {', '.join(missing)}" if missing else "")
+        backends.append(Backend(name=part.name, present=not missing, versions=versions, command=part.command))
+    backends.append(_teacher())
+    notes = []
+    load, cores = load_average(), machine().cores
+    if load > cores:
+        notes.append(f"load {load:.1f} on {cores} cores: latencies measured now are those of a busy machine")
+    training, present = _training(), {b.name: b.present for b in backends}
+    if not present["train and distil"]:
+        notes.append("PyTorch from PyPI brings 4.7 GB of CUDA libraries; without a GPU install it from PyTorch's CPU "
+                     "index (uv: UV_TORCH_BACKEND=cpu)")  # fmt: skip
+    return Diagnosis(
+        machine=machine(), memory_gib=psutil.virtual_memory().total / 2**30, load=load, training=training,
+        backends=backends, notes=notes,
+    )  # fmt: skip
+
+
+def _teacher() -> Backend:
+    try:
+        folder = open_model_folder(DEMO_TEACHER)
+    except PocketBertError as error:
+        return Backend(name=f"demo teacher {DEMO_TEACHER}", present=False, versions=str(error).split(". Install")[0], command=DEMO_INSTALL)
+    return Backend(name=f"demo teacher {DEMO_TEACHER}", present=True,
+                   versions=f"{DEMO_VERSION}, sha256 {folder.sha256[:12]} as pinned", command=DEMO_INSTALL)  # fmt: skip
+
+
+def _training() -> str:
+    if "torch" not in installed(("torch",)):
+        return "not possible here: torch is not installed"
+    import torch
+
+    from pocketbert.distill.precision import training_dtype
+
+    dtype = str(training_dtype()).removeprefix("torch.")
+    where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "on the CPU"
+    reason = "the hardware computes in bf16" if dtype == "bfloat16" else "no avx512_bf16 or AMX: bf16 would be slower"
+    return f"in {dtype} {where} ({reason}), {torch.get_num_threads()} threads"

@@ -1,0 +1,56 @@
+"""Recipes that come with the package."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.files import write_atomic
+
+SCHEMA_FILE = "recipe.schema.json"
+_HEADER = "# yaml-language-server: $schema="
+
+
+def folder() -> Path:
+    """Folder of the shipped recipes."""
+    return Path(str(resources.files("pocketbert.recipes")))
+
+
+def names() -> list[str]:
+    """Names of the shipped recipes."""
+    return sorted(p.stem for p in folder().glob("*.yaml"))
+
+
+def recipe_path(recipe: str | Path) -> Path:
+    """File of a recipe given by path or by shipped name.
+
+    Raises:
+        InputError: If neither exists.
+    """
+    path = Path(recipe)
+    if path.is_file():
+        return path
+    shipped = folder() / f"{recipe}.yaml"
+    if str(recipe) in names():
+        return shipped
+    raise InputError(
+        Problem(str(recipe), f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}.",
+                "List them: pocketbert recipes ls")
+    )  # fmt: skip
+
+
+def copy_recipe(name: str, target: Path) -> None:
+    """Copy a shipped recipe for editing; its header names the schema so that editors complete keys.
+
+    Raises:
+        InputError: If `target` exists.
+    """
+    text = recipe_path(name).read_text(encoding="utf-8")
+    if target.exists():
+        raise InputError(Problem(str(target), "exists; nothing was written.", "Choose another name."))
+    lines = text.splitlines(keepends=True)
+    if lines and lines[0].startswith(_HEADER):
+        lines[0] = f"{_HEADER}{folder() / SCHEMA_FILE}\n"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, "".join(lines))

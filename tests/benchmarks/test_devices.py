@@ -1,0 +1,15 @@
+import pytest
+
+from pocketbert.benchmarks.devices import DEVICES, device
+from pocketbert.core.errors import InputError
+from pocketbert.core.types import Provenance
+
+
+def test_only_the_local_machine_is_known_and_it_measures():
+    assert [d.name for d in DEVICES] == ["local"]
+    assert device("local").provenance is Provenance.MEASURED
+
+
+def test_an_unknown_device_names_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'local'"):
+        device("locla")

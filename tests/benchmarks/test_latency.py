@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+
+from pocketbert.benchmarks.latency import benchmark
+from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.statistics import Statistics, paired_ratio
+from pocketbert.core.errors import InputError
+from pocketbert.core.types import Provenance
+
+
+def test_every_combination_is_measured_once(result):
+    found = [(m.variant, m.threads, m.length) for m in result.measurements]
+    assert len(set(found)) == len(found)
+    assert set(found) == {
+        (v, t, x) for v in ("teacher fp32", "student int8") for t in (1, 2) for x in (16, 32, "text")
+    }
+
+
+def test_raw_samples_are_kept_and_the_statistics_come_from_them(result):
+    for m in result.measurements:
+        assert [len(r) for r in m.wall_ms] == [len(r) for r in m.cpu_ms] == [10, 10, 10]
+        assert m.wall == Statistics.of([x for r in m.wall_ms for x in r])
+        assert m.cpu == Statistics.of([x for r in m.cpu_ms for x in r])
+        assert m.wall_interval is not None
+        assert m.warmup_runs >= 10
+
+
+def test_provenance_and_origin_are_on_every_figure(result, variants):
+    digests = {v.name: v.sha256 for v in variants}
+    for m in result.measurements:
+        assert m.provenance is Provenance.MEASURED
+        assert (m.device, m.engine, m.batch) == ("local", "onnxruntime", 1)
+        assert m.sha256 == digests[m.variant]
+        assert m.machine == result.machine
+        assert 0 <= m.load.others <= 1
+    stamped = [*result.comparisons, *result.tokenizers, *result.profiles]
+    assert {s.provenance for s in stamped} == {Provenance.MEASURED}
+
+
+def test_comparisons_can_be_recomputed_from_the_raw_samples(result):
+    assert {(c.variant, c.baseline) for c in result.comparisons} == {("student int8", "teacher fp32")}
+    assert len(result.comparisons) == 2 * 3
+
+    def rounds(m):
+        k = result.protocol.burst
+        return [float(np.median(r[i : i + k])) for r in m.wall_ms for i in range(0, len(r), k)]
+
+    for c in result.comparisons:
+        pair = [result.find(name, c.threads, c.length) for name in (c.variant, c.baseline)]
+        assert c.wall == paired_ratio(rounds(pair[0]), rounds(pair[1]))
+        assert c.wall.pairs == 6
+
+
+def test_cold_start_tokenizer_profile_and_placement(result):
+    for m in result.measurements:
+        assert m.load_ms > 0
+        assert m.first_ms > 0
+        assert m.probe_length == 32
+        assert m.peak_rss_bytes > m.peak_memory_bytes >= 0
+    (tokenizer,) = result.tokenizers
+    assert tokenizer.variants == ["teacher fp32", "student int8"]
+    assert (tokenizer.texts, tokenizer.per_text.n) == (12, 36)
+    teacher, student = result.profiles
+    assert {o.op_type: o.nodes for o in teacher.ops}["MatMul"] == 5
+    assert {o.op_type: o.nodes for o in student.ops}["MatMul"] == 2
+    assert sum(o.share for o in teacher.ops) == pytest.approx(1)
+    assert [p.provider for p in teacher.placement] == ["CPUExecutionProvider"]
+    assert sum(p.nodes for p in teacher.placement) == sum(o.nodes for o in teacher.ops)
+
+
+def test_lengths_beyond_the_models_are_clipped_and_said(result):
+    assert result.protocol.lengths == [16, 32, "text"]
+    assert any("64 clipped to 32" in n for n in result.protocol.notes)
+    assert result.find("teacher fp32", 1, 32).tokens_mean == 32
+    assert 3 < result.find("teacher fp32", 1, "text").tokens_mean < 10
+
+
+def test_the_protocol_says_what_was_done(result):
+    p = result.protocol
+    assert (p.runs_asked, p.runs_made, p.repeats, p.texts, p.shortened) == (10, (10, 10), 3, 10, False)
+    assert p.baseline == "teacher fp32"
+    assert "nearest-rank" in p.description
+
+
+def test_a_tiny_budget_makes_fewer_runs_and_says_so(variants, texts):
+    made = benchmark(variants, texts, runs=500, repeats=2, label="", budget_s=1e-3, profile=False, baseline="student int8")
+    assert made.protocol.shortened
+    assert made.protocol.runs_made == (5, 5)
+    assert made.protocol.texts == 5
+    assert any("instead of 500" in n for n in made.protocol.notes)
+    assert [len(r) for r in made.measurements[0].wall_ms] == [5, 5]
+    assert made.measurements[0].wall_interval is None
+    assert made.profiles == []
+    assert [(c.variant, c.baseline) for c in made.comparisons] == [("teacher fp32", "student int8")]
+    assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
+
+
+def test_all_wrong_arguments_are_told_at_once(variants, texts):
+    with pytest.raises(InputError) as caught:
+        benchmark([*variants, variants[0]], texts, [0], [2, 8.5], runs=0, repeats=-1, budget_s=0, baseline="techer")
+    told = {p.where for p in caught.value.problems}
+    assert told == {"variants", "threads", "lengths", "runs", "repeats", "budget_s", "baseline"}
+    with pytest.raises(InputError, match="Name at least one"):
+        benchmark([], texts)
+    with pytest.raises(InputError, match="none given"):
+        benchmark(variants, [])
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path, folder, texts):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    with pytest.raises(InputError, match="refuses the file"):
+        benchmark([Variant.of("broken", broken, folder, 32)], texts, label="")
+    with pytest.raises(InputError, match="file not found"):
+        Variant.of("gone", tmp_path / "gone.onnx", folder, 32)

@@ -1,0 +1,46 @@
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from pocketbert.benchmarks.probe import main, probe
+from pocketbert.core.errors import InputError, MachineError
+
+
+def test_the_child_measures_and_profiles(folder):
+    found = probe(folder / "teacher.onnx", [2, 5, 6, 3], threads=1, profile_runs=3)
+    assert found.length == 4
+    assert found.load_ms > 0
+    assert found.first_ms > 0
+    assert found.peak_rss_bytes >= found.rss_before_bytes > 0
+    assert found.ops is not None
+    assert found.ops.runs == 3
+    assert {o.op_type for o in found.ops.ops} >= {"MatMul", "Tanh", "Gather"}
+
+
+def test_the_parents_memory_is_not_counted(folder):
+    ballast = np.ones(50_000_000)  # 400 MB, resident; ru_maxrss of a child would start from here
+    found = probe(folder / "student.onnx", [2, 5, 3], threads=1)
+    assert found.peak_rss_bytes < ballast.nbytes
+    assert found.ops is None
+
+
+def test_a_refused_file_is_the_users_error(tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    with pytest.raises(InputError, match="refuses the file"):
+        probe(broken, [2, 3], 1)
+
+
+def test_a_crash_is_the_machines_error(folder, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(MachineError, match="exit status 1"):
+        probe(folder / "student.onnx", [2, 3], 1)
+
+
+def test_the_command_line_prints_one_json_object(folder, capsys):
+    assert main([str(folder / "student.onnx"), "--ids", "2,7,3"]) == 0
+    assert json.loads(capsys.readouterr().out)["length"] == 3
+    assert main([str(folder / "gone.onnx")]) == 2
+    assert "file not found" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+import gc
+
+import numpy as np
+import pytest
+
+from pocketbert.benchmarks.timing import BURST, WARMUP_LEAST, WARMUP_MOST, Cell, interleave
+
+
+class Recorder:
+    """A predictor that computes nothing and writes down who was called with what."""
+
+    engine, engine_version, inputs, outputs = "fake", "0", ("input_ids",), ("logits",)
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def run(self, inputs):
+        self.log.append((self.name, inputs["input_ids"].shape[1], gc.isenabled()))
+        return {}
+
+
+def cells(log, names=("a", "b", "c"), lengths=(4,)):
+    made = [{"input_ids": np.ones((1, n), np.int64)} for n in lengths]
+    return [Cell(None, Recorder(n, log), "text", made) for n in names]
+
+
+def test_variants_take_turns_in_bursts():
+    log = []
+    group = cells(log)
+    interleave(group, 2 * BURST, np.random.default_rng(0))
+    names = [name for name, _, _ in log]
+    visit = BURST + 1  # one untimed inference leads in
+    assert len(names) == 2 * 3 * visit
+    visits = [names[i : i + visit] for i in range(0, len(names), visit)]
+    assert all(len(set(v)) == 1 for v in visits)
+    assert {v[0] for v in visits[:3]} == {v[0] for v in visits[3:]} == {"a", "b", "c"}
+
+
+def test_every_timed_inference_is_kept_per_repeat():
+    group = cells([])
+    for runs in (12, 7):
+        interleave(group, runs, np.random.default_rng(0))
+    for cell in group:
+        assert [len(r) for r in cell.wall_ms] == [len(r) for r in cell.cpu_ms] == [12, 7]
+        assert len(cell.round_medians()) == len(cell.round_medians(cpu=True)) == 3 + 2
+
+
+def test_round_medians_pair_by_round():
+    (cell,) = cells([], names=("a",))
+    cell.wall_ms = [[1.0, 2.0, 3.0, 4.0, 100.0, 7.0], [5.0, 5.0, 5.0]]
+    assert cell.round_medians() == [3.0, 7.0, 5.0]
+
+
+def orders(seed):
+    log = []
+    group = cells(log)
+    interleave(group, 20 * BURST, np.random.default_rng(seed))
+    return [name for name, _, _ in log]
+
+
+def test_the_order_is_shuffled_and_repeatable():
+    assert orders(1) == orders(1)
+    assert orders(1) != orders(2)
+    rounds = [tuple(orders(1)[i : i + 18 : 6]) for i in range(0, 20 * 18, 18)]
+    assert len(set(rounds)) > 1
+
+
+def test_no_garbage_is_collected_while_the_clock_runs():
+    log = []
+    assert gc.isenabled()
+    interleave(cells(log), 5, np.random.default_rng(0))
+    assert not any(enabled for _, _, enabled in log)
+    assert gc.isenabled()
+
+
+def test_all_variants_read_the_same_inputs_in_a_round():
+    log = []
+    interleave(cells(log, lengths=(4, 5, 6, 7, 8, 9, 10)), 10, np.random.default_rng(0))
+    read = {n: [length for name, length, _ in log if name == n] for n in "abc"}
+    assert read["a"] == read["b"] == read["c"]
+    assert set(read["a"]) == {4, 5, 6, 7, 8, 9, 10}
+
+
+@pytest.mark.parametrize("most_s", [0.0, 60.0])
+def test_warm_up_sees_every_shape_and_is_bounded(most_s):
+    log = []
+    (cell,) = cells(log, names=("a",), lengths=(*range(4, 24), 4, 5))
+    cell.warm_up(most_s)
+    assert {length for _, length, _ in log} == set(range(4, 24))
+    assert cell.warmup_runs == len(log)
+    assert WARMUP_LEAST <= cell.warmup_runs <= WARMUP_MOST + BURST
+    assert not cell.wall_ms
+
+
+def test_warm_up_waits_for_the_times_to_settle(monkeypatch):
+    log = []
+    (cell,) = cells(log, names=("a",))
+    falling = iter([10.0] * 6 + [5.0] * 5 + [2.0] * 5 + [1.0] * 5 + [1.01] * 5 + [1.0] * 500)
+    monkeypatch.setattr(Cell, "once", lambda self, number: (next(falling), 0.0))
+    cell.warm_up(1e9)
+    assert cell.warmup_stable
+    assert cell.warmup_runs == 1 + 5 * 5  # one shape, then windows 10, 5, 2, 1, 1.01
+    assert cell.cost_ms == 1.01
+
+
+def test_a_warm_up_that_never_settles_says_so(monkeypatch):
+    (cell,) = cells([], names=("a",))
+    growing = iter(1.5**i for i in range(1000))
+    monkeypatch.setattr(Cell, "once", lambda self, number: (next(growing), 0.0))
+    cell.warm_up(1e9)
+    assert not cell.warmup_stable
+    assert cell.warmup_runs <= WARMUP_MOST + BURST

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
+
+from pocketbert.core import metrics
+from pocketbert.core.metrics import (
+    ACCURACY,
+    CROSS_ENTROPY,
+    chance_ceiling,
+    classification_scores,
+    confusion,
+)
+
+
+def draw(seed: int, rows: int, labels: int, skill: float = 0.5) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    gold = random.integers(0, labels, rows)
+    guess = random.integers(0, labels, rows)
+    return gold, np.where(random.random(rows) < skill, gold, guess)
+
+
+@pytest.mark.parametrize("labels", [2, 3, 7])
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_equal_scikit_learn(seed: int, labels: int) -> None:
+    gold, predicted = draw(seed, 200, labels)
+    ours = classification_scores(gold, predicted, labels)
+    assert ours["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=1e-12)
+    assert ours["macro_f1"] == pytest.approx(f1_score(gold, predicted, average="macro"), abs=1e-12)
+    assert ours["mcc"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-12)
+
+
+def test_confusion_rows_are_gold() -> None:
+    gold, predicted = draw(9, 100, 4)
+    np.testing.assert_array_equal(confusion(gold, predicted, 4), confusion_matrix(gold, predicted, labels=range(4)))
+
+
+def test_macro_f1_leaves_out_labels_that_never_occur() -> None:
+    gold, predicted = np.array([0, 0, 1]), np.array([0, 1, 1])
+    assert classification_scores(gold, predicted, 5)["macro_f1"] == pytest.approx(
+        f1_score(gold, predicted, average="macro", labels=[0, 1])
+    )
+
+
+def test_a_constant_answer_has_no_correlation() -> None:
+    gold = np.array([0, 1, 0, 1])
+    assert classification_scores(gold, np.zeros(4, np.int64), 2)["mcc"] == 0.0
+    assert matthews_corrcoef(gold, np.zeros(4)) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60), st.permutations(range(5)))
+def test_renaming_labels_changes_no_score(pairs: list[tuple[int, int]], order: list[int]) -> None:
+    gold, predicted = np.array(pairs).T
+    renamed = np.array(order)
+    before, after = classification_scores(gold, predicted, 5), classification_scores(renamed[gold], renamed[predicted], 5)
+    assert after["accuracy"] == before["accuracy"]
+    assert after["macro_f1"] == pytest.approx(before["macro_f1"])
+    assert after["mcc"] == pytest.approx(before["mcc"], abs=1e-9)
+
+
+def test_no_rows_give_no_score() -> None:
+    none = np.zeros(0, np.int64)
+    assert math.isnan(classification_scores(none, none, 2)["accuracy"])
+    assert math.isnan(chance_ceiling(none, 2))
+
+
+def test_drop_is_positive_when_worse() -> None:
+    assert ACCURACY.drop(0.90, 0.88) == pytest.approx(0.02)
+    assert ACCURACY.drop(0.90, 0.95) == pytest.approx(-0.05)
+    assert CROSS_ENTROPY.drop(1.0, 1.5) == pytest.approx(0.5)
+
+
+def test_kept_is_a_share_of_the_reference() -> None:
+    assert ACCURACY.kept(0.8, 0.6) == pytest.approx(0.75)
+    assert CROSS_ENTROPY.kept(1.0, 2.0) == pytest.approx(0.5)
+    assert math.isnan(ACCURACY.kept(0.0, 0.5))
+
+
+def test_fractions_are_printed_in_points_and_others_with_their_unit() -> None:
+    assert ACCURACY.format(0.9125) == "91.25"
+    assert CROSS_ENTROPY.format(1.25) == "1.2500 nats"
+    assert ACCURACY.format(float("nan")) == "not a number"
+
+
+def test_metric_names_are_unique() -> None:
+    found = [m for m in vars(metrics).values() if isinstance(m, metrics.Metric)]
+    assert len({m.name for m in found}) == len(found) >= 10
+
+
+def test_chance_ceiling_lies_above_the_majority_share() -> None:
+    gold = np.array([0] * 60 + [1] * 40)
+    assert chance_ceiling(gold, 2) == pytest.approx(0.6 + 3 * math.sqrt(0.6 * 0.4 / 100))
+    assert chance_ceiling(np.repeat(gold, 100), 2) < chance_ceiling(gold, 2)
+    assert chance_ceiling(np.zeros(5, np.int64), 2) == 1.0
+
+
+def test_random_answers_stay_below_the_chance_ceiling() -> None:
+    passed = 0
+    for seed in range(200):
+        gold, predicted = draw(seed, 300, 3, skill=0.0)
+        passed += classification_scores(gold, predicted, 3)["accuracy"] > chance_ceiling(gold, 3)
+    assert passed <= 2
