@@ -68,6 +68,77 @@ def learning_rate(step: int, settings: Optimisation) -> float:
     return settings.lr * max(0.0, (settings.steps - step) / max(1, settings.steps - warm))
 
 
+class TrainingLoop:
+    """A training run that is advanced step by step, from its checkpoint if the work folder has one.
+
+    A run that was killed at any moment and is started again with the same arguments, machine and threads
+    ends with bit-identical weights: order and dropout are functions of (seed, purpose, step), and moments
+    and weights are saved exactly.
+
+    Args:
+        model: What is trained, in place.
+        objective: Computes the terms of the loss.
+        data: Training rows.
+        settings: Steps, batch, rates.
+        seed: Seed of the run.
+        purpose: What is trained (``finetune``, ``distill.0``); keys the random choices.
+        work: Where checkpoints go.
+    """
+
+    def __init__(
+        self, model: nn.Module, objective: Objective, data: TrainSet, settings: Optimisation, seed: int, purpose: str,
+        work: Path,
+    ) -> None:  # fmt: skip
+        from accelerate import Accelerator
+
+        torch.set_num_threads(available_cores())
+        keep_freed_memory()
+        self.dtype = training_dtype()
+        self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
+        self.purpose, self.work = purpose, work
+        self._accelerator = Accelerator(mixed_precision="bf16" if self.dtype is torch.bfloat16 else "no")
+        _prepare_parameters(model, settings)
+        self._optimizer = _optimizer(model, settings)
+        self.progress = load_checkpoint(work, model, self._optimizer) or Progress(step=0, history=[], pending={})
+        self._model, self._prepared = self._accelerator.prepare(model, self._optimizer)
+        self._order = BatchOrder([len(e) for e in data.encoded], settings.batch, seed, purpose)
+        self._model.train()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done."""
+        return self.progress.step >= self.settings.steps
+
+    def step(self) -> float:
+        """Make one optimiser step.
+
+        Returns:
+            The weighted loss.
+        """
+        accelerator, step = self._accelerator, self.progress.step
+        rate = learning_rate(step, self.settings)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        rows = self._order.rows(step)[accelerator.process_index :: accelerator.num_processes]
+        batch = {k: v.to(accelerator.device) for k, v in self.data.batch(rows.tolist()).items()}
+        torch.manual_seed(derive_seed(self.seed, f"dropout/{self.purpose}", step, accelerator.process_index))
+        with accelerator.autocast():
+            terms = self.objective(self._model, batch)
+        loss = torch.stack([terms[name] * self.objective.weights[name] for name in terms]).sum()
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
+        self._prepared.step()
+        self._prepared.zero_grad()
+        value = float(loss.detach())
+        _record(self.progress, value, {k: float(v.detach()) for k, v in terms.items()}, rate, self.settings.steps)
+        return value
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        if self._accelerator.is_main_process:
+            save_checkpoint(self.work, self.progress, self._accelerator.unwrap_model(self._model), self._optimizer)
+
+
 def train(
     model: nn.Module,
     objective: Objective,
@@ -78,11 +149,7 @@ def train(
     work: Path,
     metrics: Path | None = None,
 ) -> Outcome:
-    """Train a model in place, resuming from the work folder's checkpoint if there is one.
-
-    A run that was killed at any moment and is started again with the same arguments, machine and threads
-    ends with bit-identical weights: order and dropout are functions of (seed, purpose, step), and moments
-    and weights are saved exactly.
+    """Train a model in place to the last step; see `TrainingLoop`.
 
     Args:
         model: What is trained.
@@ -90,51 +157,24 @@ def train(
         data: Training rows.
         settings: Steps, batch, rates.
         seed: Seed of the run.
-        purpose: What is trained (``finetune``, ``distill.0``); keys the random choices.
+        purpose: What is trained; keys the random choices.
         work: Where checkpoints go.
         metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
 
     Returns:
         The losses, and what they were computed with.
     """
-    from accelerate import Accelerator
-
-    torch.set_num_threads(available_cores())
-    keep_freed_memory()
-    dtype = training_dtype()
-    accelerator = Accelerator(mixed_precision="bf16" if dtype is torch.bfloat16 else "no")
-    _prepare_parameters(model, settings)
-    optimizer = _optimizer(model, settings)
-    progress = load_checkpoint(work, model, optimizer) or Progress(step=0, history=[], pending={})
-    wrapped, prepared = accelerator.prepare(model, optimizer)
-    order = BatchOrder([len(e) for e in data.encoded], settings.batch, seed, purpose)
-    rank, world = accelerator.process_index, accelerator.num_processes
-    wrapped.train()
-    with Meter(f"train {purpose}", settings.steps, progress.step) as meter:
-        while progress.step < settings.steps:
-            step = progress.step
-            rate = learning_rate(step, settings)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            rows = order.rows(step)[rank::world]
-            batch = {k: v.to(accelerator.device) for k, v in data.batch(rows.tolist()).items()}
-            torch.manual_seed(derive_seed(seed, f"dropout/{purpose}", step, rank))
-            with accelerator.autocast():
-                terms = objective(wrapped, batch)
-            loss = torch.stack([terms[name] * objective.weights[name] for name in terms]).sum()
-            accelerator.backward(loss)
-            accelerator.clip_grad_norm_(wrapped.parameters(), settings.clip)
-            prepared.step()
-            prepared.zero_grad()
-            _record(progress, float(loss), {k: float(v) for k, v in terms.items()}, rate, settings.steps)
-            if accelerator.is_main_process and (
-                progress.step % settings.checkpoint == 0 or progress.step == settings.steps
-            ):
-                save_checkpoint(work, progress, accelerator.unwrap_model(wrapped), optimizer)
-                _write_metrics(metrics, purpose, progress)
-            meter.advance(note=f"loss {float(loss):.3f}")
+    loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
+    with Meter(f"train {purpose}", settings.steps, loop.progress.step) as meter:
+        while not loop.finished:
+            loss = loop.step()
+            if loop.progress.step % settings.checkpoint == 0 or loop.finished:
+                loop.save()
+                _write_metrics(metrics, purpose, loop.progress)
+            meter.advance(note=f"loss {loss:.3f}")
+    _write_metrics(metrics, purpose, loop.progress)  # again: a kill may have come between the last checkpoint and this
     model.eval()
-    return Outcome(progress.history, str(dtype).removeprefix("torch."), torch.get_num_threads())
+    return Outcome(loop.progress.history, str(loop.dtype).removeprefix("torch."), torch.get_num_threads())
 
 
 def _prepare_parameters(model: nn.Module, settings: Optimisation) -> None:
@@ -172,10 +212,10 @@ def _write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
     if path is None:
         return
     lines = path.read_text().splitlines() if path.is_file() else []
-    kept = [line for line in lines if json.loads(line)["stage"] != purpose]
+    kept = [line for line in lines if line.strip() and json.loads(line)["stage"] != purpose]
     new = [json.dumps({"stage": purpose, **r.model_dump()}) for r in progress.history]
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text("\n".join([*kept, *new]) + "\n")
+    temporary.write_text("".join(f"{line}\n" for line in [*kept, *new]))
     temporary.replace(path)
 
 

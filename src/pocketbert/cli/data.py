@@ -7,7 +7,7 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
 
-app = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
+app = typer.Typer(help="Look at data before training on it.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()

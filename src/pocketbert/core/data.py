@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,9 @@ def _example(source: DataSource, number: int, row: dict[str, Any], labelled: boo
         if value is not None and not isinstance(value, str):
             bad.add(number, f"column '{column}' holds {type(value).__name__}, not text.")
             return None
+        if value is not None and not _is_unicode(value):
+            bad.add(number, f"column '{column}' is not Unicode text: it holds half of a surrogate pair.")
+            return None
     if not text.strip():
         bad.add(number, f"column '{source.text}' is empty.")
         return None
@@ -169,7 +173,19 @@ def _example(source: DataSource, number: int, row: dict[str, Any], labelled: boo
     if label is not None and not isinstance(label, int | float | str):
         bad.add(number, f"label is {type(label).__name__}, not a number or a name.")
         return None
+    if labelled and isinstance(label, str) and not label.strip():
+        bad.add(number, f"column '{source.label}' is empty.")
+        return None
     return Example(text, pair, label, number)
+
+
+def _is_unicode(text: str) -> bool:
+    """False for lone surrogates, which JSON can spell and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -187,7 +203,7 @@ def _rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str, Any
             yield from _jsonl_rows(path, bad)
         else:
             yield from _table_rows(path, "\t" if path.suffix == ".tsv" else ",", bad)
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InputError(Problem(source.title, f"broken gzip file: {error}.")) from error
     except UnicodeDecodeError as error:
         raise InputError(Problem(source.title, f"not UTF-8: {error}.", "Convert the file to UTF-8.")) from error
@@ -225,6 +241,8 @@ def _table_rows(path: Path, separator: str, bad: BadRows) -> Iterator[tuple[int,
             if not header:
                 return
             for number, cells in enumerate(reader, 2):
+                if not cells:
+                    continue  # a blank line
                 if len(cells) != len(header):
                     bad.add(number, f"{len(cells)} columns, the header has {len(header)}.")
                 else:

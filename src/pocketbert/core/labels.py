@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from pocketbert.core.data import BadRows, Example
 from pocketbert.core.errors import InputError, Problem, nearest
 
+MAX_LABELS = 1 << 16
+"""A larger label number is an id or a score, not a class."""
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -135,6 +138,9 @@ def _from_data(examples: Sequence[Example]) -> Labels:
     values = {e.label for e in examples}
     numbers = [int(v) for v in values if isinstance(v, int) or (isinstance(v, str) and v.isdecimal())]
     if len(numbers) == len(values) and numbers:
+        if max(numbers) >= MAX_LABELS:
+            raise InputError(Problem("data.labels", f"the data has the label number {max(numbers)}; that is no label id.",
+                                     "Check which column holds the labels, or give data.labels."))  # fmt: skip
         names = tuple(f"LABEL_{i}" for i in range(max(numbers) + 1))
         return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
     return Labels(tuple(sorted(str(v) for v in values)), "label names taken from the training data, sorted")

@@ -14,7 +14,9 @@ from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.recipe import Recipe
 
 MAX_BYTES = 1 << 20
-_PATH_KEYS = ("path", "model")
+MAX_NODES = 20_000
+"""Far above any recipe; aliases of aliases can make a short file grow without end."""
+_PATH_KEYS = ("path", "model", "dataset")
 
 Keys = tuple[str | int, ...]
 
@@ -26,6 +28,7 @@ class _Tree:
     value: Any
     lines: dict[Keys, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    nodes: int = 0
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -96,6 +99,9 @@ def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> 
     tree.lines.setdefault(keys, node.start_mark.line + 1)
     if depth > 20:
         raise InputError(Problem(f"{title}:{node.start_mark.line + 1}", "nested more than 20 deep; no recipe is."))
+    tree.nodes += 1
+    if tree.nodes > MAX_NODES:
+        raise InputError(Problem(title, f"more than {MAX_NODES:,} values; no recipe has."))
     if isinstance(node, yaml.MappingNode):
         out: dict[str, Any] = {}
         for key_node, value_node in node.value:

