@@ -11,7 +11,7 @@ IN_VENV := cd $(VENV) &&
 export HF_HUB_DISABLE_TELEMETRY := 1
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test test-all check bench dev latest lock clean
+.PHONY: demo test test-all check bench dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
@@ -62,5 +62,10 @@ $(VENV)/.deps: pyproject.toml constraints.txt | $(UV)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.deps $(SOURCES) pyproject.toml README.md
+	@rm -rf build  # setuptools would pack modules that are gone
 	$(UV) pip install --python $(PY) -q --no-deps --reinstall-package pocketbert .
 	@touch $@
+
+reference: $(VENV)/.installed ## regenerate the recipe schema and its reference page
+	$(VENV)/bin/pocketbert recipes schema > src/pocketbert/recipes/recipe.schema.json
+	$(PY) scripts/recipe_reference.py > docs/recipe-reference.md

@@ -19,9 +19,14 @@ for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="pocketbert-hf-")
 
 from filelock import FileLock
+from hypothesis import settings
 
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.tokenization import TextTokenizer
+
+# the same examples in every run, and no timings: the machines are shared
+settings.register_profile("pocketbert", deadline=None, derandomize=True, database=None)
+settings.load_profile("pocketbert")
 
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 MAX_LENGTH = 48

@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from pocketbert.core.seeds import derive_seed, generator
 
 
+SEED_0_ORDER = 2014141240523292191
+SEED_7_DROPOUT = 3233326044074052983
+
+
 def test_seeds_are_the_same_for_ever() -> None:
     assert derive_seed(0, "order") == SEED_0_ORDER
     assert derive_seed(7, "dropout/distill.0", 12, 3) == SEED_7_DROPOUT

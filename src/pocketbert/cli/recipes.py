@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def schema() -> None:
     """Print the JSON Schema of recipes."""
     from pocketbert.core.recipe_file import recipe_schema
 
-    print_json(recipe_schema())
+    print(jsonlib.dumps(recipe_schema(), indent=2))
 
 
 for command in (ls, show, cp, validate, schema):

@@ -27,11 +27,11 @@ MAX_BIN_BYTES = 8 << 30
 _HARMLESS = re.compile(r"position_ids$|\.num_batches_tracked$")
 
 
-def require_torch(extra: str = "train") -> None:
+def require_torch() -> None:
     """Fail with the installing command when torch or transformers is missing."""
     for name in ("torch", "transformers"):
         if version_of(name) is None:
-            raise MissingBackendError(name, f"pip install 'pocketbert[{extra}]'")
+            raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
 
 
 def load_model(folder: ModelFolder, task: Task, labels: Labels | None = None, new_head: bool = False) -> PreTrainedModel:
@@ -212,6 +212,10 @@ def _convert_tokenizer(source: Path) -> str:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(source), local_files_only=True, trust_remote_code=False
         )
-        return str(tokenizer.backend_tokenizer.to_str())
+        backend = tokenizer.backend_tokenizer
+        # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
+        if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
+            raise ValueError("the folder has neither tokenizer.json nor a vocabulary.")
+        return str(backend.to_str())
     except Exception as error:  # many kinds, among them missing vocabulary files
         raise InputError(Problem(str(source), f"no usable tokenizer: {str(error).splitlines()[0]}")) from error

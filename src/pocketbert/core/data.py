@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.tokenization import Text
@@ -28,29 +28,21 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
 
 
 class DataSource(BaseModel):
-    """Where one split comes from.
+    """Where one split comes from: a file, or a data set.
 
-    Attributes:
-        path: A local .jsonl[.gz], .csv or .tsv file with named columns.
-        dataset: A Hub data set (or a folder that `datasets` can load), instead of `path`.
-        config: Its configuration name.
-        split: Its split.
-        revision: Its revision; pin it for repeatable runs.
-        text: Column of the text.
-        text_pair: Column of the second text, for pairs.
-        label: Column of the label.
+    The fields say what they mean in their descriptions, which recipes' JSON Schema shares.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str | None = None
-    dataset: str | None = None
-    config: str | None = None
-    split: str | None = None
-    revision: str | None = None
-    text: str = "text"
-    text_pair: str | None = None
-    label: str = "label"
+    path: str | None = Field(None, description="Local .jsonl[.gz], .csv or .tsv file with named columns.")
+    dataset: str | None = Field(None, description="Hub data set, or a folder that `datasets` loads, instead of path.")
+    config: str | None = Field(None, description="Configuration of the data set.")
+    split: str | None = Field(None, description="Split of the data set.")
+    revision: str | None = Field(None, description="Revision of the data set; pin it for repeatable runs.")
+    text: str = Field("text", description="Column of the text.")
+    text_pair: str | None = Field(None, description="Column of the second text, for pairs.")
+    label: str = Field("label", description="Column of the label.")
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataSource:

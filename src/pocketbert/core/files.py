@@ -16,6 +16,8 @@ from typing import Any
 from pocketbert.core.errors import InputError, MachineError, Problem
 
 _MIB = 1 << 20
+TEMPORARY = ".tmp"
+"""Ending of files that are not whole yet; a killed process may leave one."""
 
 
 def sha256_file(path: Path) -> str:
@@ -50,7 +52,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         data: The whole content; text is UTF-8.
     """
     raw = data.encode() if isinstance(data, str) else data
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
@@ -142,7 +144,7 @@ def check_writable(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test."):
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test.", suffix=TEMPORARY):
             pass
     except OSError as error:
         raise MachineError(
@@ -159,8 +161,9 @@ def safe_join(root: Path, relative: str, where: str) -> Path:
     """
     candidate = root / relative
     inside = root.resolve()
-    if Path(relative).is_absolute() or not candidate.resolve().is_relative_to(inside):
-        raise InputError(Problem(where, f"path '{relative}' leaves the folder {root}; refused."))
+    # a null byte ends the name for the system, so such a path is not what it looks like
+    if "\0" in relative or Path(relative).is_absolute() or not candidate.resolve().is_relative_to(inside):
+        raise InputError(Problem(where, f"path {relative!r} leaves the folder {root}; refused."))
     return candidate
 
 

@@ -60,7 +60,7 @@ def read_golden(path: Path) -> list[GoldenRow]:
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
     out = []
-    with path.open(encoding="utf-8") as stream:
+    with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if number > MAX_ROWS:
                 raise InputError(Problem(str(path), f"more than {MAX_ROWS} rows, refused."))

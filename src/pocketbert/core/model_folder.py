@@ -49,6 +49,8 @@ class ModelFolder:
         raw = self.config.get("id2label")
         if not isinstance(raw, dict) or not raw:
             return None
+        if not all(str(k).isdecimal() for k in raw):
+            raise InputError(Problem(f"{self.path}/config.json", f"id2label has keys that are no numbers: {list(raw)[:3]}."))
         names = [str(raw[k]) for k in sorted(raw, key=int)]
         return None if placeholder_names(names) and not self.has_head("ForSequenceClassification") else names
 
@@ -179,7 +181,7 @@ def check_safetensors(path: Path) -> None:
             end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise InputError(Problem(str(path), f"broken safetensors header: {error}.", _AGAIN)) from error
     if size != 8 + length + end:
         raise InputError(Problem(str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN))

@@ -116,9 +116,9 @@ class TaskStage(Optimisation):
 class ExportSection(Section):
     """Which files to write."""
 
-    formats: list[Format] = Field(default_factory=lambda: [Format.ONNX], min_length=1, description="File formats.")
+    formats: list[Format] = Field([Format.ONNX], min_length=1, description="File formats.")
     lengths: list[PositiveInt] = Field(
-        default_factory=lambda: [32, 64, 128], min_length=1, description="Lengths to check and to time, in tokens."
+        [32, 64, 128], min_length=1, description="Lengths to check and to time, in tokens."
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
     atol: float | None = Field(
@@ -147,7 +147,7 @@ class BenchmarkSection(Section):
     """Where and how to measure latency."""
 
     devices: list[Literal["local"]] = Field(["local"], min_length=1, description="Devices.")
-    threads: list[PositiveInt] = Field(default_factory=lambda: [1, 2], min_length=1, description="Thread counts.")
+    threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
     runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
     repeats: int = Field(3, ge=2, description="Repeats, for the interval.")
 

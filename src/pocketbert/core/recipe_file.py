@@ -86,6 +86,8 @@ def _parse(text: str, title: str) -> _Tree:
             raise InputError(Problem(title, "the recipe is empty."))
         tree = _Tree(None)
         tree.value = _build(node, (), tree, title, 0)
+    except RecursionError as error:
+        raise InputError(Problem(title, "nested more than 20 deep; no recipe is.")) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{title}:{mark.line + 1}" if mark else title

@@ -128,4 +128,4 @@ def plain_tokenizer_json(raw: str) -> str:
     """`tokenizer.json` with neither padding nor truncation baked in."""
     content = json.loads(raw)
     content["padding"] = content["truncation"] = None
-    return json.dumps(content, ensure_ascii=False, indent=2)
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

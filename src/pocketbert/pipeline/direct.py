@@ -38,12 +38,13 @@ def export_model(
         "teacher": {"model": str(folder.path.resolve()) if folder.path.is_dir() and model != "minilm-l6" else model},
         "export": {"opset": opset, "atol": atol}, "quantize": {"scheme": scheme},
     })  # fmt: skip
+    work = output.parent / f".{output.name}.run"
     if _finished(output, recipe, folder.sha256):
+        remove_tree(work)  # a process killed after its last step leaves it
         say(f"{output}: finished before with the same model and settings, skipped")
         return output
     _refuse_existing(output, overwrite)
     check_writable(output.parent)
-    work = output.parent / f".{output.name}.run"
     run = Run(recipe, work, overwrite=True, ready_onnx=ready)
     run.execute()
     if output.exists() and not any(output.iterdir()):

@@ -11,6 +11,7 @@ from pocketbert.core.errors import PocketBertError
 from pocketbert.core.hardware import Machine, load_average, machine
 from pocketbert.core.model_folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
 from pocketbert.core.versions import installed
+from pocketbert.pipeline.requirements import EXTRAS
 
 
 class Backend(BaseModel):
@@ -58,9 +59,9 @@ class _Part:
 
 _PARTS = (
     _Part("predict (ONNX Runtime)", ("onnxruntime", "tokenizers", "numpy"), "pip install pocketbert"),
-    _Part("train and distil", ("torch", "transformers", "accelerate", "safetensors", "datasets"), "pip install 'pocketbert[train]'"),
-    _Part("export to ONNX, quantize", ("torch", "transformers", "onnx", "onnxscript"), "pip install 'pocketbert[onnx]'"),
-    _Part("HTML report", ("jinja2", "matplotlib"), "pip install 'pocketbert[report]'"),
+    _Part("train and distil", EXTRAS["train"], "pip install 'pocketbert[train]'"),
+    _Part("export to ONNX, quantize", EXTRAS["onnx"], "pip install 'pocketbert[onnx]'"),
+    _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 
 

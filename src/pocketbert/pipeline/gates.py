@@ -1,4 +1,4 @@
-"""The gates a file must pass before it is packed. Each is proven by a broken model in tests/test_gates.py."""
+"""The gates a file must pass before it is packed. Each is proven by a broken model in tests/pipeline/test_gates.py."""
 
 from __future__ import annotations
 
@@ -153,6 +153,29 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     return Gate(name="padding", file=subject.name, passed=moved <= bound, value=moved, bound=bound,
                 detail=f"padding moves the logits by {moved:.3g} of their spread, allowed {bound:g}"
                 f"{'.' if moved <= bound else ': is the attention mask ignored?'}")  # fmt: skip
+
+
+def labels_gate(have: Sequence[str], want: Sequence[str]) -> Gate:
+    """Whether config.json calls the outputs what data or artifacts.json call them; golden rows may miss a rare label."""
+    wrong = [f"output {i} is '{h}' instead of '{w}'" for i, (h, w) in enumerate(zip(have, want, strict=False)) if h != w]
+    if len(have) != len(want):
+        wrong.insert(0, f"{len(have)} labels instead of {len(want)}")
+    return Gate(name="labels", file="config.json", passed=not wrong, value=float(len(wrong)), bound=0.0,
+                detail=f"{'; '.join(wrong[:3])}: label order changed?" if wrong else f"{len(have)} labels in the right order.")  # fmt: skip
+
+
+def weights_gate(subject: Subject) -> Gate:
+    """Whether every stored number is finite, also those that no golden row reaches."""
+    if version_of("onnx") is None:
+        return Gate(name="weights", file=subject.name, passed=True, detail="not checked: onnx is not installed here.")
+    import onnx
+    from onnx import numpy_helper
+
+    tensors = [(t.name, numpy_helper.to_array(t)) for t in onnx.load(subject.path).graph.initializer]
+    broken = [name for name, value in tensors if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    return Gate(name="weights", file=subject.name, passed=not broken, value=float(len(broken)), bound=0.0,
+                detail=f"NaN or infinite numbers in {', '.join(broken[:3])} ({len(broken)} in all)." if broken
+                else f"all numbers of {len(tensors)} tensors are finite.")  # fmt: skip
 
 
 def types_gate(subject: Subject) -> Gate | None:

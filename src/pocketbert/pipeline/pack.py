@@ -41,7 +41,16 @@ _KINDS = {
 }  # fmt: skip
 
 
-def check_packable(recipe: Recipe, run: Path) -> Verification:
+def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
+    """Files that are packed as they are, by their path in the artefact folder."""
+    out = {file.target: run / file.source for file in model_files(recipe)}
+    out |= {name: weights / name for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES)}
+    out |= {name: run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl")}
+    out[PARITY_FILE] = run / "onnx" / PARITY_FILE
+    return {name: path for name, path in out.items() if path.is_file()}
+
+
+def check_packable(recipe: Recipe, run: Path, weights: Path) -> Verification:
     """Refuse a run whose files did not pass, or changed since they did.
 
     Raises:
@@ -52,12 +61,11 @@ def check_packable(recipe: Recipe, run: Path) -> Verification:
         raise GateError([f"{run} was never verified; run: pocketbert verify -m {run}"])
     result = read_verification(path)
     failures = result.failures
-    for file in model_files(recipe):
-        source = run / file.source
-        if not source.is_file():
-            failures.append(f"{file.source}: not there")
-        elif sha256_file(source) != result.files.get(file.target):
-            failures.append(f"{file.source}: changed since it was verified; run: pocketbert verify -m {run}")
+    now = sources(recipe, run, weights)
+    failures += [f"{name}: not there, though it was when the run was verified" for name in result.files if name not in now]
+    for name, path in now.items():
+        if sha256_file(path) != result.files.get(name):
+            failures.append(f"{path.relative_to(run)}: changed since it was verified; run: pocketbert verify -m {run}")
     if result.status is not Status.PASSED or failures:
         raise GateError([*failures, "Nothing was packed."])
     return result
@@ -80,20 +88,14 @@ def make_pack(
     Raises:
         GateError: If a file did not pass, or changed since.
     """
-    result = check_packable(recipe, run)
+    result = check_packable(recipe, run, weights)
     folder = open_model_folder(str(weights))
-    for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES):
-        if (weights / name).is_file():
-            shutil.copyfile(weights / name, target / name)
     (target / "onnx").mkdir()
+    for name, path in sources(recipe, run, weights).items():
+        shutil.copyfile(path, target / name)
     files = model_files(recipe)
-    for file in files:
-        shutil.copyfile(run / file.source, target / file.target)
     if any(f.scheme is Scheme.INT8 for f in files):
         _alias(target / files[-1].target, target / ALIAS)
-    for name in ("golden.jsonl", "golden_tokens.jsonl"):
-        shutil.copyfile(run / "golden" / name, target / name)
-    shutil.copyfile(run / "onnx" / PARITY_FILE, target / PARITY_FILE)
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
         shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
     (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")

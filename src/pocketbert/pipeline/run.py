@@ -25,6 +25,7 @@ from pocketbert.core.tasks import ready_task
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline import exporting, measuring, pack, training
 from pocketbert.pipeline.data import RunData, load_data, max_length
+from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run_folder import RunFolder, Stage, data_digest
 from pocketbert.pipeline.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
 
@@ -131,11 +132,13 @@ class Run:
         Raises:
             PocketBertError: If an input is wrong, a gate closed, or the machine failed.
         """
+        require_for(self.recipe, until)
+        stages = self.stages()  # before the lock: a model that is not there leaves no folder behind
         with self.folder.locked():
-            stages = self.stages()
             if until is not None:
                 stages = stages[: [s.name for s in stages].index(until) + 1]
-            self.folder.plan(stages)
+            for outdated in self.folder.plan(stages):
+                self.folder.forget(outdated)
             handler = _log_file(self.path / "run.log")
             try:
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
@@ -155,8 +158,9 @@ class Run:
             InputError: If the folder holds results of other settings.
         """
         stages = self.stages()
-        self.folder.plan(stages)
-        return [(s.name, s.output, self.folder.state(s)) for s in stages]
+        self.folder.refuse_foreign()
+        outdated = self.folder.plan(stages)
+        return [(s.name, s.output, "to do" if s.name in outdated else self.folder.state(s)) for s in stages]
 
     # One method per stage: what it reads is decided here, how it works in the module it calls.
 
@@ -197,12 +201,15 @@ class Run:
         task = ready_task(self.recipe.task)
         subjects = run_subjects(self.path, exporting.model_files(self.recipe), self.weights, self.length, task)
         golden = self.path / "golden"
-        return verify_files(
+        result = verify_files(
             subjects, read_golden(golden / FILE_NAME), golden / TOKENS_FILE_NAME, vocabulary_rows(self.weights),
             self.eval_sets(), self.recipe.verify,
             teacher=training.read_training(self.path / "teacher").score,
             reference=training.read_training(self.weights).score,
+            labels=self.data.labels.names,
         )  # fmt: skip
+        sources = pack.sources(self.recipe, self.path, self.weights)
+        return result.model_copy(update={"files": {name: sha256_file(path) for name, path in sources.items()}})
 
     def eval_sets(self) -> list[EvalSet]:
         """Labelled rows that no step was made on."""
@@ -258,8 +265,13 @@ def _dump(section: object) -> object:
     return section.model_dump(mode="json") if hasattr(section, "model_dump") else None
 
 
+class _RunLog(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Say nothing: on a full disk the error that stopped the run is the one to read."""
+
+
 def _log_file(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _RunLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)
     log.propagate = False  # libraries configure the root logger; run.log is the place for this

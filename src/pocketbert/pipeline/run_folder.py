@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from pocketbert.core.errors import GateError, InputError, MachineError, Problem
 from pocketbert.core.files import (
+    TEMPORARY,
     check_writable,
     read_json,
     remove_tree,
@@ -103,11 +104,7 @@ class RunFolder:
         Raises:
             MachineError: If another process holds it, or the folder cannot be written.
         """
-        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / _MARKS).is_dir():
-            raise InputError(
-                Problem(str(self.path), "exists and is no run folder; nothing was written.",
-                        "Choose another folder with -o/--output.")
-            )  # fmt: skip
+        self.refuse_foreign()
         check_writable(self.path)
         lock = FileLock(self.path / _LOCK)
         try:
@@ -118,9 +115,27 @@ class RunFolder:
             ) from None
         try:
             (self.path / _MARKS).mkdir(exist_ok=True)
+            for stale in (*self.path.glob(f".*{TEMPORARY}"), *(self.path / _MARKS).glob(f".*{TEMPORARY}")):
+                stale.unlink(missing_ok=True)  # of a killed process: nobody else writes here
             yield
         finally:
             lock.release()
+
+    def refuse_foreign(self) -> None:
+        """Refuse a file, and a folder that holds something else.
+
+        Raises:
+            InputError: Saying so; nothing was written.
+        """
+        if not self.path.exists() or (self.path / _MARKS).is_dir():
+            return
+        # a process killed in its first moment leaves a lock, or a temporary file, and nothing else
+        ours = self.path.is_dir() and all(p.name == _LOCK or p.name.endswith(TEMPORARY) for p in self.path.iterdir())
+        if not ours:
+            raise InputError(
+                Problem(str(self.path), "exists and is no run folder; nothing was written.",
+                        "Choose another folder with -o/--output.")
+            )  # fmt: skip
 
     def mark(self, name: str) -> Mark | None:
         """What is remembered of a stage."""
@@ -132,13 +147,16 @@ class RunFolder:
         paths = sorted((self.path / _MARKS).glob("*.json"), key=lambda p: p.stat().st_mtime)
         return [Mark.model_validate(read_json(p)) for p in paths]
 
-    def plan(self, stages: Sequence[Stage]) -> None:
+    def plan(self, stages: Sequence[Stage]) -> list[str]:
         """Compute all hashes and refuse, before anything runs, results of other settings.
+
+        Returns:
+            Names of the stages whose results may be replaced and must run again; nothing is changed yet.
 
         Raises:
             InputError: Listing every stage whose result was made with other settings.
         """
-        problems = []
+        problems, outdated = [], []
         for stage in stages:
             self.hashes[stage.name] = sha256_json({
                 "stage": stage.name, "settings": stage.settings, "versions": installed(("pocketbert", *stage.libraries)),
@@ -148,7 +166,7 @@ class RunFolder:
             if mark is None or mark.hash == self.hashes[stage.name]:
                 continue
             if self.overwrite:
-                self.forget(stage.name)
+                outdated.append(stage.name)
             else:
                 problems.append(
                     Problem(f"{self.path}/{stage.output}", "was made with another recipe, other inputs or other versions.",
@@ -156,6 +174,7 @@ class RunFolder:
                 )  # fmt: skip
         if problems:
             raise InputError(problems)
+        return outdated
 
     def state(self, stage: Stage) -> str:
         """``finished``, ``unfinished`` (will be resumed) or ``to do``."""

@@ -13,7 +13,7 @@ from pocketbert.core.checkpoints import load_model, save_model
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.evaluate import Score, evaluate
 from pocketbert.core.files import write_json
-from pocketbert.core.labels import Labels
+from pocketbert.core.labels import Labels, placeholder_names
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Optimisation, Recipe
@@ -73,11 +73,19 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         objective = Finetune(model.family)
         curves.append(_train(teacher, objective, data.splits["train"], finetune, recipe, model, "finetune", work, length, target))
     else:
-        note = permute_head(teacher, Labels(tuple(model.labels or data.labels.names)), data.labels)
+        note = permute_head(teacher, _head_labels(model, recipe, data.labels), data.labels)
         notes += [note] if note else []
     _finish(teacher, task, model, data, length, target, curves, notes)
     (target / "LICENCE.txt").write_text(model.licence + "\n", encoding="utf-8")
     return ()
+
+
+def _head_labels(model: ModelFolder, recipe: Recipe, ours: Labels) -> Labels:
+    """Labels of a trained head. LABEL_0, LABEL_1, ... say nothing: names that the user declares are theirs, in order."""
+    names = tuple(model.labels or ours.names)
+    if recipe.data.labels and placeholder_names(names) and len(names) == len(ours):
+        return ours
+    return Labels(names)
 
 
 def make_student(recipe: Recipe, teacher_folder: Path, data: RunData, length: int, target: Path, work: Path) -> Sequence[str]:

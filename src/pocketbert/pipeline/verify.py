@@ -26,10 +26,12 @@ from pocketbert.pipeline.gates import (
     drop_gate,
     golden_gates,
     kept_gate,
+    labels_gate,
     padding_gate,
     seen_right,
     tokens_gate,
     types_gate,
+    weights_gate,
 )
 from pocketbert.runtime.engines import open_file
 
@@ -43,7 +45,7 @@ class Verification(BaseModel):
         scores: By file, then by set.
         teacher: Score of the teacher in torch, if there is one.
         reference: Score of the exported torch model.
-        files: sha256 of every verified file, by path in the artefact folder.
+        files: sha256 of every file that was verified or decided the verdict, by path in the artefact folder.
         seen_right: Engines that computed a file right, by path.
         protocol: How scores were computed.
     """
@@ -64,7 +66,7 @@ class Verification(BaseModel):
 
     def passed(self, file: str) -> bool:
         """Whether every gate of one file, and those of the folder, is open."""
-        return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", ""))
+        return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
 
 
 def verify_files(
@@ -76,6 +78,7 @@ def verify_files(
     settings: VerifySection,
     teacher: Score | None = None,
     reference: Score | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Verification:
     """Put every file through every gate.
 
@@ -88,14 +91,17 @@ def verify_files(
         settings: Bounds.
         teacher: The teacher's score on ``eval``.
         reference: The torch model's score on ``eval``.
+        labels: Label names as another source has them, to compare the subjects' with.
     """
     gates = [tokens_gate(subjects[0].tokenizer, golden_tokens, vocabulary)]
+    if labels is not None:
+        gates.append(labels_gate(subjects[0].labels, labels))
     scores: dict[str, dict[str, Score]] = {}
     right = {}
     if teacher is not None:
         gates.append(chance_gate("teacher", teacher, "eval"))
     for subject in subjects:
-        own = [*golden_gates(subject, golden), padding_gate(subject, golden)]
+        own = [weights_gate(subject), *golden_gates(subject, golden), padding_gate(subject, golden)]
         types = types_gate(subject)
         own += [types] if types else []
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
@@ -160,10 +166,10 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     models = [r for r in artefacts.models() if (folder / r.path).is_file()]
     if len(models) < len(artefacts.models()) or not (folder / FILE_NAME).is_file():
         return Verification(status=Status.FAILED, gates=[integrity])
-    subjects = [_subject(folder, artefacts, r) for r in models]
+    subjects = [_subject(folder, artefacts, r, config_labels(folder)) for r in models]
     result = verify_files(
         subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,
-        settings or VerifySection(),
+        settings or VerifySection(), labels=artefacts.labels,
     )  # fmt: skip
     gates = [integrity, *result.gates]
     return result.model_copy(update={
@@ -171,11 +177,11 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     })  # fmt: skip
 
 
-def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
+def _subject(folder: Path, artefacts: Artefacts, record: FileRecord, labels: list[str] | None) -> Subject:
     tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
     predictor = open_file(folder / record.path)
-    return Subject(record.path, folder / record.path, record.scheme or Scheme.FP32, predictor, tokenizer, artefacts.labels,
-                   ready_task(artefacts.task), artefacts.processing.padding_side)  # fmt: skip
+    return Subject(record.path, folder / record.path, record.scheme or Scheme.FP32, predictor, tokenizer,
+                   labels or artefacts.labels, ready_task(artefacts.task), artefacts.processing.padding_side)  # fmt: skip
 
 
 def vocabulary_rows(folder: Path) -> int | None:
@@ -183,6 +189,13 @@ def vocabulary_rows(folder: Path) -> int | None:
     path = folder / "config.json"
     rows = read_json(path).get("vocab_size") if path.is_file() else None
     return int(rows) if rows else None
+
+
+def config_labels(folder: Path) -> list[str] | None:
+    """Label names as config.json has them; None where it has none."""
+    path = folder / "config.json"
+    names = read_json(path).get("id2label") if path.is_file() else None
+    return [str(names[k]) for k in sorted(names, key=int)] if names else None
 
 
 def report_gates(result: Verification) -> None:

@@ -1,0 +1,46 @@
+"""What a run needs installed, asked before its first step and not after its last."""
+
+from __future__ import annotations
+
+from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.versions import installed
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": ("torch", "transformers", "accelerate", "safetensors", "datasets"),
+    "onnx": ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
+    "report": ("jinja2", "matplotlib"),
+}
+"""Distributions of each extra of pyproject.toml that a command can miss."""
+
+
+def missing(extra: str) -> list[str]:
+    """Distributions of an extra that are not installed."""
+    have = installed(EXTRAS[extra])
+    return [name for name in EXTRAS[extra] if name not in have]
+
+
+def require(*extras: str) -> None:
+    """Fail with one installing command for everything that is missing.
+
+    Raises:
+        MissingBackendError: Naming the distributions.
+    """
+    lacking = [e for e in extras if missing(e)]
+    if lacking:
+        names = dict.fromkeys(n for e in lacking for n in missing(e))
+        raise MissingBackendError(", ".join(names), f"pip install 'pocketbert[{','.join(lacking)}]'")
+
+
+def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -> None:
+    """Check what a recipe needs.
+
+    Args:
+        recipe: What will be done.
+        until: Last stage, when not all are run.
+        report: Whether an HTML page will be written.
+    """
+    training = recipe.teacher.finetune is not None or recipe.student is not None
+    exporting = until not in ("teacher", "student")
+    wanted = [("train", training), ("onnx", exporting), ("report", report and exporting and recipe.benchmark is not None)]
+    require(*(name for name, needed in wanted if needed))

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketbert.core import files
+from pocketbert.core.errors import InputError, MachineError
+from pocketbert.core.files import (
+    building,
+    check_writable,
+    folder_bytes,
+    read_json,
+    remove_tree,
+    safe_join,
+    sha256_file,
+    sha256_json,
+    write_atomic,
+    write_json,
+)
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()} - {"pocketbert-cache"}
+
+
+def test_write_atomic_replaces_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_atomic(path, "one")
+    write_atomic(path, b"two \xff")
+    assert path.read_bytes() == b"two \xff"
+    assert names(tmp_path) == {"a.txt"}
+
+
+def test_write_atomic_obeys_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        write_atomic(tmp_path / "a.txt", "x")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    write_atomic(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == {"a.txt"}
+
+
+def test_building_swaps_the_folder_in_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "out"
+    with building(target) as work:
+        (work / "sub").mkdir()
+        (work / "sub" / "a").write_text("1")
+        assert not target.exists()
+    assert (target / "sub" / "a").read_text() == "1"
+    assert names(target.parent) == {"out"}
+
+
+def test_building_leaves_nothing_on_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no"), building(tmp_path / "out") as work:
+        (work / "a").write_text("1")
+        raise RuntimeError("no")
+    assert names(tmp_path) == set()
+
+
+def test_building_keeps_the_older_folder_until_it_succeeds(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").write_text("1")
+    with pytest.raises(KeyboardInterrupt), building(target):
+        raise KeyboardInterrupt
+    assert names(target) == {"old"}
+    with building(target) as work:
+        (work / "new").write_text("2")
+    assert names(target) == {"new"}
+    assert names(tmp_path) == {"out"}
+
+
+def test_building_clears_what_a_killed_process_left(tmp_path: Path) -> None:
+    left = tmp_path / ".out.partial"
+    left.mkdir()
+    (left / "half").write_text("x")
+    with building(tmp_path / "out") as work:
+        assert names(work) == set()
+    assert names(tmp_path) == {"out"}
+
+
+def test_json_goes_there_and_back(tmp_path: Path) -> None:
+    value = {"name": "naïve 👍", "list": [1, 2.5, None, True]}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+    assert (tmp_path / "a.json").read_text(encoding="utf-8").endswith("}\n")
+    assert "naïve" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"), [(b"{", "not valid JSON"), (b"\xff\xfe", "not valid JSON"), (b"[" * 100_000, "not valid JSON")]
+)
+def test_broken_json_is_an_input_error(tmp_path: Path, raw: bytes, message: str) -> None:
+    (tmp_path / "a.json").write_bytes(raw)
+    with pytest.raises(InputError, match=message):
+        read_json(tmp_path / "a.json")
+
+
+def test_json_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('"' + "x" * (1 << 20) + '"')
+    with pytest.raises(InputError, match="larger than 1 MiB"):
+        read_json(path, limit_mib=1)
+    assert len(read_json(path, limit_mib=2)) == 1 << 20
+
+
+def test_a_missing_json_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none.json: file not found"):
+        read_json(tmp_path / "none.json")
+
+
+def test_digests(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=6))
+def test_json_digests_ignore_the_order_of_keys(value: dict[str, Any]) -> None:
+    turned = dict(reversed(value.items()))
+    assert sha256_json(value) == sha256_json(turned) == sha256_json(json.loads(json.dumps(value)))
+
+
+@pytest.mark.parametrize("bad", ["../x", "a/../../x", "/etc/passwd", "a/../../root/x", "link/x", "link"])
+def test_safe_join_refuses_what_leaves_the_folder(tmp_path: Path, bad: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path)
+    if bad == "a/../../root/x":
+        # comes back into the folder: harmless once resolved
+        assert safe_join(root, bad, "f").resolve() == root / "x"
+        return
+    with pytest.raises(InputError, match=r"artifacts.json: path '.*' leaves the folder"):
+        safe_join(root, bad, "artifacts.json")
+
+
+def test_safe_join_refuses_a_link_to_a_file_outside(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret").write_text("x")
+    (root / "model.onnx").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match="leaves the folder"):
+        safe_join(root, "model.onnx", "f")
+
+
+def test_safe_join_allows_what_stays_inside(tmp_path: Path) -> None:
+    assert safe_join(tmp_path, "onnx/model.onnx", "f") == tmp_path / "onnx" / "model.onnx"
+    assert safe_join(tmp_path, "a/../b", "f").resolve() == tmp_path / "b"
+
+
+def test_remove_tree_removes_links_not_their_targets(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    remove_tree(tmp_path / "link")
+    remove_tree(tmp_path / "never-there")
+    assert names(tmp_path) == {"kept"}
+    remove_tree(folder)
+    assert names(tmp_path) == set()
+
+
+def test_a_folder_that_cannot_be_written_is_reported_with_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(MachineError, match="cannot write to .*Fix: choose another folder"):
+        check_writable(tmp_path / "file" / "out")
+    check_writable(tmp_path / "new")
+    assert names(tmp_path / "new") == set()
+
+
+def test_folder_bytes_counts_all_files_below(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "a").write_bytes(b"123")
+    (root / "sub" / "b").write_bytes(b"4567")
+    assert folder_bytes(root) == 7

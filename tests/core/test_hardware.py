@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pocketbert.core import hardware
+from pocketbert.core.hardware import available_cores, load_average, machine
+from pocketbert.core.versions import installed, version_of
+
+
+def test_the_machine_is_described() -> None:
+    found = machine()
+    assert found.cores == available_cores() >= 1
+    assert found.arch in found.summary
+    assert found.python.startswith("3.")
+
+
+def test_only_flags_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_cpuinfo", lambda: ("Chip", {"fpu", "avx2", "avx512_vnni", "i8mm"}))
+    monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
+    found = machine.__wrapped__()
+    assert found.isa == ["avx2", "avx512_vnni"]
+    assert "[avx2 avx512_vnni]" in found.summary
+    monkeypatch.setattr(hardware.platform, "machine", lambda: "aarch64")
+    assert machine.__wrapped__().isa == ["i8mm"]
+
+
+def test_load_is_a_number_or_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_average() >= 0
+
+    def absent() -> None:
+        raise OSError
+
+    monkeypatch.setattr(hardware.os, "getloadavg", absent)
+    assert math.isnan(load_average())
+
+
+def test_versions_are_found_without_importing() -> None:
+    assert version_of("numpy") is not None
+    assert version_of("pocketbert-no-such-package") is None
+    assert set(installed(("numpy", "pocketbert-no-such-package"))) == {"numpy"}

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pocketbert.core
+
+HEAVY = ("torch", "transformers", "datasets", "onnx", "onnxscript", "accelerate", "safetensors", "huggingface_hub")
+CORE = sorted(p.stem for p in Path(str(pocketbert.core.__file__)).parent.glob("*.py") if p.stem != "__init__")
+
+
+def imported(code: str) -> set[str]:
+    """Top-level modules in a fresh process after running `code`."""
+    code += "\nimport sys, json; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [[f"pocketbert.core.{name}" for name in CORE], [f"pocketbert.runtime.{n}" for n in ("model", "engines", "onnx", "selftest")]],
+    ids=["core", "runtime"],
+)
+def test_core_and_runtime_import_nothing_heavy(modules: list[str]) -> None:
+    assert len(modules) >= 4
+    found = imported("import " + ", ".join(modules))
+    assert not found & set(HEAVY)
+
+
+def test_the_package_itself_imports_neither_numpy_nor_an_engine() -> None:
+    assert not imported("import pocketbert") & {*HEAVY, "numpy", "onnxruntime", "tokenizers", "pydantic"}
+
+
+def test_load_is_found_lazily() -> None:
+    code = "import pocketbert, sys; assert callable(pocketbert.load); assert 'onnxruntime' in sys.modules"
+    assert not imported(code) & set(HEAVY)
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        pocketbert.lod  # noqa: B018

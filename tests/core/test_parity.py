@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pocketbert.core.parity import Probe, build_probe, compare, padding_difference
+from pocketbert.core.predictor import Arrays
+from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.torch_predictor import TorchPredictor
+
+BOUND = 1e-4
+Change = Callable[[Arrays, dict[str, NDArray[np.generic]]], Arrays]
+
+
+class Broken:
+    """The reference with one fault: inputs or outputs are tampered with."""
+
+    engine, engine_version = "broken", "1"
+    outputs = ("logits",)
+
+    def __init__(self, right: TorchPredictor, before: Any = None, after: Any = None) -> None:
+        self.right, self.inputs = right, right.inputs
+        self.before, self.after = before or (lambda x: x), after or (lambda x: x)
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        return {"logits": self.after(self.right.run(self.before(dict(inputs)))["logits"])}
+
+
+@pytest.fixture(scope="module")
+def right(open_tiny: Callable[..., Any]) -> tuple[TorchPredictor, TextTokenizer]:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    return TorchPredictor(model, TASKS[TaskName.TEXT_CLASSIFICATION], folder.family.inputs), tokenizer
+
+
+@pytest.fixture(scope="module")
+def probe(right: tuple[TorchPredictor, TextTokenizer]) -> Probe:
+    return build_probe(*right, SENTENCES, [16, 32, 500], "logits", "right")
+
+
+def test_the_same_model_passes(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
+    found = compare(right[0], "a", "b", probe, "logits", BOUND)
+    assert found.passed
+    assert found.worst <= 1e-6
+    assert found.mask_effect > 100 * BOUND
+
+
+def test_the_probe_is_padded_and_unpadded_at_several_lengths(probe: Probe) -> None:
+    lengths = {b["input_ids"].shape[1] for b in probe.batches}
+    assert {13, 16, 32, 37, 48} <= lengths
+    assert max(lengths) == 48
+    shares = [float(b["attention_mask"].mean()) for b in probe.batches]
+    assert min(shares) < 0.6
+    assert shares.count(1.0) >= 4
+    assert {b["input_ids"].shape[0] for b in probe.batches} >= {1, 4}
+
+
+def swapped(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    return logits[:, [1, 0, 2]]
+
+
+def with_nan(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    out = logits.copy()
+    if len(out) > 1:
+        out[1, 0] = np.nan
+    return out
+
+
+def mask_ignored(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
+
+
+def segments_ignored(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {**inputs, "token_type_ids": np.zeros_like(inputs["token_type_ids"])}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"before": mask_ignored}, {"after": swapped}, {"after": with_nan}, {"after": lambda x: x * np.float32(1.01)},
+        {"after": lambda x: x[:, :2]}, {"after": lambda x: np.repeat(x[:1], len(x), 0)}, {"after": np.zeros_like},
+    ],
+    ids=["mask", "labels swapped", "one NaN", "scaled", "label lost", "batch of one", "zeros"],
+)  # fmt: skip
+def test_a_broken_model_is_caught(right: tuple[TorchPredictor, TextTokenizer], probe: Probe, fault: dict[str, Any]) -> None:
+    found = compare(Broken(right[0], **fault), "a", "b", probe, "logits", BOUND)
+    assert not found.passed
+
+
+def test_a_nan_is_reported_as_nan(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
+    assert math.isnan(compare(Broken(right[0], after=with_nan), "a", "b", probe, "logits", BOUND).worst)
+
+
+def test_a_lost_mask_moves_the_logits_by_the_mask_effect(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
+    found = compare(Broken(right[0], before=mask_ignored), "a", "b", probe, "logits", BOUND)
+    assert found.worst == pytest.approx(probe.mask_effect)
+
+
+def test_lost_segments_are_caught_where_the_probe_has_pairs(right: tuple[TorchPredictor, TextTokenizer]) -> None:
+    pairs = list(zip(SENTENCES[:16], SENTENCES[16:], strict=True))
+    made = build_probe(*right, pairs, [32], "logits", "right")
+    assert not compare(Broken(right[0], before=segments_ignored), "a", "b", made, "logits", BOUND).passed
+
+
+def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredictor, TextTokenizer]) -> None:
+    predictor, tokenizer = right
+    rows = tokenizer.encode(list(SENTENCES[:10]))
+    assert padding_difference(predictor, tokenizer, rows, "logits", "right") < 1e-5
+    assert padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, "logits", "right") > 0.1

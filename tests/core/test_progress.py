@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pocketbert.core import progress
+from pocketbert.core.progress import Meter, say, set_quiet, track
+
+
+@pytest.fixture(autouse=True)
+def loud() -> Iterator[None]:
+    set_quiet(False)
+    yield
+    set_quiet(False)
+
+
+def test_lines_go_to_stderr_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
+    say("hello [bold]you[/bold]")
+    with Meter("work", 3) as meter:
+        meter.advance(note="loss 0.5")
+        meter.advance()
+        meter.advance()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0] == "hello [bold]you[/bold]"
+    assert "work: 1/3" in err
+    assert "work: 2/3" in err
+    assert "loss 0.5" in err
+
+
+def test_plain_lines_carry_no_control_characters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
+    list(track(range(4), "reading", 4))
+    err = capsys.readouterr().err
+    assert "reading: 3/4" in err
+    assert "\x1b" not in err
+    assert "\r" not in err
+
+
+def test_short_work_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(track("abc", "reading", 3)) == ["a", "b", "c"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_silences_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
+    set_quiet(True)
+    say("hello")
+    list(track(range(4), "reading", 4))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_resumed_meter_counts_from_where_it_was(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
+    with Meter("train", 10, start=7) as meter:
+        meter.advance()
+    assert "train: 8/10" in capsys.readouterr().err
+    assert meter.done == 8
+
+
+def test_long_lines_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    say("x" * 400)
+    assert capsys.readouterr().err == "x" * 400 + "\n"

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.model_folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
+from pocketbert.core.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, plain_tokenizer_json
+from pocketbert.core.versions import version_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., None]) -> Path:
+    made = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer(made)
+    return made
+
+
+def test_padding_and_truncation_of_the_file_are_switched_off(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    assert content["padding"] is not None
+    assert content["truncation"] is not None
+    tokenizer = TextTokenizer(folder, 64)
+    short, long = tokenizer.encode(["good", "good " * 50])
+    assert len(short) == 3
+    assert len(long) == 52
+
+
+def test_truncation_is_flagged(folder: Path) -> None:
+    tokenizer = TextTokenizer(folder, 6)
+    rows = tokenizer.encode(["a good film", "a good old film not", ("a good", "film"), ("a good", "film of the day")])
+    assert [r.truncated for r in rows] == [False, True, False, True]
+    assert [len(r) for r in rows] == [5, 6, 6, 6]
+    last = TextTokenizer(folder, 64).encode(["good"])[0].ids[-1]
+    assert all(r.ids[-1] == last for r in rows)
+
+
+def test_the_longest_input_is_not_truncated(folder: Path) -> None:
+    [row] = TextTokenizer(folder, 5).encode(["a good film"])
+    assert (len(row), row.truncated) == (5, False)
+
+
+def test_pairs_get_segments(folder: Path) -> None:
+    [row] = TextTokenizer(folder, 64).encode([("good film", "bad")])
+    assert row.type_ids.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_many_texts_are_encoded_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pocketbert.core.tokenization._ENCODE_AT_ONCE", 7)
+    tokenizer = TextTokenizer(folder, 64)
+    texts = list(SENTENCES)
+    assert [r.ids.tolist() for r in tokenizer.encode(texts)] == [tokenizer.encode([t])[0].ids.tolist() for t in texts]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding(folder: Path, side: str) -> None:
+    tokenizer = TextTokenizer(folder, 64, pad_id=9)
+    rows = tokenizer.encode(["good", ("a good", "film")])
+    batch = tokenizer.pad(rows, side=side)
+    assert {v.shape for v in batch.values()} == {(2, 6)}
+    assert {str(v.dtype) for v in batch.values()} == {"int64"}
+    assert batch["attention_mask"].sum(1).tolist() == [3, 6]
+    empty = slice(3, 6) if side == "right" else slice(0, 3)
+    assert batch["input_ids"][0, empty].tolist() == [9, 9, 9]
+    assert batch["attention_mask"][0, empty].tolist() == [0, 0, 0]
+    assert batch["token_type_ids"][1].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 4), st.sampled_from(["right", "left"]))
+def test_padding_keeps_every_token(folder: Path, lengths: list[int], extra: int, side: str) -> None:
+    tokenizer = TextTokenizer(folder, 64)
+    rows = [Encoded(np.arange(1, n + 1), np.ones(n, np.int64), False) for n in lengths]
+    batch = tokenizer.pad(rows, max(lengths) + extra, side)
+    for i, row in enumerate(rows):
+        real = batch["attention_mask"][i] == 1
+        assert batch["input_ids"][i][real].tolist() == row.ids.tolist()
+        assert batch["token_type_ids"][i][real].tolist() == row.type_ids.tolist()
+        assert batch["input_ids"][i][~real].tolist() == [tokenizer.pad_id] * int((~real).sum())
+
+
+def test_the_pad_id_is_the_models(tiny_model: Callable[..., Path]) -> None:
+    assert TextTokenizer(tiny_model("roberta"), 16).pad_id == 1
+    assert TextTokenizer(tiny_model("bert"), 16).pad_id == 0
+
+
+def test_golden_rows_hold_ids_and_code_point_offsets(folder: Path) -> None:
+    tokenizer = TextTokenizer(folder, 64)
+    text = "A naïve film 👍 good"
+    row = tokenizer.golden(text)
+    assert row["text"] == text
+    assert row["ids"] == tokenizer.encode([text])[0].ids.tolist()
+    assert text[slice(*row["offsets"][-2])] == "good"
+    pair = tokenizer.golden(("good", "bad day"))
+    assert pair["text"] == ["good", "bad day"]
+    assert len(pair["ids"]) == len(pair["offsets"]) == 6
+
+
+def test_no_room_beside_the_special_tokens(folder: Path) -> None:
+    with pytest.raises(InputError, match="3 leaves no room beside 3 special tokens"):
+        TextTokenizer(folder, 3)
+
+
+def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="file not found"):
+        TextTokenizer(tmp_path, 16)
+    (tmp_path / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(InputError, match="not a tokenizer"):
+        TextTokenizer(tmp_path, 16)
+
+
+def test_the_plain_file_pads_and_cuts_nothing(folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    raw = (folder / "tokenizer.json").read_text()
+    plain = Tokenizer.from_str(plain_tokenizer_json(raw))
+    assert plain.padding is None
+    assert plain.truncation is None
+    assert len(plain.encode("good " * 100).ids) == 102
+    assert json.loads(plain_tokenizer_json(raw))["model"] == json.loads(raw)["model"]
+
+
+@pytest.mark.skipif(version_of(DEMO_DISTRIBUTION) is None, reason=f"{DEMO_DISTRIBUTION} is not installed")
+def test_ids_equal_those_of_transformers() -> None:
+    import transformers
+
+    folder = open_model_folder(DEMO_TEACHER).path
+    reference = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    texts: list[Text] = [*SENTENCES[:30], *sample_pairs()[:6], "", "x " * 200]
+    for max_length in (128, 20):
+        for text, row in zip(texts, TextTokenizer(folder, max_length).encode(texts), strict=True):
+            parts = text if isinstance(text, tuple) else (text,)
+            wanted = reference(*parts, truncation=True, max_length=max_length, padding=False)
+            assert row.ids.tolist() == wanted["input_ids"]
+            assert row.type_ids.tolist() == wanted["token_type_ids"]

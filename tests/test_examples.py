@@ -1,0 +1,34 @@
+"""The examples run as they stand."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def test_own_training_loop_learns() -> None:
+    losses = runpy.run_path(str(EXAMPLES / "own_training_loop.py"))["main"](30)
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
+    phone = tmp_path / "phone"
+    export = [sys.executable, str(EXAMPLES / "export_ready_model.py"), str(tiny_model("bert")), str(phone)]
+    made = subprocess.run(export, capture_output=True, text=True, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "Prediction(label=" in made.stdout
+    predict = [sys.executable, str(EXAMPLES / "predict.py"), str(phone), "a text", "another one"]
+    answers = subprocess.run(predict, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    assert len(answers.splitlines()) == 2
+
+
+def test_export_example_tells_what_is_wrong(tmp_path: Path) -> None:
+    script = [sys.executable, str(EXAMPLES / "export_ready_model.py"), str(tmp_path / "none"), str(tmp_path / "phone")]
+    done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "no model folder" in done.stderr

