@@ -164,17 +164,32 @@ def train(
     Returns:
         The losses, and what they were computed with.
     """
-    loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
-    with Meter(f"train {purpose}", settings.steps, loop.progress.step) as meter:
-        while not loop.finished:
-            loss = loop.step()
-            if loop.progress.step % settings.checkpoint == 0 or loop.finished:
-                loop.save()
-                _write_metrics(metrics, purpose, loop.progress)
-            meter.advance(note=f"loss {loss:.3f}")
+    with _own_settings(model):
+        loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
+        with Meter(f"train {purpose}", settings.steps, loop.progress.step) as meter:
+            while not loop.finished:
+                loss = loop.step()
+                if loop.progress.step % settings.checkpoint == 0 or loop.finished:
+                    loop.save()
+                    _write_metrics(metrics, purpose, loop.progress)
+                meter.advance(note=f"loss {loss:.3f}")
     _write_metrics(metrics, purpose, loop.progress)  # again: a kill may have come between the last checkpoint and this
     model.eval()
     return Outcome(loop.progress.history, str(loop.dtype).removeprefix("torch."), torch.get_num_threads())
+
+
+@contextmanager
+def _own_settings(model: nn.Module) -> Iterator[None]:
+    """Give a model its own dropout and trainable weights back, so that the next stage does not inherit a stage's."""
+    rates = [(m, m.p) for m in model.modules() if isinstance(m, nn.Dropout)]
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        yield
+    finally:
+        for module, rate in rates:
+            module.p = rate
+        for parameter, flag in wanted:
+            parameter.requires_grad_(flag)
 
 
 def _prepare_parameters(model: nn.Module, settings: Optimisation) -> None:

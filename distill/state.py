@@ -81,9 +81,10 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim
     names = {id(p): k for k, p in model.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            state: dict[str, Any] = {
-                field: saved[f"{field}/{names[id(parameter)]}"] for field in ("step", "exp_avg", "exp_avg_sq")
-            }
+            name = names[id(parameter)]
+            if f"step/{name}" not in saved:
+                continue  # no gradient reached it so far: a head where hidden states alone are learnt
+            state: dict[str, Any] = {field: saved[f"{field}/{name}"] for field in ("step", "exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = state
     return Progress.model_validate(read_json(source / "progress.json"))
 

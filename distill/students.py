@@ -34,7 +34,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     config.num_hidden_layers = wanted.layers
     for ours, theirs in (("hidden", "hidden_size"), ("heads", "num_attention_heads"), ("intermediate", "intermediate_size")):
         if (value := getattr(wanted, ours)) is not None:
-            setattr(config, theirs, value)
+            setattr(config, family.config_names.get(theirs, theirs), value)
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
             Problem("student", f"hidden {config.hidden_size} is no multiple of heads {config.num_attention_heads}.")

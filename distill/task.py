@@ -48,6 +48,8 @@ class TaskDistillation:
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Terms ``logits``, ``hidden``, ``attention``, ``labels``, as far as weighted."""
         inputs = {name: batch[name] for name in self.family.inputs}
+        if next(self.teacher.parameters()).device != batch["input_ids"].device:
+            self.teacher.to(batch["input_ids"].device)  # the loop moves the student alone
         wants_hidden = Signal.HIDDEN.value in self.weights
         with torch.no_grad(), self._teacher:
             taught = self.teacher(**inputs, output_hidden_states=wants_hidden)

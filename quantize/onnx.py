@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -62,17 +64,29 @@ def quantize_int8(source: Path, target: Path) -> WeightTypes:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         plain = Path(folder) / "plain.onnx"
         onnx.save(model, plain)
-        logging.getLogger().setLevel(logging.ERROR)  # the quantizer advises on the root logger
-        quantize_dynamic(
-            plain, target, per_channel=True, reduce_range=False, weight_type=QuantType.QInt8,
-            op_types_to_quantize=["MatMul", "Gemm", "Gather"],
-            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-        )  # fmt: skip
+        with _quiet_root():
+            quantize_dynamic(
+                plain, target, per_channel=True, reduce_range=False, weight_type=QuantType.QInt8,
+                op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+                extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+            )  # fmt: skip
     types = weight_types(target)
     problems = type_problems(types, target.name)
     if problems:
         raise GateError(problems)
     return types
+
+
+@contextlib.contextmanager
+def _quiet_root() -> Iterator[None]:
+    """The quantizer advises on the root logger, which belongs to the application."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 def weight_types(path: Path) -> WeightTypes:

@@ -112,6 +112,9 @@ def tiny_classifier(family: str, layers: int, labels: Sequence[str], seed: int =
             for parameter in model.parameters():
                 if parameter.ndim > 1:
                     parameter.normal_(std=0.15)
+            for module in model.modules():
+                if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                    module.weight[module.padding_idx] = 0  # as the library starts it: MobileBERT looks at neighbours
     return model.eval()
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pocketbert.core.seeds import derive_seed, generator
 
-
 SEED_0_ORDER = 2014141240523292191
 SEED_7_DROPOUT = 3233326044074052983
 

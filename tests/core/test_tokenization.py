@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +58,13 @@ def test_many_texts_are_encoded_in_order(folder: Path, monkeypatch: pytest.Monke
     tokenizer = TextTokenizer(folder, 64)
     texts = list(SENTENCES)
     assert [r.ids.tolist() for r in tokenizer.encode(texts)] == [tokenizer.encode([t])[0].ids.tolist() for t in texts]
+
+
+@pytest.mark.parametrize("bad", ["half \ud83d", None, 3, ("a", None), ("a", "b", "c")])
+def test_what_is_no_text_is_refused_with_its_place(folder: Path, bad: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pocketbert.core.tokenization._ENCODE_AT_ONCE", 2)
+    with pytest.raises(InputError, match=r"text 4: .* is neither Unicode text nor a pair of texts"):
+        TextTokenizer(folder, 16).encode(["good", "bad", ("a", "b"), bad])
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -9,11 +9,13 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,9 +30,10 @@ KEYWORDS = {
     "timer": ("timer", "minutes", "alarm", "wake", "countdown"),
 }
 FILLERS = (
-    "please could you now the a my in on at for with kitchen bedroom hall today later again just then "
-    "some more less very nice old new big small friend house room door table chair quick slow"
-).split()
+    "please", "could", "you", "now", "the", "a", "my", "in", "on", "at", "for", "with", "kitchen",
+    "bedroom", "hall", "today", "later", "again", "just", "then", "some", "more", "less", "very", "nice", "old",
+    "new", "big", "small", "friend", "house", "room", "door", "table", "chair", "quick", "slow",
+)  # fmt: skip
 LENGTH = 40
 RECIPE = {
     "schema": 1, "name": "tiny", "task": "text-classification", "seed": 3,
@@ -162,6 +165,12 @@ class Task:
 
 
 @pytest.fixture(scope="session")
+def kit() -> SimpleNamespace:
+    """The builders of this file: kit.write_bert, kit.task_rows, kit.tree, ..."""
+    return SimpleNamespace(**globals())
+
+
+@pytest.fixture(scope="session")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     """The tiny task; read-only by convention."""
     with once(tmp_path_factory, "tiny-task") as (folder, there):
@@ -176,13 +185,15 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 @pytest.fixture(scope="session")
 def finished(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of the tiny task, all gates passed; read-only by convention."""
+    """The run folder of the tiny task, all gates passed; read-only by convention. Beside it what the command printed."""
     with once(tmp_path_factory, "tiny-run") as (folder, there):
         if not there:
             run = subprocess.run(
                 command("run", task.recipe, "-o", folder), capture_output=True, text=True, check=False, preexec_fn=one_core
             )
             assert run.returncode == 0, run.stderr
+            folder.with_suffix(".stdout").write_text(run.stdout)
+            folder.with_suffix(".stderr").write_text(run.stderr)
     return folder
 
 
@@ -221,7 +232,11 @@ def pb() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def one_core() -> None:
-    """Bind a new process to one core: one thread, the same rounding every time, no waiting for a busy sibling."""
+    """Bind a new process to one core: one thread, the same rounding every time, no waiting for a busy sibling.
+
+    Ctrl-C works there even where the tests themselves were started in the background.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")

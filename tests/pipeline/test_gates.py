@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,25 +94,20 @@ def always_the_same(model: onnx.ModelProto) -> None:
     assert done
 
 
-def lose_a_word(model: onnx.ModelProto) -> None:
+def lose_a_word(model: onnx.ModelProto, vocabulary: list[str]) -> None:
     """One keyword of each label gets the int8 embedding of another label's keyword."""
-    tensor = next(t for t in model.graph.initializer if "word_embeddings" in t.name and t.data_type in (TensorProto.INT8, TensorProto.UINT8))
+    tensor = next(t for t in model.graph.initializer if "word_embeddings" in t.name and len(t.dims) == 2)
     value = numpy_helper.to_array(tensor).copy()
-    words = [i for i, token in enumerate(_vocabulary()) if token in ("bulb", "melody", "wake")]
+    assert value.dtype.kind in "iu"
+    words = [i for i, token in enumerate(vocabulary) if token in ("bulb", "melody", "wake")]
     value[words] = value[np.roll(words, 1)]
     tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
-_tokens: list[str] = []
-
-
-def _vocabulary() -> list[str]:
-    return _tokens
-
-
-@pytest.fixture(autouse=True)
-def known_tokens(finished: Path) -> None:
-    _tokens[:] = (finished / "student" / "vocab.txt").read_text().split()
+@pytest.fixture
+def lossy(finished: Path) -> Callable[[onnx.ModelProto], None]:
+    """`lose_a_word` with the run's vocabulary."""
+    return partial(lose_a_word, vocabulary=(finished / "student" / "vocab.txt").read_text().split())
 
 
 def refused(cli: Cli, run: Path, tmp_path: Path, *expected: str) -> list[str]:
@@ -214,8 +210,10 @@ def test_a_score_at_chance(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
     refused(cli, run_copy, tmp_path, f"{FP32} chance", f"{FP32} drop")
 
 
-def test_int8_that_loses_too_much(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
-    edit(run_copy / SOURCES[INT8], lose_a_word)
+def test_int8_that_loses_too_much(
+    cli: Cli, run_copy: Path, tmp_path: Path, lossy: Callable[[onnx.ModelProto], None]
+) -> None:
+    edit(run_copy / SOURCES[INT8], lossy)
     failed = refused(cli, run_copy, tmp_path, f"{INT8} drop")
     assert f"{INT8} chance" not in failed
 
@@ -284,6 +282,17 @@ def test_folder_with_a_missing_file(cli: Cli, phone: Path, name: str) -> None:
     assert f"{name}: listed, but not there" in result.stderr
 
 
+def test_folder_that_lists_no_golden_rows(cli: Cli, phone: Path) -> None:
+    (phone / "golden.jsonl").unlink()
+    path = phone / "artifacts.json"
+    content = json.loads(path.read_text())
+    content["files"] = [r for r in content["files"] if r["path"] != "golden.jsonl"]
+    path.write_text(json.dumps(content))
+    result = cli("verify", "-m", phone)
+    assert result.exit_code == 3
+    assert "cannot be verified without golden.jsonl" in result.stderr
+
+
 def test_folder_with_an_unlisted_file(cli: Cli, phone: Path) -> None:
     (phone / "onnx" / "model_fp16.onnx").write_bytes(b"x")
     result = cli("verify", "-m", phone)
@@ -320,7 +329,9 @@ def test_folder_with_another_tokenizer_listed(cli: Cli, phone: Path) -> None:
     assert "tokenizer.json tokenizer" in gates_of(phone)
 
 
-def test_folder_with_labelled_data(cli: Cli, phone: Path, task: Any, tmp_path: Path) -> None:
+def test_folder_with_labelled_data(
+    cli: Cli, phone: Path, task: Any, tmp_path: Path, lossy: Callable[[onnx.ModelProto], None]
+) -> None:
     data = task.folder / "eval.jsonl"
     good = cli("verify", "-m", phone, "--data", data, "--json")
     assert good.exit_code == 0, good.output
@@ -335,7 +346,7 @@ def test_folder_with_labelled_data(cli: Cli, phone: Path, task: Any, tmp_path: P
     assert bad.exit_code == 3
     assert f"{INT8}: gate 'chance' failed:" in bad.stderr
 
-    edit(phone / INT8, lose_a_word)
+    edit(phone / INT8, lossy)
     relist(phone, INT8)
     drop = cli("verify", "-m", phone, "--data", data)
     assert drop.exit_code == 3

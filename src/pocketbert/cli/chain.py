@@ -22,10 +22,15 @@ def _output(output: Path | None, name: str) -> Path:
     return output or Path("runs") / name
 
 
+def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
+    return [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])]
+
+
 def run(
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     output: options.OptionalOutput = None,
+    seed: options.Seed = None,
     overwrite: options.Overwrite = False,
     dry_run: options.DryRun = False,
     json: options.Json = False,
@@ -33,7 +38,7 @@ def run(
     """The whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder, report."""
     from pocketbert import api
 
-    resolved = api.load_recipe(recipe, overrides or ())
+    resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
     folder = _output(output, resolved.name)
     if dry_run:
         stages = api.plan(resolved, folder, overwrite)
@@ -56,13 +61,14 @@ def finetune(
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     output: options.OptionalOutput = None,
+    seed: options.Seed = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Only the teacher of a recipe. (recipe: teacher)"""
     from pocketbert import api
 
-    resolved = api.load_recipe(recipe, overrides or ())
+    resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
     folder = api.finetune(resolved, _output(output, resolved.name), overwrite)
     print_json({"teacher": str(folder)}) if json else print(f"teacher: {folder}")
 
@@ -71,12 +77,13 @@ def distill(
     recipe: options.Recipe,
     overrides: options.Overrides = None,
     output: options.OptionalOutput = None,
+    seed: options.Seed = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Only teacher and student of a recipe. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
-    resolved = api.load_recipe(recipe, overrides or ())
+    resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
     folder = api.distill(resolved, _output(output, resolved.name), overwrite)
     print_json({"student": str(folder)}) if json else print(f"student: {folder}")

@@ -11,7 +11,7 @@ from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 
-SENTENCE = "could you get me out of bed at quarter to seven tomorrow"
+SENTENCE = "could you wake me at quarter to seven tomorrow"
 
 
 def register(app: typer.Typer) -> None:

@@ -67,7 +67,7 @@ def verify(
     text: options.Text = "text",
     text_pair: options.TextPair = None,
     label: options.Label = "label",
-    max_drop: Annotated[float, typer.Option("--max-drop", help="Largest loss of int8 against fp32, as a fraction. (recipe: verify.max_drop)")] = 0.01,
+    max_drop: Annotated[float, typer.Option("--max-drop", min=0, max=1, help="Largest loss of int8 against fp32, as a fraction. (recipe: verify.max_drop)")] = 0.01,
     json: options.Json = False,
 ) -> None:
     """Does each file still do the job? Exit code 3 if not."""

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
-from pocketbert.core.tokenization import Text
+from pocketbert.core.tokenization import Text, is_unicode
 from pocketbert.core.versions import version_of
 
 MAX_LINE = 1 << 22
@@ -153,7 +153,7 @@ def _example(source: DataSource, number: int, row: dict[str, Any], labelled: boo
         if value is not None and not isinstance(value, str):
             bad.add(number, f"column '{column}' holds {type(value).__name__}, not text.")
             return None
-        if value is not None and not _is_unicode(value):
+        if value is not None and not is_unicode(value):
             bad.add(number, f"column '{column}' is not Unicode text: it holds half of a surrogate pair.")
             return None
     if not text.strip():
@@ -169,15 +169,6 @@ def _example(source: DataSource, number: int, row: dict[str, Any], labelled: boo
         bad.add(number, f"column '{source.label}' is empty.")
         return None
     return Example(text, pair, label, number)
-
-
-def _is_unicode(text: str) -> bool:
-    """False for lone surrogates, which JSON can spell and no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -58,6 +58,7 @@ class Family:
         inputs: Graph inputs in order.
         layer_path: Dotted path from the head class to the list of encoder layers.
         key_renames: Old to new substrings of state-dict keys of original checkpoints.
+        config_names: Sizes that config.json calls otherwise than BERT does, and no alias of transformers covers.
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
         signals: What a student may learn from a teacher of this family.
@@ -77,6 +78,7 @@ class Family:
     inputs: tuple[str, ...]
     layer_path: str
     key_renames: Mapping[str, str] = field(default_factory=dict)
+    config_names: Mapping[str, str] = field(default_factory=dict)
     padding_side: str = "right"
     position_offset: int = 0
     signals: tuple[Signal, ...] = tuple(Signal)
@@ -150,6 +152,7 @@ register_family(Family(
 register_family(Family(
     name="distilbert", title="DistilBERT", model_types=("distilbert",), classes="DistilBert",
     tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK, layer_path="distilbert.transformer.layer",
+    config_names={"intermediate_size": "hidden_dim"},
     limits=("no segment ids: the texts of a pair are told apart by separators only",),
 ))  # fmt: skip
 register_family(Family(

@@ -64,6 +64,22 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return recipe
 
 
+def recipe_of(content: dict[str, Any], title: str) -> Recipe:
+    """A recipe out of values that no file holds, e.g. options of a command.
+
+    Args:
+        content: Keys and values, nested as in the file.
+        title: Where they come from, for errors.
+
+    Raises:
+        InputError: Listing every problem.
+    """
+    recipe, problems = _validate(_Tree(content), title)
+    if problems or recipe is None:
+        raise InputError(problems)
+    return recipe
+
+
 def dump_recipe(recipe: Recipe) -> str:
     """The recipe with every default written out, as YAML."""
     content = recipe.model_dump(mode="json", by_alias=True, exclude_none=True)

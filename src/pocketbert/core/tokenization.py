@@ -80,13 +80,22 @@ class TextTokenizer:
 
         Returns:
             One entry per text, in order.
+
+        Raises:
+            InputError: Naming the first entry that is no text.
         """
         out: list[Encoded] = []
         for start in range(0, len(texts), _ENCODE_AT_ONCE):
             chunk = list(texts[start : start + _ENCODE_AT_ONCE])
+            try:
+                encodings = self._tokenizer.encode_batch_fast(chunk)
+            except TypeError as error:  # the library does not say which one
+                bad = next((i for i, t in enumerate(chunk) if not _is_text(t)), 0)
+                raise InputError(
+                    Problem(f"text {start + bad + 1}", f"{chunk[bad]!r} is neither Unicode text nor a pair of texts.")
+                ) from error
             out.extend(
-                Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing))
-                for e in self._tokenizer.encode_batch_fast(chunk)
+                Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing)) for e in encodings
             )
         return out
 
@@ -115,6 +124,20 @@ class TextTokenizer:
             where = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
             ids[i, where], mask[i, where], types[i, where] = row.ids, 1, row.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def is_unicode(text: str) -> bool:
+    """False for text with half of a surrogate pair, which JSON can spell and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_text(value: object) -> bool:
+    parts = value if isinstance(value, tuple | list) and len(value) == 2 else (value,)
+    return all(isinstance(p, str) and is_unicode(p) for p in parts)
 
 
 def _pad_id(folder: Path) -> int:

@@ -15,7 +15,7 @@ from pocketbert.core.labels import Labels
 from pocketbert.core.model_folder import open_model_folder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe, VerifySection
-from pocketbert.core.recipe_file import load_recipe
+from pocketbert.core.recipe_file import load_recipe, recipe_of
 from pocketbert.core.tasks import ready_task
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Scheme, Status
@@ -32,12 +32,12 @@ def export_model(
     ready_task(task, "--task")
     _check_scheme(scheme)
     folder = open_model_folder(model, revision, "--model")
-    recipe = Recipe.model_validate({
+    recipe = recipe_of({
         "schema": 1, "name": _name(folder.path), "task": task,
         "data": {"max_length": max_length, "labels": list(labels) if labels else None},
         "teacher": {"model": str(folder.path.resolve()) if folder.path.is_dir() and model != "minilm-l6" else model},
         "export": {"opset": opset, "atol": atol}, "quantize": {"scheme": scheme},
-    })  # fmt: skip
+    }, "command line")  # fmt: skip
     work = output.parent / f".{output.name}.run"
     if _finished(output, recipe, folder.sha256):
         remove_tree(work)  # a process killed after its last step leaves it

@@ -22,6 +22,7 @@ from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.recipe_file import dump_recipe
 from pocketbert.core.tasks import ready_task
+from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline import exporting, measuring, pack, training
 from pocketbert.pipeline.data import RunData, load_data, max_length
@@ -212,9 +213,12 @@ class Run:
         return result.model_copy(update={"files": {name: sha256_file(path) for name, path in sources.items()}})
 
     def eval_sets(self) -> list[EvalSet]:
-        """Labelled rows that no step was made on."""
-        splits = self.data.splits
-        return [splits[n].eval_set(len(self.data.labels)) for n in ("eval", "holdout") if n in splits]
+        """Labelled rows that no step was made on, tokenized by the tokenizer that is packed."""
+        tokenizer = TextTokenizer(self.weights, self.length)
+        return [
+            EvalSet(name=name, encoded=tokenizer.encode([e.input for e in split.examples]), gold=split.gold, labels=len(self.data.labels))
+            for name in ("eval", "holdout") if (split := self.data.splits.get(name)) is not None
+        ]  # fmt: skip
 
     def _make_benchmark(self, target: Path, _: Path) -> Sequence[str]:
         assert self.recipe.benchmark is not None

@@ -96,6 +96,10 @@ def verify_files(
     gates = [tokens_gate(subjects[0].tokenizer, golden_tokens, vocabulary)]
     if labels is not None:
         gates.append(labels_gate(subjects[0].labels, labels))
+    files = {s.name: sha256_file(s.path) for s in subjects}
+    if vocabulary is not None and subjects[0].tokenizer.vocabulary_size > vocabulary:
+        # ids beyond the embedding table would stop the runtime before the other gates could speak
+        return Verification(status=Status.FAILED, gates=gates, teacher=teacher, reference=reference, files=files)
     scores: dict[str, dict[str, Score]] = {}
     right = {}
     if teacher is not None:
@@ -115,7 +119,7 @@ def verify_files(
         gates += own
     return Verification(
         status=Status.PASSED if all(g.passed for g in gates) else Status.FAILED, gates=gates, scores=scores,
-        teacher=teacher, reference=reference, files={s.name: sha256_file(s.path) for s in subjects}, seen_right=right,
+        teacher=teacher, reference=reference, files=files, seen_right=right,
     )  # fmt: skip
 
 
@@ -163,9 +167,13 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     broken = integrity_problems(folder, artefacts)
     integrity = Gate(name="integrity", file="", passed=not broken, value=float(len(broken)), bound=0.0,
                      detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.")  # fmt: skip
-    models = [r for r in artefacts.models() if (folder / r.path).is_file()]
-    if len(models) < len(artefacts.models()) or not (folder / FILE_NAME).is_file():
-        return Verification(status=Status.FAILED, gates=[integrity])
+    models = artefacts.models()
+    needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json"]
+    lost = [name for name in needed if not (folder / name).is_file()]
+    if lost or not models:
+        complete = Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0,
+                        detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.")  # fmt: skip
+        return Verification(status=Status.FAILED, gates=[integrity, complete])
     subjects = [_subject(folder, artefacts, r, config_labels(folder)) for r in models]
     result = verify_files(
         subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,

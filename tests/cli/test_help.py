@@ -1,0 +1,58 @@
+"""--help of everything: exits 0, and is quick because it imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+CODE = """
+import json, sys
+from typer.main import get_command
+from typer.testing import CliRunner
+from pocketbert.cli.main import app
+
+def paths(group, prefix=()):
+    yield prefix
+    for name, command in getattr(group, "commands", {}).items():
+        yield from paths(command, (*prefix, name))
+
+out = {}
+for path in paths(get_command(app)):
+    result = CliRunner().invoke(app, [*path, "--help"])
+    out[" ".join(path)] = [result.exit_code, result.stdout, result.stderr]
+heavy = [m for m in ("torch", "transformers", "onnxruntime", "numpy", "tokenizers", "onnx", "datasets") if m in sys.modules]
+print(json.dumps([out, heavy]))
+"""
+VERBS = {
+    "run", "finetune", "distill", "export", "quantize", "verify", "pack", "predict", "benchmark", "report", "data check",
+    "recipes ls", "recipes show", "recipes cp", "recipes validate", "families", "devices", "doctor", "demo",
+}  # fmt: skip
+
+
+def test_help_of_every_command_imports_nothing_heavy() -> None:
+    ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    commands, heavy = json.loads(ran.stdout)
+    assert heavy == []
+    assert set(commands) >= VERBS | {"", "data", "recipes"}
+    for path, (code, out, err) in commands.items():
+        assert code == 0, path
+        assert "Usage:" in out, path
+        assert err == "", path
+    for path in VERBS - {"recipes show", "recipes cp", "recipes validate", "recipes ls"}:
+        for option in ("--quiet", "--verbose", "--debug"):
+            assert option in commands[path][1], path
+    for path in ("run", "export", "verify", "predict", "doctor", "recipes ls", "data check"):
+        assert "--json" in commands[path][1], path
+    for key in ("(recipe: export.opset)", "(recipe: quantize.scheme)", "(recipe: data.max_length)"):
+        assert key in " ".join(commands["export"][1].replace("│", " ").split()), key
+
+
+def test_entry_point_without_arguments_shows_help() -> None:
+    ran = subprocess.run([sys.executable, "-m", "pocketbert.cli.main"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "Exit codes: 0 done" in ran.stdout + ran.stderr
+    version = subprocess.run(
+        [sys.executable, "-m", "pocketbert.cli.main", "--version"], capture_output=True, text=True, check=True
+    )
+    assert version.stdout.strip()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pocketbert.core.recipe import Optimisation, Recipe, SignalWeights, StudentSection, TaskStage
+from pocketbert.core.types import Format, Scheme, Signal
+
+
+def recipe(**more: Any) -> Recipe:
+    return Recipe.model_validate(
+        {"schema": 1, "name": "a", "task": "text-classification", "teacher": {"model": "minilm-l6"}, **more}
+    )
+
+
+def test_the_smallest_recipe_exports_and_quantizes_a_model() -> None:
+    made = recipe()
+    assert made.export.formats == [Format.ONNX]
+    assert made.export.lengths == [32, 64, 128]
+    assert made.quantize.scheme is Scheme.INT8
+    assert made.verify.max_drop == 0.01
+    assert (made.student, made.distill, made.benchmark) == (None, [], None)
+
+
+def test_recipes_do_not_change() -> None:
+    made = recipe()
+    with pytest.raises(ValidationError, match="frozen"):
+        made.seed = 3  # type: ignore[misc]
+
+
+def test_defaults_are_not_shared() -> None:
+    recipe().export.lengths.append(7)
+    assert recipe().export.lengths == [32, 64, 128]
+
+
+def test_active_signals_are_those_with_a_weight() -> None:
+    assert SignalWeights().active() == (Signal.LOGITS, Signal.HIDDEN, Signal.ATTENTION)
+    assert SignalWeights(logits=0, hidden=0.1, attention=0, labels=1).active() == (Signal.HIDDEN,)
+    with pytest.raises(ValidationError, match="learn nothing"):
+        SignalWeights(logits=0, hidden=0, attention=0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"steps": 0}, {"batch": 0}, {"lr": 0.0}, {"lr": 2.0}, {"warmup": 1.1}, {"dropout": 1.0}, {"clip": 0.0}, {"step": 3}],
+    ids=str,
+)
+def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Optimisation.model_validate({"steps": 3, **bad})
+
+
+def test_a_stage_has_a_method() -> None:
+    with pytest.raises(ValidationError, match="method"):
+        TaskStage.model_validate({"steps": 3})
+    with pytest.raises(ValidationError, match="temperature"):
+        TaskStage.model_validate({"method": "task", "steps": 3, "temperature": 0})
+
+
+def test_sizes_of_its_own_need_a_random_start() -> None:
+    assert StudentSection(layers=2, hidden=64, init="random").hidden == 64
+    with pytest.raises(ValidationError, match="set init: random"):
+        StudentSection(layers=2, hidden=64)
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+def test_only_operator_sets_that_phones_read(opset: int) -> None:
+    with pytest.raises(ValidationError, match="opset"):
+        recipe(export={"opset": opset})

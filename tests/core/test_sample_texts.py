@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from pocketbert.core.data import Example
+from pocketbert.core.sample_texts import SENTENCES, sample_pairs
+
+
+def test_the_sentences_are_many_different_and_of_all_lengths() -> None:
+    assert len(SENTENCES) >= 30
+    assert len({Example(s, None, 0, 1).digest for s in SENTENCES}) == len(SENTENCES)
+    lengths = [len(s.split()) for s in SENTENCES]
+    assert min(lengths) == 1
+    assert max(lengths) > 40
+    assert any(not s.isascii() for s in SENTENCES)
+
+
+def test_the_pairs_have_two_different_texts() -> None:
+    assert len(sample_pairs()) == len(SENTENCES)
+    assert all(a != b for a, b in sample_pairs())

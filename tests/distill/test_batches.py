@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.distill.batches import BatchOrder, TrainSet
+
+LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
+
+
+@given(LENGTHS, st.integers(1, 20), st.integers(0, 99), st.integers(0, 3))
+def test_an_epoch_has_no_row_twice(lengths: list[int], batch: int, seed: int, epoch: int) -> None:
+    order = BatchOrder(lengths, batch, seed, "distill.0")
+    rows = np.concatenate([order.rows(epoch * order.per_epoch + i) for i in range(order.per_epoch)])
+    assert len(set(rows.tolist())) == len(rows) == order.per_epoch * order.batch
+    assert len(lengths) - len(rows) < order.batch
+    assert {len(order.rows(i)) for i in range(3)} == {min(batch, len(lengths))}
+
+
+@given(LENGTHS, st.integers(1, 20), st.integers(0, 99), st.lists(st.integers(0, 60), min_size=1, max_size=8))
+def test_a_batch_is_a_function_of_the_step_alone(lengths: list[int], batch: int, seed: int, steps: list[int]) -> None:
+    jumping = BatchOrder(lengths, batch, seed, "a")
+    for step in steps:
+        assert jumping.rows(step).tolist() == BatchOrder(lengths, batch, seed, "a").rows(step).tolist()
+
+
+def whole(order: BatchOrder, epoch: int) -> list[list[int]]:
+    return [order.rows(epoch * order.per_epoch + i).tolist() for i in range(order.per_epoch)]
+
+
+def test_epochs_purposes_and_seeds_differ() -> None:
+    lengths = [i % 40 + 1 for i in range(300)]
+    order = BatchOrder(lengths, 8, 1, "a")
+    others = [whole(order, 1), whole(BatchOrder(lengths, 8, 1, "b"), 0), whole(BatchOrder(lengths, 8, 2, "a"), 0)]
+    assert all(other != whole(order, 0) for other in others)
+
+
+def test_rows_of_a_batch_have_about_the_same_length() -> None:
+    random = np.random.default_rng(0)
+    lengths = random.integers(4, 128, 4096)
+    order = BatchOrder(lengths.tolist(), 16, 0, "a")
+    batches = whole(order, 0)
+    padded = sum(int(lengths[b].max()) * len(b) for b in batches)
+    assert 1 - lengths[np.concatenate(batches)].sum() / padded < 0.05
+    means = [lengths[b].mean() for b in batches]
+    assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.3
+
+
+def test_a_batch_is_padded_to_its_longest_row(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path, 32)
+    encoded = tokenizer.encode(["good", "a good film", "bad " * 50])
+    data = TrainSet(encoded, np.array([2, 0, 1]), tokenizer, "left")
+    batch = data.batch([1, 0])
+    assert batch["input_ids"].shape == (2, 5)
+    assert batch["labels"].tolist() == [0, 2]
+    assert batch["attention_mask"][1].tolist() == [0, 0, 1, 1, 1]

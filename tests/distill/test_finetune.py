@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pocketbert.distill.finetune import Finetune
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert"])
+def test_the_term_is_the_cross_entropy_with_gold(name: str, open_tiny: Callable[..., Any]) -> None:
+    model, folder, tokenizer = open_tiny(name, 2)
+    batch = {k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good", "a bad film"])).items()}
+    labels = torch.tensor([2, 0])
+    [(key, loss)] = Finetune(folder.family)(model, {**batch, "labels": labels}).items()
+    logits = model(**{k: batch[k] for k in folder.family.inputs}).logits
+    wanted = -(logits.detach().double().log_softmax(-1)[torch.arange(2), labels]).mean()
+    assert key == "labels"
+    assert float(loss.detach()) == pytest.approx(float(wanted), rel=1e-5)
+    assert loss.requires_grad

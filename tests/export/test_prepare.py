@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from pocketbert.core.families import Adapter, all_families
+from pocketbert.core.parity import build_probe, compare, padding_difference
+from pocketbert.core.predictor import Arrays
+from pocketbert.core.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.torch_predictor import TorchPredictor
+from pocketbert.export.adapters import mask_4d
+from pocketbert.export.prepare import PreparedPredictor, prepare
+
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
+FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_prepared_module_computes_what_the_model_computes(name: str, open_tiny: Callable[..., Any]) -> None:
+    model, folder, tokenizer = open_tiny(name, 3)
+    family = folder.family
+    reference = TorchPredictor(model, TASK, family.inputs)
+    probe = build_probe(reference, tokenizer, [*SENTENCES, *sample_pairs()[:8]], [16, 32, 48], "logits", "right")
+    prepared = PreparedPredictor(prepare(model, family, TASK), family, TASK)
+    found = compare(prepared, "prepared", "model", probe, "logits", family.parity_atol)
+    assert found.passed, found
+    assert found.mask_effect > 0.1
+    rows = tokenizer.encode(list(SENTENCES[:6]))
+    assert padding_difference(prepared, tokenizer, rows, "logits", "right") < 1e-4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_model_is_not_touched(name: str, open_tiny: Callable[..., Any]) -> None:
+    model, folder, _ = open_tiny(name, 2)
+    model.set_attn_implementation("sdpa")
+    model.train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    module = prepare(model, folder.family, TASK)
+    assert model.config._attn_implementation == "sdpa"
+    assert model.training
+    assert not module.training
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_inputs_are_explicit_and_named(open_tiny: Callable[..., Any]) -> None:
+    import inspect
+
+    for name in FAMILIES:
+        model, folder, _ = open_tiny(name, 2)
+        module = prepare(model, folder.family, TASK)
+        assert tuple(inspect.signature(module.forward).parameters) == folder.family.inputs
+
+
+def test_every_adapter_of_the_table_is_known() -> None:
+    assert {f.adapter for f in all_families()} <= {Adapter.MASK_4D}
+    assert np.isfinite(np.float16(mask_4d.MASKED))
+
+
+def test_an_adapter_that_forgets_the_mask_is_caught(open_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    reference = TorchPredictor(model, TASK, folder.family.inputs)
+    probe = build_probe(reference, tokenizer, SENTENCES, [32], "logits", "right")
+    monkeypatch.setattr(mask_4d, "MASKED", 0.0)
+    broken = PreparedPredictor(prepare(model, folder.family, TASK), folder.family, TASK)
+    found = compare(broken, "prepared", "model", probe, "logits", folder.family.parity_atol)
+    assert not found.passed
+    assert found.worst == pytest.approx(found.mask_effect, rel=0.05)
+
+
+class Permuted:
+    """Gives the inputs in an order that swaps mask and ids."""
+
+    engine, engine_version, outputs = "broken", "1", ("logits",)
+
+    def __init__(self, right: PreparedPredictor) -> None:
+        self.right, self.inputs = right, right.inputs
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        return self.right.run({**inputs, "input_ids": inputs["attention_mask"], "attention_mask": inputs["attention_mask"]})
+
+
+def test_swapped_inputs_are_caught(open_tiny: Callable[..., Any]) -> None:
+    model, folder, tokenizer = open_tiny("distilbert", 2)
+    reference = TorchPredictor(model, TASK, folder.family.inputs)
+    probe = build_probe(reference, tokenizer, SENTENCES, [32], "logits", "right")
+    broken = Permuted(PreparedPredictor(prepare(model, folder.family, TASK), folder.family, TASK))
+    assert not compare(broken, "prepared", "model", probe, "logits", 1e-4).passed

@@ -1,0 +1,134 @@
+"""Faults that are made while a run works: a lost mask, a teacher that learnt nothing, results replaced on purpose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pocketbert import api
+from pocketbert.core.errors import GateError, InputError
+
+Cli = Callable[..., Any]
+
+
+def undo(run: Path, *stages: str) -> None:
+    """Make a finished run unfinished from some stages on."""
+    for name in stages:
+        (run / ".stages" / f"{name}.json").unlink()
+    shutil.rmtree(run / "phone")
+
+
+def test_parity_closes_when_the_mask_is_lost(
+    cli: Cli, task: Any, run_copy: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pocketbert.export.adapters import mask_4d
+
+    undo(run_copy, "onnx", "onnx-int8", "golden", "verify", "pack")
+    good = mask_4d._Wrapped._run
+
+    def forgetful(self: Any, attention_mask: torch.Tensor, **inputs: torch.Tensor) -> Any:
+        return good(self, torch.ones_like(attention_mask), **inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mask_4d._Wrapped, "_run", forgetful)
+        broken = cli("run", task.recipe, "-o", run_copy)
+    assert broken.exit_code == 3, broken.output
+    assert "parity of onnx/model.onnx: differs from transformers by" in broken.stderr
+    assert "The mask seems to be ignored." in broken.stderr
+    assert f"The files stay in {run_copy / 'onnx'}, marked failed; nothing was packed." in broken.stderr
+    mark = json.loads((run_copy / ".stages" / "onnx.json").read_text())
+    assert mark["status"] == "failed"
+    assert len(mark["failures"]) == 2  # the prepared module and the file
+    assert (run_copy / "onnx" / "model.onnx").is_file()
+    assert not (run_copy / "phone").exists()
+    assert not (run_copy / ".stages" / "onnx-int8.json").exists()
+    assert cli("pack", "-m", run_copy, "-o", run_copy.parent / "packed").exit_code == 3
+    assert not (run_copy.parent / "packed").exists()
+    assert cli("verify", "-m", run_copy).exit_code == 2  # golden rows are not there yet
+
+    repaired = cli("run", task.recipe, "-o", run_copy)
+    assert repaired.exit_code == 0, repaired.output
+    assert "student: finished before, skipped" in repaired.stderr
+    assert (run_copy / "phone" / "onnx" / "model.onnx").read_bytes() == (finished / "phone" / "onnx" / "model.onnx").read_bytes()
+
+
+def test_quantizer_that_skips_a_matrix_stops_the_run(
+    cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnxruntime.quantization
+
+    undo(run_copy, "onnx-int8", "golden", "verify", "pack")
+    monkeypatch.setattr(
+        onnxruntime.quantization, "quantize_dynamic", lambda source, target, **_: shutil.copyfile(source, target)
+    )
+    broken = cli("run", task.recipe, "-o", run_copy)
+    assert broken.exit_code == 3, broken.output
+    assert "no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
+    assert json.loads((run_copy / ".stages" / "onnx-int8.json").read_text())["status"] == "failed"
+    assert not (run_copy / "phone").exists()
+
+
+def test_teacher_at_chance_closes_the_gate(cli: Cli, task: Any, tmp_path: Path) -> None:
+    recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 1}}, student=None, distill=None)
+    result = cli("run", recipe, "-o", tmp_path / "run")
+    assert result.exit_code == 3, result.output
+    assert "teacher: gate 'chance' failed: accuracy" in result.stderr
+    assert "on eval is at chance level" in result.stderr
+    assert not (tmp_path / "run" / "phone").exists()
+    packed = cli("pack", "-m", tmp_path / "run", "-o", tmp_path / "packed")
+    assert packed.exit_code == 3
+    assert "Stage verify failed; nothing was packed." in packed.stderr
+    assert not (tmp_path / "packed").exists()
+
+
+def test_other_settings_are_refused_and_replace_only_what_they_change(task: Any, run_copy: Path) -> None:
+    changed = api.load_recipe(task.recipe, ["verify.max_drop=0.5"])
+    before = {p: p.stat().st_mtime_ns for p in run_copy.rglob("*") if p.is_file() and p.name != ".lock"}
+    with pytest.raises(InputError, match="was made with another recipe"):
+        api.run(changed, run_copy)
+    planned = api.plan(changed, run_copy, overwrite=True)
+    assert [s.name for s in planned if s.state != "finished"] == ["verify", "pack"]
+    after = {p: p.stat().st_mtime_ns for p in run_copy.rglob("*") if p.is_file() and p.name != ".lock"}
+    assert after == before  # a plan, and a refusal, change nothing
+    teacher = (run_copy / "teacher" / "model.safetensors").stat().st_mtime_ns
+    api.run(changed, run_copy, overwrite=True)
+    assert (run_copy / "teacher" / "model.safetensors").stat().st_mtime_ns == teacher
+    assert "max_drop: 0.5" in (run_copy / "phone" / "recipe.resolved.yaml").read_text()
+
+
+def test_weights_that_changed_after_training_lose_the_score(task: Any, run_copy: Path) -> None:
+    # file and weights agree with each other, so that only the scores can tell
+    _spoil(run_copy / "student" / "model.safetensors")
+    undo(run_copy, "onnx", "onnx-int8", "golden", "verify", "pack")
+    with pytest.raises(GateError, match="gate 'kept' failed"):
+        api.run(api.load_recipe(task.recipe, ["verify.min_kept=0.99"]), run_copy, overwrite=True)
+    marks = json.loads((run_copy / ".stages" / "verify.json").read_text())
+    assert any("gate 'kept' failed: keeps" in line for line in marks["failures"])
+    assert any("gate 'drop' failed" in line and "of the torch model" in line for line in marks["failures"])
+
+
+def _spoil(path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(path)
+    name = next(k for k in state if k.endswith("classifier.weight"))
+    state[name] = -state[name]
+    save_file(state, path, metadata={"format": "pt"})
+
+
+def test_benchmark_report_and_card_of_a_run(task: Any, run_copy: Path, tmp_path: Path) -> None:
+    recipe = api.load_recipe(task.recipe, ["benchmark={threads: [1], runs: 10, repeats: 2}"])
+    result = api.run(recipe, run_copy, overwrite=True)
+    assert result.phone is not None
+    assert result.report is not None
+    assert (result.phone / "benchmark.json").is_file()
+    assert "## Latency" in (result.phone / "README.md").read_text()
+    assert [row[0] for row in result.table] == ["teacher fp32", "student fp32", "student int8 *"]
+    assert api.report(run_copy, tmp_path / "again.html").read_text().startswith("<!DOCTYPE html>")
+    assert str(run_copy) not in (result.phone / "benchmark.json").read_text()

@@ -1,0 +1,79 @@
+"""A small artefact folder, put together by hand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
+from pocketbert.core.evaluate import spread
+from pocketbert.core.files import sha256_file
+from pocketbert.core.golden import GoldenRow, write_golden
+from pocketbert.core.predictor import run_encoded
+from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import ScoreFunction, TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Format, Scheme, Status
+from pocketbert.runtime.onnx import OnnxPredictor
+
+LABELS = ["negative", "neutral", "positive"]
+MAX_LENGTH = 32
+FILES = {"onnx/model.onnx": (Scheme.FP32, 1e-3), "onnx/model_int8.onnx": (Scheme.INT8, 0.25)}
+
+
+@pytest.fixture(scope="session")
+def packed(
+    tiny_model: Callable[..., Path], exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """An artefact folder with an fp32 and an int8 file; int8 is the default. Copy it before changing it."""
+    from pocketbert.quantize.onnx import quantize_int8
+
+    folder, source = tmp_path_factory.mktemp("packed"), tiny_model("bert", 2)
+    (folder / "onnx").mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        shutil.copyfile(source / name, folder / name)
+    shutil.copyfile(exported("bert"), folder / "onnx" / "model.onnx")
+    quantize_int8(folder / "onnx" / "model.onnx", folder / "onnx" / "model_int8.onnx")
+    tokenizer = TextTokenizer(folder, MAX_LENGTH)
+    texts = list(SENTENCES[:6])
+    outputs = {
+        path: np.asarray(run_encoded(OnnxPredictor(folder / path), tokenizer, tokenizer.encode(texts))["logits"])
+        for path in FILES
+    }
+    reference = outputs["onnx/model.onnx"]
+    tolerance = {path: share * spread(reference) for path, (_, share) in FILES.items()}
+    write_golden(folder / "golden.jsonl", [
+        GoldenRow(
+            text=text, label=LABELS[int(reference[i].argmax())], reference=reference[i].tolist(),
+            outputs={path: v[i].tolist() for path, v in outputs.items()}, tolerance=tolerance,
+        )
+        for i, text in enumerate(texts)
+    ])  # fmt: skip
+    records = [_record(folder, p, FILES.get(p.relative_to(folder).as_posix())) for p in sorted(folder.rglob("*")) if p.is_file()]
+    write_artefacts(folder, Artefacts(
+        name="tiny", task=TaskName.TEXT_CLASSIFICATION, family="bert", labels=LABELS,
+        processing=Processing(max_length=MAX_LENGTH, score=ScoreFunction.SOFTMAX), files=records,
+    ))  # fmt: skip
+    return folder
+
+
+def _record(folder: Path, path: Path, model: tuple[Scheme, float] | None) -> FileRecord:
+    more: dict[str, Any] = {"kind": Kind.DOCUMENT}
+    if model is not None:
+        scheme = model[0]
+        more = {
+            "kind": Kind.MODEL, "format": Format.ONNX, "scheme": scheme, "default": scheme is Scheme.INT8,
+            "status": Status.PASSED, "signature": OnnxPredictor(path).signature,
+        }  # fmt: skip
+    return FileRecord(path=path.relative_to(folder).as_posix(), sha256=sha256_file(path), bytes=path.stat().st_size, **more)
+
+
+@pytest.fixture
+def phone(packed: Path, tmp_path: Path) -> Path:
+    """A copy of the artefact folder that a test may change."""
+    return Path(shutil.copytree(packed, tmp_path / "phone"))

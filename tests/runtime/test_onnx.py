@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.types import Format
+from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.onnx import OnnxPredictor
+
+
+def batch(rows: int, length: int) -> dict[str, np.ndarray]:
+    ids = np.arange(rows * length, dtype=np.int64).reshape(rows, length) % 100 + 5
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+
+
+def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none.onnx: file not found"):
+        OnnxPredictor(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("raw", [b"", b"garbage" * 50, b"\x08\x07"])
+def test_a_broken_file_is_an_input_error_on_one_line(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "a.onnx").write_bytes(raw)
+    with pytest.raises(InputError, match=r"a.onnx: ONNX Runtime [\d.]+ refuses the file: ") as caught:
+        OnnxPredictor(tmp_path / "a.onnx")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_truncated_file_is_an_input_error(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    raw = exported("bert").read_bytes()
+    (tmp_path / "a.onnx").write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(InputError, match="refuses the file"):
+        OnnxPredictor(tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (4, 17), (2, 48)])
+def test_any_batch_and_length_is_run(exported: Callable[[str], Path], shape: tuple[int, int]) -> None:
+    predictor = OnnxPredictor(exported("bert"), threads=1)
+    assert predictor.outputs == ("logits",)
+    found = predictor.run(batch(*shape))["logits"]
+    assert (found.shape, found.dtype) == ((shape[0], 3), np.float32)
+
+
+def test_rows_do_not_depend_on_their_neighbours(exported: Callable[[str], Path]) -> None:
+    predictor, inputs = OnnxPredictor(exported("bert")), batch(4, 9)
+    together = predictor.run(inputs)["logits"]
+    alone = np.concatenate([predictor.run({k: v[i : i + 1] for k, v in inputs.items()})["logits"] for i in range(4)])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_more_inputs_than_the_graph_wants_are_ignored(exported: Callable[[str], Path]) -> None:
+    predictor, inputs = OnnxPredictor(exported("bert")), batch(2, 5)
+    more = {**inputs, "position_ids": np.zeros((2, 5), np.int64)}
+    np.testing.assert_array_equal(predictor.run(more)["logits"], predictor.run(inputs)["logits"])
+
+
+def test_the_profile_lists_operators(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    predictor = OnnxPredictor(exported("bert"), profile=tmp_path / "profile")
+    predictor.run(batch(1, 5))
+    written = predictor.end_profile()
+    assert written.parent == tmp_path
+    assert any(e.get("args", {}).get("op_name") for e in json.loads(written.read_text()))
+
+
+def test_a_format_is_opened_by_its_engine(exported: Callable[[str], Path]) -> None:
+    predictor = open_file(exported("bert"), Format.ONNX, threads=1)
+    assert predictor.engine == "onnxruntime"
+    assert predictor.engine_version.count(".") >= 1
