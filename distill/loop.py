@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.hardware import available_cores
 from pocketbert.core.progress import Meter
 from pocketbert.core.recipe import Optimisation
@@ -97,6 +98,11 @@ class TrainingLoop:
         self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
         self.purpose, self.work = purpose, work
         self._accelerator = Accelerator(mixed_precision="bf16" if self.dtype is torch.bfloat16 else "no")
+        if self._accelerator.num_processes > 1:
+            raise InputError(
+                Problem("accelerate launch", f"{self._accelerator.num_processes} processes; this version trains in one.",
+                        "Start pocketbert without accelerate launch or torchrun.")
+            )  # fmt: skip
         _prepare_parameters(model, settings)
         self._optimizer = _optimizer(model, settings)
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(step=0, history=[], pending={})
@@ -119,9 +125,9 @@ class TrainingLoop:
         rate = learning_rate(step, self.settings)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        rows = self._order.rows(step)[accelerator.process_index :: accelerator.num_processes]
+        rows = self._order.rows(step)
         batch = {k: v.to(accelerator.device) for k, v in self.data.batch(rows.tolist()).items()}
-        torch.manual_seed(derive_seed(self.seed, f"dropout/{self.purpose}", step, accelerator.process_index))
+        torch.manual_seed(derive_seed(self.seed, f"dropout/{self.purpose}", step))
         with accelerator.autocast():
             terms = self.objective(self._model, batch)
         loss = torch.stack([terms[name] * self.objective.weights[name] for name in terms]).sum()
@@ -135,8 +141,7 @@ class TrainingLoop:
 
     def save(self) -> None:
         """Write a checkpoint."""
-        if self._accelerator.is_main_process:
-            save_checkpoint(self.work, self.progress, self._accelerator.unwrap_model(self._model), self._optimizer)
+        save_checkpoint(self.work, self.progress, self._accelerator.unwrap_model(self._model), self._optimizer)
 
 
 def train(

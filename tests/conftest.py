@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,6 +19,7 @@ import pytest
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
     os.environ[_name] = "1"
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="pocketbert-hf-")
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 from filelock import FileLock
 from hypothesis import settings

@@ -147,7 +147,7 @@ def test_killed_between_any_two_steps_of_a_commit(task: Any, run_copy: Path, fin
     for count in range(0, 400, 3):
         process = subprocess.run(
             [sys.executable, "-c", DEADLY, str(count), "run", str(task.recipe), "-o", str(run_copy)],
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True, check=False, preexec_fn=kit.one_core,
         )  # fmt: skip
         if process.returncode == 0:
             break

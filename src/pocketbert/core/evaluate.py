@@ -120,10 +120,20 @@ def spread(logits: NDArray[np.floating]) -> float:
     return float(np.asarray(logits, np.float64).std(0).max())
 
 
+def yardstick(logits: NDArray[np.floating]) -> float:
+    """What differences from logits [N, labels] are measured by: their `spread`, but at least a hundredth of the largest.
+
+    An untrained head answers nearly the same to every text (spread 0.1 % of the logits); there the spread alone would
+    call the rounding of fp32 an error. A bound of 1e-4 then stands for 1e-6 of the logits, eight units in the last place.
+    """
+    largest = float(np.abs(np.asarray(logits, np.float64)).max()) if logits.size else 0.0
+    return max(spread(logits), 0.01 * largest, 1e-6)
+
+
 def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Root mean square difference relative to `spread` of the reference; NaN-sticky."""
+    """Root mean square difference relative to the `yardstick` of the reference; NaN-sticky."""
     difference = np.asarray(values, np.float64) - np.asarray(reference, np.float64)
-    return float(np.sqrt((difference**2).mean()) / max(spread(reference), 1e-12))
+    return float(np.sqrt((difference**2).mean()) / yardstick(reference))
 
 
 def agreement(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:

@@ -26,6 +26,8 @@ class GoldenRow(BaseModel):
         reference: Logits of the reference model.
         outputs: Logits of each file, by path.
         tolerance: Largest absolute difference a right runtime may show, by path.
+        padded: Logits of the reference model when 19 padding tokens stand beside the text (fewer where that would be
+            too long); empty where nobody recorded them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -35,6 +37,7 @@ class GoldenRow(BaseModel):
     reference: list[float]
     outputs: dict[str, list[float]]
     tolerance: dict[str, float]
+    padded: list[float] = []
 
     @property
     def input(self) -> Text:

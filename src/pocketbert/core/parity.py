@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.evaluate import spread, worst_difference
+from pocketbert.core.evaluate import worst_difference, yardstick
 from pocketbert.core.predictor import Predictor, run_encoded
 from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
+
+PADDING = 19
+"""Padding tokens beside a row whose padded answer is compared."""
 
 
 class Parity(BaseModel):
@@ -23,7 +26,8 @@ class Parity(BaseModel):
         mask_effect: How far the reference's logits move when padding is not masked, on the same scale;
             proof that a lost mask would be seen.
         bound: What `worst` must not exceed.
-        spread: Largest per-class standard deviation of the reference logits over the texts.
+        spread: What differences are relative to: the largest per-class standard deviation of the reference logits over
+            the texts, at least a hundredth of the largest logit.
         shapes: Batch and length of every input that was run.
         passed: Whether `worst` is at most `bound`.
     """
@@ -76,7 +80,7 @@ def build_probe(
     batches = [tokenizer.pad([row], side=side) for row in rows[:4]]
     batches.append(tokenizer.pad(rows[4:8], side=side))
     for i, length in enumerate(sorted({min(n, tokenizer.max_length) for n in (*lengths, 13, 37)})):
-        part = [_cut(r, length) for r in rows[i % 4 :: 4]][:6]
+        part = [cut(r, length) for r in rows[i % 4 :: 4]][:6]
         batches.append(tokenizer.pad(part, length, side))
     expected = [np.asarray(reference.run(b)[output], np.float32) for b in batches]
     # Same texts with the padding declared real: how much a file that ignores the mask would be off.
@@ -110,8 +114,9 @@ def compare(subject: Predictor, name: str, reference: str, probe: Probe, output:
 
 
 def padding_difference(
-    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], output: str, side: str
-) -> float:
+    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], output: str, side: str,
+    own: NDArray[np.float32] | None = None,
+) -> float:  # fmt: skip
     """How far padding moves a file's logits, relative to their spread; a right mask moves fp32 by rounding only.
 
     Args:
@@ -120,20 +125,30 @@ def padding_difference(
         rows: At least two tokenized texts.
         output: Name of the output to compare.
         side: Padding side.
+        own: How far it moves the reference's logits, [N, labels]; taken off. Not nothing in MobileBERT, whose last
+            token sees the embedding of the padding token beside it.
     """
     alone = np.asarray(run_encoded(predictor, tokenizer, rows, padding_side=side)[output], np.float32)
-    padded = np.concatenate([
-        np.asarray(predictor.run(tokenizer.pad([r], min(len(r) + 19, tokenizer.max_length), side))[output], np.float32)
+    moved = padded_logits(predictor, tokenizer, rows, output, side) - alone
+    return worst_difference(moved, np.zeros_like(moved) if own is None else own) / yardstick(alone)
+
+
+def padded_logits(
+    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], output: str, side: str
+) -> NDArray[np.float32]:
+    """Logits of rows that are padded by `PADDING` tokens (fewer where that would be too long), [N, labels]."""
+    return np.concatenate([
+        np.asarray(predictor.run(tokenizer.pad([r], min(len(r) + PADDING, tokenizer.max_length), side))[output], np.float32)
         for r in rows
     ])  # fmt: skip
-    return worst_difference(padded, alone) / max(spread(alone), 1e-6)
 
 
 def _scale(expected: Sequence[NDArray[np.float32]]) -> float:
-    return max(spread(np.concatenate(list(expected))), 1e-6)
+    return yardstick(np.concatenate(list(expected)))
 
 
-def _cut(row: Encoded, length: int) -> Encoded:
+def cut(row: Encoded, length: int) -> Encoded:
+    """A row of at most `length` tokens that still ends with its last one."""
     if len(row) <= length:
         return row
     keep = np.r_[0 : length - 1, len(row) - 1]

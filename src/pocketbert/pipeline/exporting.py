@@ -13,11 +13,11 @@ import numpy as np
 
 from pocketbert.core.checkpoints import load_model
 from pocketbert.core.errors import GateError
-from pocketbert.core.evaluate import spread
+from pocketbert.core.evaluate import yardstick
 from pocketbert.core.files import write_json
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, write_golden
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.parity import Parity, build_probe, compare
+from pocketbert.core.parity import Parity, build_probe, compare, padded_logits
 from pocketbert.core.predictor import run_encoded
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe
@@ -133,18 +133,19 @@ def make_golden(recipe: Recipe, run: Path, weights: Path, texts: Sequence[Text],
     def answers(predictor: Any) -> np.ndarray:
         return np.asarray(run_encoded(predictor, tokenizer, encoded, padding_side=side)[output], np.float32)
 
-    reference = answers(TorchPredictor(load_model(folder, task), task, folder.family.inputs))
+    torch_model = TorchPredictor(load_model(folder, task), task, folder.family.inputs)
+    reference, padded = answers(torch_model), padded_logits(torch_model, tokenizer, encoded, output, side)
     files = {f.target: (answers(open_file(run / f.source)), f.scheme) for f in model_files(recipe)}
     broken = [p for p, (v, _) in files.items() if not np.isfinite(v).all()]
     if broken:
         return [f"{p}: NaN or infinite logits on golden rows." for p in broken]
-    scale = max(spread(reference), 1e-6)
+    scale = yardstick(reference)
     tolerance = {p: (FP32_TOLERANCE if s is Scheme.FP32 else INT8_TOLERANCE) * scale for p, (_, s) in files.items()}
     labels = folder.labels or []
     golden = [
         GoldenRow(
             text=text, label=labels[int(reference[i].argmax())], reference=_plain(reference[i]),
-            outputs={p: _plain(v[i]) for p, (v, _) in files.items()}, tolerance=tolerance,
+            outputs={p: _plain(v[i]) for p, (v, _) in files.items()}, tolerance=tolerance, padded=_plain(padded[i]),
         )
         for i, text in enumerate(rows)
     ]  # fmt: skip

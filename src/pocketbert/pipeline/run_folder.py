@@ -196,6 +196,7 @@ class RunFolder:
         state = self.state(stage)
         if state == "finished":
             say(f"{stage.title}: finished before, skipped")
+            remove_tree(self._work(stage))  # a process killed right after its mark leaves it
             return
         say(f"{stage.title}{': resumed' if state == 'unfinished' else ''}")
         log.info("stage %s %s, hash %s", stage.name, state, self.hashes[stage.name])

@@ -1,0 +1,115 @@
+"""What pyproject.toml says and what the folders hold; needs the checkout, which CI has."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from pocketbert.core.recipe_file import load_recipe, recipe_schema
+from pocketbert.pipeline.shipped import SCHEMA_FILE, folder, names, recipe_path
+
+WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
+
+
+def _root() -> Path:
+    for parent in Path(__file__).resolve().parents:
+        if (parent / "pyproject.toml").is_file() and (parent / "src" / "pocketbert").is_dir():
+            return parent
+    raise AssertionError("the tests are not inside a checkout")
+
+
+ROOT = _root()
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def sources() -> list[Path]:
+    """Python files that are installed: peers compare with other projects and stay in the checkout."""
+    found = [p for top in (ROOT / "src" / "pocketbert", *(ROOT / w for w in WINGS)) for p in top.rglob("*.py")]
+    return [p for p in found if "peers" not in p.relative_to(ROOT).parts]
+
+
+def _package(path: Path) -> str:
+    relative = path.parent.relative_to(ROOT)
+    inside = relative.relative_to("src") if relative.parts[0] == "src" else Path("pocketbert") / relative
+    return ".".join(inside.parts)
+
+
+def test_every_folder_with_code_is_a_listed_package() -> None:
+    found = {_package(p) for p in sources()}
+    assert sorted(found) == sorted(PROJECT["tool"]["setuptools"]["packages"])
+    for name in found:
+        assert (_folder(name) / "__init__.py").is_file(), name
+
+
+def _folder(package: str) -> Path:
+    mapping = PROJECT["tool"]["setuptools"]["package-dir"]
+    top = max((k for k in mapping if package == k or package.startswith(k + ".")), key=len)
+    return ROOT / mapping[top] / Path(*package[len(top) :].strip(".").split("."))
+
+
+def test_every_wing_is_mapped() -> None:
+    mapping = PROJECT["tool"]["setuptools"]["package-dir"]
+    assert mapping == {"pocketbert": "src/pocketbert", **{f"pocketbert.{w}": w for w in WINGS}}
+
+
+def test_every_data_file_is_listed() -> None:
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]
+    for path in (p for top in ("src/pocketbert", *WINGS) for p in (ROOT / top).rglob("*") if p.is_file()):
+        if path.suffix in (".py", ".pyc", ".md") or "peers" in path.parts or "egg-info" in str(path):
+            continue
+        listed = patterns.get(_package(path), [])
+        assert any(path.match(p) for p in listed), f"{path.relative_to(ROOT)} would not be installed"
+
+
+def test_no_source_file_is_longer_than_500_lines() -> None:
+    files = [*sources(), *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks" / "peers").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    long = {p.relative_to(ROOT).as_posix(): n for p in files if (n := len(p.read_text(encoding="utf-8").splitlines())) > 500}
+    assert long == {}
+
+
+def test_recipe_schema_is_up_to_date() -> None:
+    shipped = json.loads((ROOT / "src" / "pocketbert" / "recipes" / SCHEMA_FILE).read_text(encoding="utf-8"))
+    assert shipped == json.loads(json.dumps(recipe_schema())), "write it again: pocketbert recipes schema > recipe.schema.json"
+    jsonschema.Draft202012Validator.check_schema(shipped)
+
+
+def test_recipes_are_shipped() -> None:
+    assert set(names()) == {p.stem for p in (ROOT / "src" / "pocketbert" / "recipes").glob("*.yaml")}
+    assert set(names()) >= {"demo", "sst2"}
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_recipe(name: str) -> None:
+    path = recipe_path(name)
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert len(lines) <= 60
+    assert lines[0] == f"# yaml-language-server: $schema={SCHEMA_FILE}"
+    assert load_recipe(path).name == name
+    schema = json.loads((folder() / SCHEMA_FILE).read_text(encoding="utf-8"))
+    jsonschema.validate(yaml.safe_load(text), schema)
+
+
+def test_import_rules_hold_the_wings_apart() -> None:
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    layers = next(c for c in contracts if c["type"] == "layers")["layers"]
+    assert layers == [
+        "pocketbert.cli", "pocketbert.api", "pocketbert.pipeline",
+        "pocketbert.export | pocketbert.quantize | pocketbert.benchmarks | pocketbert.distill | pocketbert.demo_corpus",
+        "pocketbert.runtime", "pocketbert.core",
+    ]  # fmt: skip
+    forbidden = {m for c in contracts if c["type"] == "forbidden" and "pocketbert.runtime" in c["source_modules"] for m in c["forbidden_modules"]}
+    assert {"torch", "transformers", "onnx"} <= forbidden
+    distill = next(c for c in contracts if c["source_modules" if "source_modules" in c else "name"] == ["pocketbert.distill"])
+    assert "pocketbert.runtime" in distill["forbidden_modules"]
+
+
+def test_core_dependencies_bring_no_training_library() -> None:
+    core = {d.split(">")[0].split("[")[0].strip().lower() for d in PROJECT["project"]["dependencies"]}
+    assert core == {"numpy", "onnxruntime", "tokenizers", "pydantic", "pyyaml", "typer", "rich", "filelock", "psutil"}
