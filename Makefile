@@ -10,6 +10,8 @@ IN_VENV := cd $(VENV) &&
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 export OMP_WAIT_POLICY := PASSIVE
+# Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
+export UV_COMPILE_BYTECODE := 1
 
 .PHONY: demo test test-all check bench dev latest lock clean reference
 
@@ -24,6 +26,7 @@ test-all: $(VENV)/.installed ## the slow matrices too
 
 check: $(VENV)/.installed ## lint, types, import rules
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(IN_VENV) bin/mypy --config-file ../pyproject.toml -p pocketbert
 	$(IN_VENV) bin/lint-imports --config ../pyproject.toml --no-logo
 

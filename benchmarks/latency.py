@@ -272,7 +272,9 @@ def _profiles(variants: Sequence[Variant], probes: Probes, threads: int) -> list
 def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, budget_s: float) -> list[str]:
     out = []
     if min(made) < runs:
-        out.append(f"{min(made)} to {max(made)} runs per repeat instead of {runs}: the budget was {budget_s:g} s.")
+        out.append(
+            f"{min(made)} to {max(made)} runs per repeat instead of {runs}: the budget was {budget_s:g} s."
+        )
     restless = sum(not m.warmup_stable for m in measurements)
     if restless:
         out.append(
@@ -281,10 +283,14 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
         )
     busiest = max(m.load.others for m in measurements)
     if busiest > BUSY:
-        out.append(f"Other processes took up to {busiest * 100:.0f} % of the CPU time meanwhile; times are longer than on a quiet machine.")
+        out.append(
+            f"Other processes took up to {busiest * 100:.0f} % of the CPU time meanwhile; times are longer than on a quiet machine."
+        )
     many = sorted({m.threads for m in measurements if m.threads > available_cores()})
     if many:
-        out.append(f"Threads {', '.join(map(str, many))}: more than the {available_cores()} cores this process may use.")
+        out.append(
+            f"Threads {', '.join(map(str, many))}: more than the {available_cores()} cores this process may use."
+        )
     return out
 
 

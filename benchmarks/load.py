@@ -30,7 +30,11 @@ class Load(BaseModel):
     @property
     def summary(self) -> str:
         """For the line under a figure."""
-        average = f"load {self.before:.2f} → {self.after:.2f}, " if self.before is not None and self.after is not None else ""
+        average = (
+            f"load {self.before:.2f} → {self.after:.2f}, "
+            if self.before is not None and self.after is not None
+            else ""
+        )
         return f"{average}{self.others * 100:.0f} % of the CPU time went to others"
 
 

@@ -48,7 +48,9 @@ def read_profile(path: Path, skip: int = 0) -> OpTimes:
         InputError: If the file holds no inference after those left out.
     """
     events = [e for e in read_json(path, limit_mib=512) if isinstance(e, dict)]
-    inferences = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[skip:]
+    inferences = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[
+        skip:
+    ]
     nodes = [e for e in events if e.get("cat") == "Node" and str(e.get("name", "")).endswith(_SUFFIX)]
     if not inferences or not nodes:
         raise InputError(Problem(str(path), "holds no profiled inference."))

@@ -26,7 +26,12 @@ POINTS_MOST = 400
 # Drawn in these colours and then renamed to the page's variables: matplotlib wants real colours.
 _INK, _MUTED, _LINE = "#1f2328", "#57606a", "#d8dee4"
 SERIES = ("#64748b", "#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626")
-_VARIABLES = {_INK: "--ink", _MUTED: "--muted", _LINE: "--line", **{c: f"--c{i}" for i, c in enumerate(SERIES)}}
+_VARIABLES = {
+    _INK: "--ink",
+    _MUTED: "--muted",
+    _LINE: "--line",
+    **{c: f"--c{i}" for i, c in enumerate(SERIES)},
+}
 _STYLE = {
     "svg.fonttype": "none", "text.parse_math": False, "svg.hashsalt": "pocketbert", "font.size": 9.0, "axes.titlesize": 9.0,
     "text.color": _INK, "axes.edgecolor": _MUTED, "axes.labelcolor": _INK, "axes.linewidth": 0.6,
@@ -99,7 +104,14 @@ def sizes(names: Sequence[str], counts: Sequence[int], colors: Sequence[int]) ->
         places = range(len(names))
         axes.barh(places, [c / 1e6 for c in counts], color=[_color(i) for i in colors], height=0.62)
         for place, count in zip(places, counts, strict=True):
-            axes.annotate(wording.size(count), (count / 1e6, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+            axes.annotate(
+                wording.size(count),
+                (count / 1e6, place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
         axes.set_yticks(list(places), list(names))
         axes.tick_params(axis="y", labelcolor=_INK, length=0)
         axes.invert_yaxis()
@@ -152,7 +164,16 @@ def boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapping[s
                 color = _color(colors[name])
                 low, q1, middle, q3, high, far = (nearest_rank(values, p) for p in (10, 25, 50, 75, 90, 99))
                 axes.vlines(place, low, high, color=color, linewidth=1.0)
-                axes.bar(place, q3 - q1, width * 0.72, bottom=q1, color=color, alpha=0.45, edgecolor=color, linewidth=0.8)
+                axes.bar(
+                    place,
+                    q3 - q1,
+                    width * 0.72,
+                    bottom=q1,
+                    color=color,
+                    alpha=0.45,
+                    edgecolor=color,
+                    linewidth=0.8,
+                )
                 axes.hlines(middle, place - width * 0.36, place + width * 0.36, color=color, linewidth=2.0)
                 axes.plot([place], [far], ".", color=color, markersize=3)
         axes.set_xticks(range(len(groups)), list(groups))
@@ -230,7 +251,9 @@ def _clean(raw: str, title: str) -> str:
     for color, variable in _VARIABLES.items():
         svg = svg.replace(color, f"var({variable})")
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return re.sub(r"<svg[^>]*>", f'<svg viewBox="{size[1]}" role="img" aria-label="{label}">', svg, count=1).strip()
+    return re.sub(
+        r"<svg[^>]*>", f'<svg viewBox="{size[1]}" role="img" aria-label="{label}">', svg, count=1
+    ).strip()
 
 
 def _color(number: int) -> str:

@@ -80,7 +80,9 @@ def probe(
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise MachineError(f"{path}: opening and running it once took more than {TIMEOUT_S:.0f} s.") from error
+        raise MachineError(
+            f"{path}: opening and running it once took more than {TIMEOUT_S:.0f} s."
+        ) from error
     if done.returncode == ExitCode.OK:
         return Probe.model_validate_json(done.stdout)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]

@@ -69,8 +69,12 @@ def render_report(data: ReportData) -> str:
     plots.require()
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8"))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(
+        resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
+    )
     colors = _colors(data)
     return template.render(
         d=data,
@@ -94,7 +98,9 @@ def render_report(data: ReportData) -> str:
 
 def measurement_stamp(m: Measurement) -> str:
     """Where a figure comes from: provenance, engine, device, ISA and load, on one line."""
-    return f"{m.provenance} · {m.engine} {m.engine_version} · {m.device}: {m.machine.summary} · {m.load.summary}"
+    return (
+        f"{m.provenance} · {m.engine} {m.engine_version} · {m.device}: {m.machine.summary} · {m.load.summary}"
+    )
 
 
 def result_stamp(result: BenchmarkResult) -> str:
@@ -111,7 +117,9 @@ def _stamp(data: ReportData) -> str:
 
 def _headline_stamp(result: BenchmarkResult) -> str:
     threads, length = headline_condition(result)
-    return next(measurement_stamp(m) for m in result.measurements if (m.threads, m.length) == (threads, length))
+    return next(
+        measurement_stamp(m) for m in result.measurements if (m.threads, m.length) == (threads, length)
+    )
 
 
 def _colors(data: ReportData) -> dict[str, int]:
@@ -129,13 +137,19 @@ def _tiles(data: ReportData) -> list[Tile]:
     row = next(r for r, m in zip(summary_rows(data), data.rows, strict=True) if m is chosen)
     out = []
     if chosen.kept is not None and chosen is not reference:
-        out.append(Tile(row.kept, f"of the {TASKS[data.task].metric.name} of {reference.name} kept by {chosen.name}"))
+        out.append(
+            Tile(row.kept, f"of the {TASKS[data.task].metric.name} of {reference.name} kept by {chosen.name}")
+        )
     elif chosen.eval_score is not None:
         out.append(Tile(row.score, f"{TASKS[data.task].metric.name} of {chosen.name}, points"))
     smaller = f", {row.smaller} than {reference.name}" if chosen is not reference else ""
     out.append(Tile(row.size, f"on disk{smaller}"))
     if data.benchmark is not None and row.p50 != wording.NONE:
-        faster = f", {row.speed} than {data.benchmark.protocol.baseline}" if "faster" in row.speed or "slower" in row.speed else ""
+        faster = (
+            f", {row.speed} than {data.benchmark.protocol.baseline}"
+            if "faster" in row.speed or "slower" in row.speed
+            else ""
+        )
         out.append(Tile(f"{row.p50} ms", f"p50 latency, {condition_words(data.benchmark)}{faster}"))
     return out
 
@@ -209,7 +223,14 @@ def _shown_ops(profile: Profile) -> list[tuple[str, int, float, float]]:
     first, rest = profile.ops[:OPS_SHOWN], profile.ops[OPS_SHOWN:]
     out = [(o.op_type, o.nodes, o.share, o.ms) for o in first]
     if rest:
-        out.append((f"{len(rest)} others", sum(o.nodes for o in rest), sum(o.share for o in rest), sum(o.ms for o in rest)))
+        out.append(
+            (
+                f"{len(rest)} others",
+                sum(o.nodes for o in rest),
+                sum(o.share for o in rest),
+                sum(o.ms for o in rest),
+            )
+        )
     return out
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pocketbert.core.errors import InputError, Problem
 
 
-def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, where: str = "layers") -> list[int]:
+def layer_map(
+    student: int, teacher: int, listed: Sequence[int] | None = None, where: str = "layers"
+) -> list[int]:
     """Teacher layer (from 1) for each student layer.
 
     TinyBERT's ``g(m) = m * N / M`` (arXiv 1909.10351, section 3.1), rounded where N is no multiple of M.
@@ -28,7 +30,10 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
         wrong = [n for n in listed if not 1 <= n <= teacher]
         if wrong or len(listed) != student:
             raise InputError(
-                Problem(where, f"{list(listed)} does not map {student} student layers to teacher layers 1 to {teacher}.")
+                Problem(
+                    where,
+                    f"{list(listed)} does not map {student} student layers to teacher layers 1 to {teacher}.",
+                )
             )
         return list(listed)
     if student > teacher:

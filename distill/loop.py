@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.hardware import available_cores
+from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
 from pocketbert.core.recipe import Optimisation
 from pocketbert.core.seeds import derive_seed
@@ -92,7 +92,7 @@ class TrainingLoop:
     ) -> None:  # fmt: skip
         from accelerate import Accelerator
 
-        torch.set_num_threads(available_cores())
+        torch.set_num_threads(default_threads())
         keep_freed_memory()
         self.dtype = training_dtype()
         self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
@@ -105,7 +105,9 @@ class TrainingLoop:
             )  # fmt: skip
         _prepare_parameters(model, settings)
         self._optimizer = _optimizer(model, settings)
-        self.progress = load_checkpoint(work, model, self._optimizer) or Progress(step=0, history=[], pending={})
+        self.progress = load_checkpoint(work, model, self._optimizer) or Progress(
+            step=0, history=[], pending={}
+        )
         self._model, self._prepared = self._accelerator.prepare(model, self._optimizer)
         self._order = BatchOrder([len(e) for e in data.encoded], settings.batch, seed, purpose)
         self._model.train()
@@ -136,12 +138,16 @@ class TrainingLoop:
         self._prepared.step()
         self._prepared.zero_grad()
         value = float(loss.detach())
-        _record(self.progress, value, {k: float(v.detach()) for k, v in terms.items()}, rate, self.settings.steps)
+        _record(
+            self.progress, value, {k: float(v.detach()) for k, v in terms.items()}, rate, self.settings.steps
+        )
         return value
 
     def save(self) -> None:
         """Write a checkpoint."""
-        save_checkpoint(self.work, self.progress, self._accelerator.unwrap_model(self._model), self._optimizer)
+        save_checkpoint(
+            self.work, self.progress, self._accelerator.unwrap_model(self._model), self._optimizer
+        )
 
 
 def train(
@@ -178,7 +184,9 @@ def train(
                     loop.save()
                     _write_metrics(metrics, purpose, loop.progress)
                 meter.advance(note=f"loss {loss:.3f}")
-    _write_metrics(metrics, purpose, loop.progress)  # again: a kill may have come between the last checkpoint and this
+    _write_metrics(
+        metrics, purpose, loop.progress
+    )  # again: a kill may have come between the last checkpoint and this
     model.eval()
     return Outcome(loop.progress.history, str(loop.dtype).removeprefix("torch."), torch.get_num_threads())
 

@@ -44,7 +44,9 @@ class Progress(BaseModel):
     pending: dict[str, float]
 
 
-def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save_checkpoint(
+    folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     """Write one checkpoint, point to it, and drop older ones.
 
     Args:
@@ -66,7 +68,9 @@ def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, op
             remove_tree(old)
 
 
-def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
+def load_checkpoint(
+    folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> Progress | None:
     """Continue from the newest checkpoint, if there is one.
 
     Returns:
@@ -84,7 +88,9 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim
             name = names[id(parameter)]
             if f"step/{name}" not in saved:
                 continue  # no gradient reached it so far: a head where hidden states alone are learnt
-            state: dict[str, Any] = {field: saved[f"{field}/{name}"] for field in ("step", "exp_avg", "exp_avg_sq")}
+            state: dict[str, Any] = {
+                field: saved[f"{field}/{name}"] for field in ("step", "exp_avg", "exp_avg_sq")
+            }
             optimizer.state[parameter] = state
     return Progress.model_validate(read_json(source / "progress.json"))
 

@@ -32,19 +32,28 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     """
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = wanted.layers
-    for ours, theirs in (("hidden", "hidden_size"), ("heads", "num_attention_heads"), ("intermediate", "intermediate_size")):
+    for ours, theirs in (
+        ("hidden", "hidden_size"),
+        ("heads", "num_attention_heads"),
+        ("intermediate", "intermediate_size"),
+    ):
         if (value := getattr(wanted, ours)) is not None:
             setattr(config, family.config_names.get(theirs, theirs), value)
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
-            Problem("student", f"hidden {config.hidden_size} is no multiple of heads {config.num_attention_heads}.")
+            Problem(
+                "student",
+                f"hidden {config.hidden_size} is no multiple of heads {config.num_attention_heads}.",
+            )
         )
     config._attn_implementation = "sdpa"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = type(teacher)(config)
     if wanted.init == "teacher-layers":
-        chosen = layer_map(wanted.layers, teacher.config.num_hidden_layers, wanted.teacher_layers, "student.teacher_layers")
+        chosen = layer_map(
+            wanted.layers, teacher.config.num_hidden_layers, wanted.teacher_layers, "student.teacher_layers"
+        )
         student.load_state_dict(inherited_weights(teacher.state_dict(), family.layer_path, chosen))
     return student.train()
 

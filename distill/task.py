@@ -33,7 +33,9 @@ class TaskDistillation:
         InputError: If a signal is invalid for the family, or the sizes do not fit it.
     """
 
-    def __init__(self, teacher: Any, student: Any, family: Family, stage: TaskStage, where: str = "distill.0") -> None:
+    def __init__(
+        self, teacher: Any, student: Any, family: Family, stage: TaskStage, where: str = "distill.0"
+    ) -> None:
         self.teacher, self.family, self.stage = teacher, family, stage
         depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
         check_signals(teacher.config, student.config, family, stage, where)

@@ -20,7 +20,13 @@ from pocketbert.distill.losses import attention_kl, hidden_mse, mean_over_layers
 def main(steps: int = 30) -> list[float]:
     """Train, and return the loss of every step."""
     torch.manual_seed(0)
-    config = {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "num_labels": 3}
+    config = {
+        "vocab_size": 100,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "num_labels": 3,
+    }
     teacher = BertForSequenceClassification(BertConfig(num_hidden_layers=4, **config)).eval()
     student = BertForSequenceClassification(BertConfig(num_hidden_layers=2, **config)).train()
     layers = layer_map(2, 4)  # student layers 1, 2 learn from teacher layers 2, 4
@@ -40,8 +46,15 @@ def main(steps: int = 30) -> list[float]:
             out = student(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         loss = (
             soft_targets(out.logits, target.logits, temperature=2.0)
-            + mean_over_layers([hidden_mse(out.hidden_states[m], target.hidden_states[n], mask) for m, n in enumerate(layers, 1)])
-            + mean_over_layers([attention_kl(learnt.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(layers)])
+            + mean_over_layers(
+                [
+                    hidden_mse(out.hidden_states[m], target.hidden_states[n], mask)
+                    for m, n in enumerate(layers, 1)
+                ]
+            )
+            + mean_over_layers(
+                [attention_kl(learnt.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(layers)]
+            )
         )
         loss.backward()
         optimizer.step()

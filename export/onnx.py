@@ -21,7 +21,14 @@ MAX_IR = 10
 MAX_OPSET = 20
 
 
-def export(module: nn.Module, family: Family, task: Task, example: Mapping[str, NDArray[np.int64]], path: Path, opset: int = MAX_OPSET) -> None:
+def export(
+    module: nn.Module,
+    family: Family,
+    task: Task,
+    example: Mapping[str, NDArray[np.int64]],
+    path: Path,
+    opset: int = MAX_OPSET,
+) -> None:
     """Write one ONNX file with free batch and length.
 
     Args:
@@ -86,5 +93,9 @@ def check_readable(path: Path) -> None:
     model = onnx.load(path, load_external_data=False)
     newest = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if model.ir_version > MAX_IR or newest > MAX_OPSET:
-        raise GateError([f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {MAX_IR}, opset {MAX_OPSET}."])
+        raise GateError(
+            [
+                f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {MAX_IR}, opset {MAX_OPSET}."
+            ]
+        )
     onnx.checker.check_model(model)

@@ -101,7 +101,11 @@ def weight_types(path: Path) -> WeightTypes:
     per_channel = True
     left = []
     for node in model.graph.node:
-        if node.op_type in ("MatMulInteger", "ConvInteger") and len(node.input) > 1 and node.input[1] in weights:
+        if (
+            node.op_type in ("MatMulInteger", "ConvInteger")
+            and len(node.input) > 1
+            and node.input[1] in weights
+        ):
             matmuls += weights[node.input[1]].data_type in integer
             zero = weights.get(node.input[3]) if len(node.input) > 3 else None
             per_channel &= zero is not None and bool(zero.dims) and zero.dims[0] > 1
@@ -114,7 +118,11 @@ def weight_types(path: Path) -> WeightTypes:
                 numbers *= d
             if node.op_type == "Gather" and tensor.data_type in integer:
                 tables += 1
-            if node.op_type in ("MatMul", "Gemm", "Gather") and tensor.data_type == onnx.TensorProto.FLOAT and numbers >= SMALL:
+            if (
+                node.op_type in ("MatMul", "Gemm", "Gather")
+                and tensor.data_type == onnx.TensorProto.FLOAT
+                and numbers >= SMALL
+            ):
                 left.append(name)
     size = Counter[bool]()
     for tensor in model.graph.initializer:
@@ -135,5 +143,7 @@ def type_problems(types: WeightTypes, name: str) -> list[str]:
     if not types.int8_embeddings:
         out.append(f"{name}: no embedding table is int8.")
     if types.float_left:
-        out.append(f"{name}: still float: {', '.join(types.float_left[:5])} ({len(types.float_left)} in all).")
+        out.append(
+            f"{name}: still float: {', '.join(types.float_left[:5])} ({len(types.float_left)} in all)."
+        )
     return out

@@ -68,7 +68,13 @@ class Model:
         """
         encoded = self.tokenizer.encode(list(texts))
         out = run_encoded(
-            self.predictor, self.tokenizer, encoded, BATCH, SLACK, self.artefacts.processing.padding_side, label
+            self.predictor,
+            self.tokenizer,
+            encoded,
+            BATCH,
+            SLACK,
+            self.artefacts.processing.padding_side,
+            label,
         )
         return np.asarray(out["logits"], np.float32), [e.truncated for e in encoded]
 
@@ -130,4 +136,6 @@ def _variant(artefacts: Artefacts, scheme: str) -> FileRecord:
             return record
     have = [str(r.scheme) for r in artefacts.models()]
     known = ", ".join(s.value for s in Scheme)
-    raise InputError(Problem("scheme", f"no '{scheme}' file in the folder; {nearest(scheme, have)}. Known: {known}."))
+    raise InputError(
+        Problem("scheme", f"no '{scheme}' file in the folder; {nearest(scheme, have)}. Known: {known}.")
+    )

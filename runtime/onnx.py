@@ -11,10 +11,15 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.hardware import available_cores
+from pocketbert.core.hardware import default_threads
 from pocketbert.core.predictor import Arrays
 
-_DTYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float)": "float32", "tensor(float16)": "float16"}
+_DTYPES = {
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+}
 
 
 class OnnxPredictor:
@@ -22,7 +27,7 @@ class OnnxPredictor:
 
     Args:
         path: The file.
-        threads: Threads within an operator; default all cores this process may use.
+        threads: Threads within an operator; default `default_threads`.
         profile: Prefix of a per-operator profile to write; None for none.
 
     Raises:
@@ -36,7 +41,7 @@ class OnnxPredictor:
         if not path.is_file():
             raise InputError(Problem(str(path), "file not found."))
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or available_cores()
+        options.intra_op_num_threads = threads or default_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         # Spinning burns the second core between operators: on a phone that is battery, here it is noise.
@@ -45,10 +50,14 @@ class OnnxPredictor:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # the library's own exception classes are private
             first = str(error).splitlines()[0]
-            raise InputError(Problem(str(path), f"ONNX Runtime {self.engine_version} refuses the file: {first}")) from error
+            raise InputError(
+                Problem(str(path), f"ONNX Runtime {self.engine_version} refuses the file: {first}")
+            ) from error
         self.path = path
         self.inputs = tuple(i.name for i in self._session.get_inputs())
         self.outputs = tuple(o.name for o in self._session.get_outputs())

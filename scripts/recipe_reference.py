@@ -44,17 +44,28 @@ def section(title: str, schema: dict[str, Any]) -> list[str]:
     """One table."""
     if "enum" in schema:
         return [f"## {title}", "", "One of " + ", ".join(f"`{v}`" for v in schema["enum"]) + ".", ""]
-    lines = [f"## {title}", "", schema.get("description", "").split("\n\n")[0].replace("\n", " "), "", "| key | type | default | meaning |", "|---|---|---|---|"]
+    lines = [
+        f"## {title}",
+        "",
+        schema.get("description", "").split("\n\n")[0].replace("\n", " "),
+        "",
+        "| key | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
     for name, entry in schema["properties"].items():
         text = entry.get("description", "").replace("|", "\\|")
-        lines.append(f"| `{name}` | {kind(entry)} | {default(name, entry, schema.get('required', []))} | {text} |")
+        lines.append(
+            f"| `{name}` | {kind(entry)} | {default(name, entry, schema.get('required', []))} | {text} |"
+        )
     return [*lines, ""]
 
 
 def main() -> None:
     """Print the page."""
     schema = recipe_schema()
-    print("# Recipe reference\n\nGenerated from the JSON Schema by `scripts/recipe_reference.py`; `pocketbert recipes schema` prints the schema.\n")
+    print(
+        "# Recipe reference\n\nGenerated from the JSON Schema by `scripts/recipe_reference.py`; `pocketbert recipes schema` prints the schema.\n"
+    )
     print("\n".join(section("Recipe", schema)))
     for title, part in schema["$defs"].items():
         print("\n".join(section(title, part)))

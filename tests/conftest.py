@@ -35,7 +35,90 @@ FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 MAX_LENGTH = 48
 LABELS = ("negative", "neutral", "positive")
 
-WORDS = ["the", "a", "an", "is", "was", "it", "this", "that", "and", "or", "not", "no", "to", "of", "for", "in", "on", "at", "me", "my", "you", "your", "set", "an", "alarm", "half", "past", "six", "film", "far", "better", "than", "had", "expected", "would", "recommend", "restaurant", "what", "will", "weather", "be", "like", "please", "turn", "down", "little", "good", "bad", "never", "again", "happy", "sad", "music", "play", "stop", "light", "order", "number", "more", "less", "very", "too", "great", "poor", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "she", "he", "they", "we", "day", "night", "morning", "evening", "month", "week", "year"]
+WORDS = [
+    "the",
+    "a",
+    "an",
+    "is",
+    "was",
+    "it",
+    "this",
+    "that",
+    "and",
+    "or",
+    "not",
+    "no",
+    "to",
+    "of",
+    "for",
+    "in",
+    "on",
+    "at",
+    "me",
+    "my",
+    "you",
+    "your",
+    "set",
+    "an",
+    "alarm",
+    "half",
+    "past",
+    "six",
+    "film",
+    "far",
+    "better",
+    "than",
+    "had",
+    "expected",
+    "would",
+    "recommend",
+    "restaurant",
+    "what",
+    "will",
+    "weather",
+    "be",
+    "like",
+    "please",
+    "turn",
+    "down",
+    "little",
+    "good",
+    "bad",
+    "never",
+    "again",
+    "happy",
+    "sad",
+    "music",
+    "play",
+    "stop",
+    "light",
+    "order",
+    "number",
+    "more",
+    "less",
+    "very",
+    "too",
+    "great",
+    "poor",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "lazy",
+    "dog",
+    "she",
+    "he",
+    "they",
+    "we",
+    "day",
+    "night",
+    "morning",
+    "evening",
+    "month",
+    "week",
+    "year",
+]
 
 
 def vocabulary(pad_id: int) -> list[str]:
@@ -98,7 +181,12 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
     if family == "distilbert":
         own = {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64}
         return transformers.DistilBertConfig(**{**common, **own, **changes})
-    narrow = {"embedding_size": 16, "intra_bottleneck_size": 16, "intermediate_size": 32, "num_feedforward_networks": 2}
+    narrow = {
+        "embedding_size": 16,
+        "intra_bottleneck_size": 16,
+        "intermediate_size": 32,
+        "num_feedforward_networks": 2,
+    }
     return transformers.MobileBertConfig(**{**common, **sizes, **narrow, **changes})
 
 
@@ -117,7 +205,9 @@ def tiny_classifier(family: str, layers: int, labels: Sequence[str], seed: int =
                     parameter.normal_(std=0.15)
             for module in model.modules():
                 if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-                    module.weight[module.padding_idx] = 0  # as the library starts it: MobileBERT looks at neighbours
+                    module.weight[module.padding_idx] = (
+                        0  # as the library starts it: MobileBERT looks at neighbours
+                    )
     return model.eval()
 
 

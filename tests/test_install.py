@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("torch", "transformers", "onnx", "onnxscript", "datasets", "accelerate", "safetensors", "matplotlib", "jinja2")
+HEAVY = (
+    "torch",
+    "transformers",
+    "onnx",
+    "onnxscript",
+    "datasets",
+    "accelerate",
+    "safetensors",
+    "matplotlib",
+    "jinja2",
+)
 
 
 def run(*argv: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -37,7 +47,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Wheel and sdist, built from a copy so that the checkout stays clean."""
     uv()
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
+    listing = run(
+        "git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT
+    ).stdout.splitlines()
     for name in listing:
         if (ROOT / name).is_file():
             target = source / name
@@ -53,15 +65,33 @@ def core_only(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("core-only")
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
-    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=folder)
+    run(
+        uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=folder
+    )
     return python
 
 
 def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
     names = zipfile.ZipFile(built["wheel"]).namelist()
-    for wing in ("core", "distill", "distill/capture", "export", "quantize", "runtime", "benchmarks", "cli", "pipeline"):
+    for wing in (
+        "core",
+        "distill",
+        "distill/capture",
+        "export",
+        "quantize",
+        "runtime",
+        "benchmarks",
+        "cli",
+        "pipeline",
+    ):
         assert any(re.fullmatch(rf"pocketbert/{wing}/\w+\.py", n) for n in names), wing
-    for name in ("recipes/demo.yaml", "recipes/sst2.yaml", "recipes/recipe.schema.json", "benchmarks/report.html.j2", "py.typed"):
+    for name in (
+        "recipes/demo.yaml",
+        "recipes/sst2.yaml",
+        "recipes/recipe.schema.json",
+        "benchmarks/report.html.j2",
+        "py.typed",
+    ):
         assert f"pocketbert/{name}" in names
     assert not [n for n in names if n.startswith(("tests/", "pocketbert/benchmarks/peers"))]
 
@@ -70,7 +100,18 @@ def test_sdist_installs_and_works_outside_the_checkout(built: dict[str, Path], t
     with tarfile.open(built["sdist"]) as archive:
         assert any(n.endswith("/LICENSE") for n in archive.getnames())
     target = tmp_path / "site"
-    run(uv(), "pip", "install", "--python", sys.executable, "--no-deps", "--target", target, built["sdist"], cwd=tmp_path)
+    run(
+        uv(),
+        "pip",
+        "install",
+        "--python",
+        sys.executable,
+        "--no-deps",
+        "--target",
+        target,
+        built["sdist"],
+        cwd=tmp_path,
+    )
     code = f"import sys; sys.path.insert(0, {str(target)!r}); sys.argv = ['pocketbert', 'recipes', 'ls']\n"
     code += "import pocketbert; assert pocketbert.__file__.startswith(sys.path[0]); from pocketbert.cli.main import main; main()"
     done = run(sys.executable, "-c", code, cwd=tmp_path)
@@ -94,7 +135,9 @@ print("all imported")
     assert "all imported" in run(core_only, "-c", code, cwd=core_only.parent).stdout
 
 
-def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_core_only_predicts_and_verifies(
+    core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
     from pocketbert import api
 
     phone = api.export(str(tiny_model("bert")), tmp_path / "phone")
@@ -127,7 +170,9 @@ def test_core_only_doctor_names_what_is_missing(core_only: Path) -> None:
 
 
 def test_constraints_pin_every_requirement() -> None:
-    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    pinned = {
+        line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(r for e in project["optional-dependencies"].values() for r in e)]
     names = {re.match(r"[A-Za-z0-9._-]+", r)[0].lower().replace("_", "-") for r in wanted}  # type: ignore[index]

@@ -30,7 +30,9 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(enco
 
 def sources() -> list[Path]:
     """Python files that are installed: peers compare with other projects and stay in the checkout."""
-    found = [p for top in (ROOT / "src" / "pocketbert", *(ROOT / w for w in WINGS)) for p in top.rglob("*.py")]
+    found = [
+        p for top in (ROOT / "src" / "pocketbert", *(ROOT / w for w in WINGS)) for p in top.rglob("*.py")
+    ]
     return [p for p in found if "peers" not in p.relative_to(ROOT).parts]
 
 
@@ -68,14 +70,25 @@ def test_every_data_file_is_listed() -> None:
 
 
 def test_no_source_file_is_longer_than_500_lines() -> None:
-    files = [*sources(), *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks" / "peers").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
-    long = {p.relative_to(ROOT).as_posix(): n for p in files if (n := len(p.read_text(encoding="utf-8").splitlines())) > 500}
+    files = [
+        *sources(),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "benchmarks" / "peers").rglob("*.py"),
+        *(ROOT / "scripts").rglob("*.py"),
+    ]
+    long = {
+        p.relative_to(ROOT).as_posix(): n
+        for p in files
+        if (n := len(p.read_text(encoding="utf-8").splitlines())) > 500
+    }
     assert long == {}
 
 
 def test_recipe_schema_is_up_to_date() -> None:
     shipped = json.loads((ROOT / "src" / "pocketbert" / "recipes" / SCHEMA_FILE).read_text(encoding="utf-8"))
-    assert shipped == json.loads(json.dumps(recipe_schema())), "write it again: pocketbert recipes schema > recipe.schema.json"
+    assert shipped == json.loads(json.dumps(recipe_schema())), (
+        "write it again: pocketbert recipes schema > recipe.schema.json"
+    )
     jsonschema.Draft202012Validator.check_schema(shipped)
 
 
@@ -104,12 +117,31 @@ def test_import_rules_hold_the_wings_apart() -> None:
         "pocketbert.export | pocketbert.quantize | pocketbert.benchmarks | pocketbert.distill | pocketbert.demo_corpus",
         "pocketbert.runtime", "pocketbert.core",
     ]  # fmt: skip
-    forbidden = {m for c in contracts if c["type"] == "forbidden" and "pocketbert.runtime" in c["source_modules"] for m in c["forbidden_modules"]}
+    forbidden = {
+        m
+        for c in contracts
+        if c["type"] == "forbidden" and "pocketbert.runtime" in c["source_modules"]
+        for m in c["forbidden_modules"]
+    }
     assert {"torch", "transformers", "onnx"} <= forbidden
-    distill = next(c for c in contracts if c["source_modules" if "source_modules" in c else "name"] == ["pocketbert.distill"])
+    distill = next(
+        c
+        for c in contracts
+        if c["source_modules" if "source_modules" in c else "name"] == ["pocketbert.distill"]
+    )
     assert "pocketbert.runtime" in distill["forbidden_modules"]
 
 
 def test_core_dependencies_bring_no_training_library() -> None:
     core = {d.split(">")[0].split("[")[0].strip().lower() for d in PROJECT["project"]["dependencies"]}
-    assert core == {"numpy", "onnxruntime", "tokenizers", "pydantic", "pyyaml", "typer", "rich", "filelock", "psutil"}
+    assert core == {
+        "numpy",
+        "onnxruntime",
+        "tokenizers",
+        "pydantic",
+        "pyyaml",
+        "typer",
+        "rich",
+        "filelock",
+        "psutil",
+    }

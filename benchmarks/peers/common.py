@@ -15,7 +15,11 @@ SST2 = Path(__file__).resolve().parents[3] / "shared" / "data" / "sst2"
 
 
 def add_texts_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--texts", type=Path, help=".jsonl[.gz] with a column 'text'; default SST-2 beside the checkout, else the demo corpus")
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        help=".jsonl[.gz] with a column 'text'; default SST-2 beside the checkout, else the demo corpus",
+    )
 
 
 def real_texts(path: Path | None, split: str) -> tuple[list[str], str]:
@@ -23,7 +27,9 @@ def real_texts(path: Path | None, split: str) -> tuple[list[str], str]:
     if path is None and (SST2 / f"{split}.jsonl.gz").is_file():
         path = SST2 / f"{split}.jsonl.gz"
     if path is not None:
-        return [e.text for e in read_examples(DataSource(path=str(path)), labelled=False)], f"SST-2 {split}" if SST2 in path.parents else path.name
+        return [
+            e.text for e in read_examples(DataSource(path=str(path)), labelled=False)
+        ], f"SST-2 {split}" if SST2 in path.parents else path.name
     from pocketbert import demo_corpus
 
     with tempfile.TemporaryDirectory() as folder:
@@ -33,5 +39,9 @@ def real_texts(path: Path | None, split: str) -> tuple[list[str], str]:
 
 
 def print_header(title: str, texts: str) -> None:
-    versions = ", ".join(f"{k} {v}" for k, v in installed(("pocketbert", "torch", "transformers", "onnxruntime")).items())
-    print(f"\n{title}\n  text: {texts}; provenance measured; {machine().summary}; load {load_average():.1f}; {versions}")
+    versions = ", ".join(
+        f"{k} {v}" for k, v in installed(("pocketbert", "torch", "transformers", "onnxruntime")).items()
+    )
+    print(
+        f"\n{title}\n  text: {texts}; provenance measured; {machine().summary}; load {load_average():.1f}; {versions}"
+    )

@@ -41,7 +41,9 @@ def ours(pipe: Connection, texts: list[str]) -> None:
     from pocketbert.distill.task import TaskDistillation
 
     folder = open_model_folder("minilm-l6")
-    teacher = load_model(folder, ready_task("text-classification"), Labels(("negative", "positive")), new_head=True)
+    teacher = load_model(
+        folder, ready_task("text-classification"), Labels(("negative", "positive")), new_head=True
+    )
     student = build_student(teacher, folder.family, StudentSection(layers=3), 1)
     stage = TaskStage(method="task", steps=100_000, batch=BATCH, dropout=0.0)
     tokenizer = TextTokenizer(folder.path, 128)
@@ -81,7 +83,9 @@ def plain(pipe: Connection, texts: list[str]) -> None:
     dtype = training_dtype()
 
     def step() -> float:
-        batch = tokenizer.pad({"input_ids": [rows[i] for i in order.rows(next(numbers))]}, return_tensors="pt")
+        batch = tokenizer.pad(
+            {"input_ids": [rows[i] for i in order.rows(next(numbers))]}, return_tensors="pt"
+        )
         with torch.autocast("cpu", dtype, enabled=dtype is torch.bfloat16):
             with torch.no_grad():
                 t = teacher(**batch, output_hidden_states=True, output_attentions=True)
@@ -117,7 +121,9 @@ def serve(pipe: Connection, step) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_texts_option(parser)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()

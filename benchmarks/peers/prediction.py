@@ -24,7 +24,9 @@ BATCH = 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True, help="artefact folder with an int8 file")
     add_texts_option(parser)
     parser.add_argument("--rows", type=int, default=512)
@@ -50,7 +52,13 @@ def main() -> None:
         out: list[int] = []
         for start in range(0, len(texts), BATCH):
             began = time.perf_counter()
-            batch = tokenizer(texts[start : start + BATCH], padding=padding, truncation=True, max_length=128, return_tensors="np")
+            batch = tokenizer(
+                texts[start : start + BATCH],
+                padding=padding,
+                truncation=True,
+                max_length=128,
+                return_tensors="np",
+            )
             spent["others"] += time.perf_counter() - began
             logits = session.run(["logits"], {n: batch[n].astype(np.int64) for n in names})[0]
             scores = np.exp(logits - logits.max(-1, keepdims=True))
@@ -75,9 +83,13 @@ def main() -> None:
         began = time.perf_counter()
         model.tokenizer.encode(texts)
         spent["toolkit"] += time.perf_counter() - began
-    print_header(f"prediction of {len(texts)} real texts, {options.threads} thread, {model.record.path}", source)
+    print_header(
+        f"prediction of {len(texts)} real texts, {options.threads} thread, {model.record.path}", source
+    )
     per_text = 1000 / (options.rounds * len(texts))
-    print(f"tokenizer alone, ms per text: toolkit {spent['toolkit'] * per_text:.3f}, others (each) {spent['others'] / 2 * per_text:.3f}")
+    print(
+        f"tokenizer alone, ms per text: toolkit {spent['toolkit'] * per_text:.3f}, others (each) {spent['others'] / 2 * per_text:.3f}"
+    )
     for name in sides:
         median = sorted(seconds[name])[options.rounds // 2]
         same = np.mean(np.array(answers[name]) == np.array(answers["toolkit"]))
@@ -86,7 +98,9 @@ def main() -> None:
     for name, wanted in (("arrival", 1.5), ("fixed-128", 3.0)):
         for what, values in (("wall", seconds), ("CPU", cpu)):
             ratio = paired_ratio(values[name], values["toolkit"])
-            print(f"toolkit is {ratio.median:.2f} times as fast as {name} ({what}) [{ratio.low:.2f}, {ratio.high:.2f}]; wanted {wanted}")
+            print(
+                f"toolkit is {ratio.median:.2f} times as fast as {name} ({what}) [{ratio.low:.2f}, {ratio.high:.2f}]; wanted {wanted}"
+            )
 
 
 if __name__ == "__main__":

@@ -67,7 +67,9 @@ def capturing_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-def additive_mask(*_: Any, attention_mask: Tensor | None = None, dtype: torch.dtype = torch.float32, **__: Any) -> Tensor | None:
+def additive_mask(
+    *_: Any, attention_mask: Tensor | None = None, dtype: torch.dtype = torch.float32, **__: Any
+) -> Tensor | None:
     """The mask transformers passes to `capturing_attention`, from a [B, S] mask of real tokens."""
     if attention_mask is None:
         return None

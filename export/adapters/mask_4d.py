@@ -40,7 +40,9 @@ class _Wrapped(nn.Module):
 
 # torch.export needs a signature without *args, so there is one class per set of inputs.
 class _WithSegments(_Wrapped):
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, ...]:
         return self._run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids)
 
 

@@ -106,7 +106,13 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
     from pocketbert.pipeline.run import Run
 
     if recipe.student is None:
-        raise InputError(Problem("student", "the recipe has no student section.", "Add student: {layers: 3} and a distill stage."))
+        raise InputError(
+            Problem(
+                "student",
+                "the recipe has no student section.",
+                "Add student: {layers: 3} and a distill stage.",
+            )
+        )
     Run(recipe, output, overwrite).execute(until="student")
     return output / "student"
 
@@ -214,7 +220,9 @@ def pack(run: Path, output: Path, overwrite: bool = False) -> Path:
     return pack_run(run, output, overwrite)
 
 
-def predict(model: Path, texts: Sequence[Text], *, scheme: str | None = None, threads: int | None = None) -> list[Prediction]:
+def predict(
+    model: Path, texts: Sequence[Text], *, scheme: str | None = None, threads: int | None = None
+) -> list[Prediction]:
     """Classify texts with an artefact folder.
 
     Args:
@@ -273,7 +281,9 @@ def data_check(recipe: Recipe) -> DataReport | None:
     from pocketbert.core.model_folder import open_model_folder
     from pocketbert.pipeline.data import load_data
 
-    return load_data(recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")).report
+    return load_data(
+        recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
+    ).report
 
 
 def doctor() -> Diagnosis:

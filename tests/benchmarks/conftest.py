@@ -23,7 +23,9 @@ def write_model(path: Path, hidden: int, layers: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return helper.make_tensor(name, TensorProto.FLOAT, shape, draw.normal(0, 0.2, shape).astype(np.float32).ravel())
+        return helper.make_tensor(
+            name, TensorProto.FLOAT, shape, draw.normal(0, 0.2, shape).astype(np.float32).ravel()
+        )
 
     def tokens(name: str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.INT64, ["N", "L"])
@@ -33,7 +35,10 @@ def write_model(path: Path, hidden: int, layers: int, seed: int) -> None:
     nodes = [helper.make_node("Gather", ["embedding", "input_ids"], ["x0"])]
     for i in range(layers):
         weights.append(weight(f"w{i}", hidden, hidden))
-        nodes += [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"y{i}"]), helper.make_node("Tanh", [f"y{i}"], [f"x{i + 1}"])]
+        nodes += [
+            helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"y{i}"]),
+            helper.make_node("Tanh", [f"y{i}"], [f"x{i + 1}"]),
+        ]
     nodes += [
         helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["mask", "last"], ["mask3"]),
@@ -51,7 +56,9 @@ def write_tokenizer(path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer.save(str(path))
 

@@ -83,7 +83,9 @@ def test_the_protocol_says_what_was_done(result):
 
 
 def test_a_tiny_budget_makes_fewer_runs_and_says_so(variants, texts):
-    made = benchmark(variants, texts, runs=500, repeats=2, label="", budget_s=1e-3, profile=False, baseline="student int8")
+    made = benchmark(
+        variants, texts, runs=500, repeats=2, label="", budget_s=1e-3, profile=False, baseline="student int8"
+    )
     assert made.protocol.shortened
     assert made.protocol.runs_made == (5, 5)
     assert made.protocol.texts == 5
@@ -97,7 +99,9 @@ def test_a_tiny_budget_makes_fewer_runs_and_says_so(variants, texts):
 
 def test_all_wrong_arguments_are_told_at_once(variants, texts):
     with pytest.raises(InputError) as caught:
-        benchmark([*variants, variants[0]], texts, [0], [2, 8.5], runs=0, repeats=-1, budget_s=0, baseline="techer")
+        benchmark(
+            [*variants, variants[0]], texts, [0], [2, 8.5], runs=0, repeats=-1, budget_s=0, baseline="techer"
+        )
     told = {p.where for p in caught.value.problems}
     assert told == {"variants", "threads", "lengths", "runs", "repeats", "budget_s", "baseline"}
     with pytest.raises(InputError, match="Name at least one"):

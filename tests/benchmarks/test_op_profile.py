@@ -29,7 +29,12 @@ def write(path, events):
 
 def test_times_add_up_by_type_and_nodes_by_provider(tmp_path):
     slow = [{**e, "dur": 10 * e["dur"]} for e in inference(0)]
-    events = [{"cat": "Session", "name": "model_loading", "ts": 0, "dur": 5}, *slow, *inference(20_000), *inference(40_000)]
+    events = [
+        {"cat": "Session", "name": "model_loading", "ts": 0, "dur": 5},
+        *slow,
+        *inference(20_000),
+        *inference(40_000),
+    ]
     found = read_profile(write(tmp_path / "p.json", events), skip=1)
     assert found.runs == 2
     assert [(o.op_type, o.nodes, o.share, o.ms) for o in found.ops] == [

@@ -21,7 +21,14 @@ CLASSIFICATION = TaskName.TEXT_CLASSIFICATION
 
 
 def score(value):
-    return Score(metric="accuracy", value=value, others={"macro_f1": value}, rows=2000, chance=0.1, finite=value == value)
+    return Score(
+        metric="accuracy",
+        value=value,
+        others={"macro_f1": value},
+        rows=2000,
+        chance=0.1,
+        finite=value == value,
+    )
 
 
 @pytest.fixture
@@ -128,7 +135,9 @@ def test_what_is_missing_is_left_out_with_a_reason():
     assert "None" not in page.text
 
 
-@pytest.mark.parametrize("field", ["benchmark", "data", "parity", "gates", "curves", "confusion", "recipe", "notes"])
+@pytest.mark.parametrize(
+    "field", ["benchmark", "data", "parity", "gates", "curves", "confusion", "recipe", "notes"]
+)
 def test_each_part_can_be_missing_alone(full, field):
     empty = {"benchmark": None, "data": None, "curves": {}, "recipe": ""}.get(field, [])
     page = Page(render_report(full.model_copy(update={field: empty})))
@@ -161,7 +170,9 @@ def test_texts_of_users_are_escaped_everywhere(full):
 def test_the_file_is_written_whole(full, tmp_path):
     path = tmp_path / "report.html"
     write_report(full, path)
-    assert path.read_text(encoding="utf-8").endswith("</html>\n") or path.read_text(encoding="utf-8").endswith("</html>")
+    assert path.read_text(encoding="utf-8").endswith("</html>\n") or path.read_text(
+        encoding="utf-8"
+    ).endswith("</html>")
 
 
 def test_report_data_reads_back_with_nan_inside(full):
@@ -221,4 +232,4 @@ def test_plots_take_any_names_and_the_pages_colours():
     assert "var(--c0)" in svg
     assert "var(--c1)" in svg
     assert "#2563eb" not in svg
-    assert curve({"loss": [(0, float("nan")), (1, 1.0)]}, "one \"odd\" <title>").startswith("<svg")
+    assert curve({"loss": [(0, float("nan")), (1, 1.0)]}, 'one "odd" <title>').startswith("<svg")

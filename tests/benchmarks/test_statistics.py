@@ -95,7 +95,9 @@ def test_swapping_the_series_gives_the_reciprocal(pairs):
 def test_a_disturbance_of_whole_rounds_changes_nothing(rounds):
     a, b, slow = zip(*rounds, strict=True)
     calm = paired_ratio(a, b)
-    rough = paired_ratio([x * s for x, s in zip(a, slow, strict=True)], [x * s for x, s in zip(b, slow, strict=True)])
+    rough = paired_ratio(
+        [x * s for x, s in zip(a, slow, strict=True)], [x * s for x, s in zip(b, slow, strict=True)]
+    )
     assert rough.median == pytest.approx(calm.median)
     assert (rough.low, rough.high) == pytest.approx((calm.low, calm.high))
 
@@ -117,7 +119,8 @@ def test_the_interval_covers_what_it_says(n):
 def test_the_interval_holds_the_truth_about_as_often_as_it_says():
     draw = np.random.default_rng(7)
     hits = sum(
-        (r := paired_ratio(draw.lognormal(0.3, 0.5, 15), np.ones(15))).low <= math.exp(0.3) <= r.high for _ in range(800)
+        (r := paired_ratio(draw.lognormal(0.3, 0.5, 15), np.ones(15))).low <= math.exp(0.3) <= r.high
+        for _ in range(800)
     )
     assert hits / 800 > 0.93
 

@@ -6,13 +6,22 @@ from pocketbert.benchmarks.statistics import Ratio
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(500, "0.5 kB"), (320_000, "320 kB"), (999_600, "1.00 MB"), (12_400_000, "12.4 MB"), (1_340_000_000, "1.34 GB")],
+    [
+        (500, "0.5 kB"),
+        (320_000, "320 kB"),
+        (999_600, "1.00 MB"),
+        (12_400_000, "12.4 MB"),
+        (1_340_000_000, "1.34 GB"),
+    ],
 )
 def test_size(count, text):
     assert wording.size(count) == text
 
 
-@pytest.mark.parametrize(("ms", "text"), [(0.07431, "0.0743"), (0.5, "0.500"), (1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (0, "0")])
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0.07431, "0.0743"), (0.5, "0.500"), (1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (0, "0")],
+)
 def test_milliseconds(ms, text):
     assert wording.milliseconds(ms) == text
 
@@ -31,7 +40,11 @@ def test_speed(ratio, text):
 
 
 def test_others():
-    assert (wording.share(0.9876), wording.share(None), wording.share(float("nan"))) == ("98.8 %", "–", "not a number")
+    assert (wording.share(0.9876), wording.share(None), wording.share(float("nan"))) == (
+        "98.8 %",
+        "–",
+        "not a number",
+    )
     assert (wording.threads(1), wording.threads(2)) == ("1 thread", "2 threads")
     assert (wording.length("text"), wording.length(64)) == ("real text", "64 tokens")
     assert (wording.count(22_713_216), wording.count(950_000), wording.count(7)) == ("22.7 M", "950 k", "7")

@@ -47,8 +47,30 @@ def test_predict_from_files(cli: Cli, finished: Path, tmp_path: Path) -> None:
 def test_predict_pairs(cli: Cli, finished: Path, tmp_path: Path) -> None:
     rows = [{"a": "the song", "b": "my chair"}, {"a": "my door", "b": "the timer"}]
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    from_file = cli("predict", "-m", finished / "phone", "--file", tmp_path / "p.jsonl", "--text", "a", "--text-pair", "b", "--json")
-    from_arguments = cli("predict", "-m", finished / "phone", "--text-pair", "b", "--json", "the song", "my chair", "my door", "the timer")
+    from_file = cli(
+        "predict",
+        "-m",
+        finished / "phone",
+        "--file",
+        tmp_path / "p.jsonl",
+        "--text",
+        "a",
+        "--text-pair",
+        "b",
+        "--json",
+    )
+    from_arguments = cli(
+        "predict",
+        "-m",
+        finished / "phone",
+        "--text-pair",
+        "b",
+        "--json",
+        "the song",
+        "my chair",
+        "my door",
+        "the timer",
+    )
     assert labels(from_file) == labels(from_arguments)
     assert from_file.stdout == from_arguments.stdout
     assert json.loads(from_file.stdout.splitlines()[0])["text"] == ["the song", "my chair"]
@@ -66,7 +88,19 @@ def test_predict_flags_what_was_cut_off(cli: Cli, finished: Path) -> None:
 
 
 def test_predict_top_scheme_and_threads(cli: Cli, finished: Path) -> None:
-    result = cli("predict", "-m", finished / "phone", "--top", "3", "--scheme", "fp32", "--threads", "1", "--json", "the song")
+    result = cli(
+        "predict",
+        "-m",
+        finished / "phone",
+        "--top",
+        "3",
+        "--scheme",
+        "fp32",
+        "--threads",
+        "1",
+        "--json",
+        "the song",
+    )
     top = json.loads(result.stdout)["top"]
     assert top[0]["label"] == "music"
     assert sum(t["score"] for t in top) == pytest.approx(1, abs=1e-5)
@@ -102,8 +136,19 @@ def test_run_prints_the_answer_on_stdout_and_progress_on_stderr(finished: Path) 
     err = finished.with_suffix(".stderr").read_text()
     assert out[0].split("\t")[0] == "model"
     assert [line.split("\t")[0] for line in out[1:3]] == ["student fp32", "student int8 *"]
-    assert out[3:] == [f"artefact folder: {finished / 'phone'}", f"report:          {finished / 'report.html'}"]
-    for said in ("data", "train: 600 rows, 0 duplicates", "student", "export to ONNX", "quantize to int8", "verify", "pack"):
+    assert out[3:] == [
+        f"artefact folder: {finished / 'phone'}",
+        f"report:          {finished / 'report.html'}",
+    ]
+    for said in (
+        "data",
+        "train: 600 rows, 0 duplicates",
+        "student",
+        "export to ONNX",
+        "quantize to int8",
+        "verify",
+        "pack",
+    ):
         assert said in err
     assert "Warning" not in err
     assert "Traceback" not in err
@@ -144,7 +189,19 @@ def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path)
         "families": ["families"],
         "devices": ["devices"],
         "doctor": ["doctor"],
-        "benchmark": ["benchmark", "-m", run_copy / "phone", "--threads", "1", "--lengths", "16", "--runs", "10", "--repeats", "2"],
+        "benchmark": [
+            "benchmark",
+            "-m",
+            run_copy / "phone",
+            "--threads",
+            "1",
+            "--lengths",
+            "16",
+            "--runs",
+            "10",
+            "--repeats",
+            "2",
+        ],
     }.items():
         result = cli(*arguments, "--json")
         assert result.exit_code == 0, result.output
@@ -194,7 +251,13 @@ def test_families_and_devices_and_doctor(cli: Cli) -> None:
     assert cli("devices").stdout.splitlines()[1].startswith("local")
     doctor = cli("doctor")
     assert doctor.exit_code == 0
-    for said in ("machine:", "training:", "float32" if "float32" in doctor.stdout else "bfloat16", "HTML report", "onnxruntime"):
+    for said in (
+        "machine:",
+        "training:",
+        "float32" if "float32" in doctor.stdout else "bfloat16",
+        "HTML report",
+        "onnxruntime",
+    ):
         assert said in doctor.stdout
 
 
@@ -203,7 +266,9 @@ def test_data_check_reads_without_training(cli: Cli, task: Any, kit: SimpleNames
     rows += [rows[0], {**rows[1], "label": "timer"}, {"text": "song " + "very " * 60, "label": "music"}]
     train = kit.write_lines(tmp_path / "train.jsonl", rows)
     held = kit.write_lines(tmp_path / "eval.jsonl", [*kit.task_rows(12, 10), rows[3]])
-    recipe = task.variant(tmp_path / "r.yaml", data={"train": {"path": str(train)}, "eval": {"path": str(held)}})
+    recipe = task.variant(
+        tmp_path / "r.yaml", data={"train": {"path": str(train)}, "eval": {"path": str(held)}}
+    )
     result = cli("data", "check", recipe)
     assert result.exit_code == 0, result.output
     assert "train: 32 rows, 2 duplicates (1 with another label), 1 truncated at 40" in result.stdout

@@ -25,7 +25,11 @@ Tree = dict[str, bytes]
 def test_three_mistakes_in_one_recipe(cli: Cli, task: Any, tmp_path: Path) -> None:
     text = task.recipe.read_text()
     bad = tmp_path / "bad.yaml"
-    bad.write_text(text.replace("  layers: 1", "  layer: 1").replace("method: task", "method: tasks").replace("lr: 0.003", "lr: fast", 1))
+    bad.write_text(
+        text.replace("  layers: 1", "  layer: 1")
+        .replace("method: task", "method: tasks")
+        .replace("lr: 0.003", "lr: fast", 1)
+    )
     lines = {i: line.strip() for i, line in enumerate(bad.read_text().splitlines(), 1)}
     for arguments in (["recipes", "validate", bad], ["run", bad, "-o", tmp_path / "run"]):
         result = cli(*arguments)
@@ -34,9 +38,18 @@ def test_three_mistakes_in_one_recipe(cli: Cli, task: Any, tmp_path: Path) -> No
         assert result.stderr.startswith("4 problems:\n")  # the misspelt key is also a missing one
         for number, what in (
             (next(i for i, x in lines.items() if x == "lr: fast"), "teacher.finetune.lr: 'fast': "),
-            (next(i for i, x in lines.items() if x == "layer: 1"), "student.layer: unknown key 'layer'; did you mean 'layers'?"),
-            (next(i for i, x in lines.items() if x == "student:"), "student.layers: required key 'student.layers' is missing."),
-            (next(i for i, x in lines.items() if x.endswith("method: tasks")), "distill.0.method: 'tasks' is not allowed; did you mean 'task'?"),
+            (
+                next(i for i, x in lines.items() if x == "layer: 1"),
+                "student.layer: unknown key 'layer'; did you mean 'layers'?",
+            ),
+            (
+                next(i for i, x in lines.items() if x == "student:"),
+                "student.layers: required key 'student.layers' is missing.",
+            ),
+            (
+                next(i for i, x in lines.items() if x.endswith("method: tasks")),
+                "distill.0.method: 'tasks' is not allowed; did you mean 'task'?",
+            ),
         ):
             assert f"  {bad}:{number} {what}" in result.stderr
     assert not (tmp_path / "run").exists()
@@ -54,9 +67,14 @@ def test_bad_rows(cli: Cli, task: Any, kit: SimpleNamespace, tmp_path: Path) -> 
     rows = kit.task_rows(100, 5)
     lines = [json.dumps(r) for r in rows]
     for i in range(30):
-        lines[2 * i + 1] = ('{"text": ', '{"text": 5, "label": "lamp"}', '{"txt": "x", "label": "lamp"}')[i % 3]
+        lines[2 * i + 1] = ('{"text": ', '{"text": 5, "label": "lamp"}', '{"txt": "x", "label": "lamp"}')[
+            i % 3
+        ]
     (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
-    recipe = task.variant(tmp_path / "r.yaml", data={"train": {"path": str(tmp_path / "train.jsonl")}, "eval": {"path": "gone.jsonl"}})
+    recipe = task.variant(
+        tmp_path / "r.yaml",
+        data={"train": {"path": str(tmp_path / "train.jsonl")}, "eval": {"path": "gone.jsonl"}},
+    )
     result = cli("run", recipe, "-o", tmp_path / "run")
     assert result.exit_code == 2
     assert result.stderr.count(f"{tmp_path}/train.jsonl:") == 21  # 20 rows and the line that counts the rest
@@ -100,9 +118,16 @@ def test_label_order_permuted(cli: Cli, task: Any, finished: Path, tmp_path: Pat
         in result.stderr
     )
     texts = ["dim the bulb in the hall", "my song again please", "wake the friend at just now", "chair"]
-    answers = [json.loads(x) for x in cli("predict", "-m", tmp_path / "run" / "phone", "--scheme", "fp32", "--top", "3", "--json", *texts).stdout.splitlines()]
+    answers = [
+        json.loads(x)
+        for x in cli(
+            "predict", "-m", tmp_path / "run" / "phone", "--scheme", "fp32", "--top", "3", "--json", *texts
+        ).stdout.splitlines()
+    ]
     untouched = transformers.AutoModelForSequenceClassification.from_pretrained(finished / "teacher").eval()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(finished / "teacher" / "tokenizer.json"))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(finished / "teacher" / "tokenizer.json")
+    )
     for text, answer in zip(texts, answers, strict=True):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.inference_mode():
@@ -114,8 +139,13 @@ def test_label_order_permuted(cli: Cli, task: Any, finished: Path, tmp_path: Pat
         assert answer["label"] == untouched.config.id2label[int(expected.argmax())]
 
 
-def test_other_label_set_is_refused_before_the_first_step(cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path) -> None:
-    rows = [{**r, "label": {"lamp": "light", "music": "sound", "timer": "timer"}[r["label"]]} for r in kit.task_rows(60, 7)]
+def test_other_label_set_is_refused_before_the_first_step(
+    cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path
+) -> None:
+    rows = [
+        {**r, "label": {"lamp": "light", "music": "sound", "timer": "timer"}[r["label"]]}
+        for r in kit.task_rows(60, 7)
+    ]
     path = str(kit.write_lines(tmp_path / "rows.jsonl", rows))
     recipe = task.variant(
         tmp_path / "r.yaml", data={"labels": ["light", "sound", "timer"], "train": {"path": path}, "eval": {"path": path}},
@@ -124,7 +154,10 @@ def test_other_label_set_is_refused_before_the_first_step(cli: Cli, task: Any, k
     result = cli("run", recipe, "-o", tmp_path / "run")
     assert result.exit_code == 2
     assert "only in the data ['light', 'sound'], only in the model ['lamp', 'music']" in result.stderr
-    assert "Fix: Use data.labels with the model's names, or fine-tune the teacher on these labels." in result.stderr
+    assert (
+        "Fix: Use data.labels with the model's names, or fine-tune the teacher on these labels."
+        in result.stderr
+    )
     assert not (tmp_path / "run" / "teacher").exists()
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -145,7 +178,11 @@ def test_truncated_safetensors(cli: Cli, finished: Path, tmp_path: Path, keep: f
     weights.write_bytes(whole[: int(len(whole) * keep)])
     result = cli("export", "-m", model, "-o", tmp_path / "phone")
     assert result.exit_code == 2
-    expected = f"truncated: {int(len(whole) * keep):,} bytes, its header describes {len(whole):,}." if keep else "its header is cut off."
+    expected = (
+        f"truncated: {int(len(whole) * keep):,} bytes, its header describes {len(whole):,}."
+        if keep
+        else "its header is cut off."
+    )
     assert f"Error: {weights}: " in result.stderr
     assert expected in result.stderr
     assert "Fix: Copy or download the file again." in result.stderr
@@ -153,19 +190,26 @@ def test_truncated_safetensors(cli: Cli, finished: Path, tmp_path: Path, keep: f
     assert not (tmp_path / ".phone.run").exists()
 
 
-def test_existing_run_of_another_recipe(cli: Cli, task: Any, kit: SimpleNamespace, run_copy: Path, tmp_path: Path) -> None:
+def test_existing_run_of_another_recipe(
+    cli: Cli, task: Any, kit: SimpleNamespace, run_copy: Path, tmp_path: Path
+) -> None:
     before: Tree = kit.tree(run_copy)
     for arguments in (["run", task.recipe, "seed=4"], ["finetune", task.recipe, "teacher.finetune.lr=0.1"]):
         result = cli(*arguments, "-o", run_copy)
         assert result.exit_code == 2
-        assert f"{run_copy}/teacher: was made with another recipe, other inputs or other versions. Fix: Use another -o/--output, or --overwrite" in result.stderr
+        assert (
+            f"{run_copy}/teacher: was made with another recipe, other inputs or other versions. Fix: Use another -o/--output, or --overwrite"
+            in result.stderr
+        )
     dry = cli("run", task.recipe, "seed=4", "-o", run_copy, "--overwrite", "--dry-run")
     assert dry.exit_code == 0
     assert "teacher\t" in dry.stdout
     assert kit.tree(run_copy) == before
 
 
-def test_existing_folder_that_is_no_run(cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path) -> None:
+def test_existing_folder_that_is_no_run(
+    cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "thesis"
     target.mkdir()
     (target / "chapter.tex").write_text("years of work")
@@ -204,7 +248,9 @@ def test_existing_folder_that_is_no_run(cli: Cli, task: Any, kit: SimpleNamespac
         (["benchmark", "-m", "nowhere", "--threads", "two"], "--threads: 'two' is no list of positive numbers."),
     ],
 )  # fmt: skip
-def test_wrong_usage(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str) -> None:
+def test_wrong_usage(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     before = set(tmp_path.iterdir())
@@ -239,7 +285,10 @@ def test_missing_demo_teacher(tmp_path: Path) -> None:
         "main()\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, "demo", "-o", str(tmp_path / "demo")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, "demo", "-o", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 4, result.stderr
     assert result.stderr == (
@@ -300,12 +349,16 @@ def full(result: Any) -> None:
     assert code == 1, result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("Error: the disk is full"), result.stderr
-    assert last.endswith("What is finished stays; make room or choose another -o/--output, then run the same command.")
+    assert last.endswith(
+        "What is finished stays; make room or choose another -o/--output, then run the same command."
+    )
     assert "Traceback" not in result.stderr
     assert "Logging error" not in result.stderr
 
 
-def test_full_disk_during_training(pb: Any, cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, disk: Any) -> None:
+def test_full_disk_during_training(
+    pb: Any, cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, disk: Any
+) -> None:
     run = disk.path / "run"
     disk.leave_free(450)  # room for one checkpoint, not for the next beside it
     full(pb("run", task.recipe, "-o", run, preexec_fn=kit.one_core))
@@ -317,7 +370,9 @@ def test_full_disk_during_training(pb: Any, cli: Cli, task: Any, kit: SimpleName
     assert again.returncode == 0, again.stderr
     assert "data: finished before, skipped" in again.stderr
     assert f"teacher {task.folder / 'teacher'}: resumed" in again.stderr
-    assert (run / "student" / "model.safetensors").read_bytes() == (finished / "student" / "model.safetensors").read_bytes()
+    assert (run / "student" / "model.safetensors").read_bytes() == (
+        finished / "student" / "model.safetensors"
+    ).read_bytes()
     assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".stages", ".work")]
 
 
@@ -340,13 +395,22 @@ def test_full_disk_during_export_and_pack(cli: Cli, task: Any, finished: Path, d
     assert cli("pack", "-m", run, "-o", disk.path / "packed").exit_code == 0
 
 
-def test_second_process_on_one_run_folder(cli: Cli, task: Any, kit: SimpleNamespace, run_copy: Path, tmp_path: Path, held: Any) -> None:
+def test_second_process_on_one_run_folder(
+    cli: Cli, task: Any, kit: SimpleNamespace, run_copy: Path, tmp_path: Path, held: Any
+) -> None:
     held(run_copy / ".lock")
     before: Tree = kit.tree(run_copy)
-    for arguments in (["run", task.recipe, "-o", run_copy], ["verify", "-m", run_copy], ["pack", "-m", run_copy, "-o", tmp_path / "p"]):
+    for arguments in (
+        ["run", task.recipe, "-o", run_copy],
+        ["verify", "-m", run_copy],
+        ["pack", "-m", run_copy, "-o", tmp_path / "p"],
+    ):
         result = cli(*arguments)
         assert result.exit_code == 1
-        assert f"Error: another process is working in {run_copy}. Wait for it, or choose another folder with -o/--output." in result.stderr
+        assert (
+            f"Error: another process is working in {run_copy}. Wait for it, or choose another folder with -o/--output."
+            in result.stderr
+        )
     assert kit.tree(run_copy) == before
 
 
@@ -363,7 +427,10 @@ def test_a_crash_is_one_line_and_the_log_has_the_rest(
     monkeypatch.setattr(exporting, "make_golden", fail)
     result = cli("run", task.recipe, "-o", run_copy)
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == "Error: RuntimeError: a bug with details (--debug shows where; run.log has it too)"
+    assert (
+        result.stderr.splitlines()[-1]
+        == "Error: RuntimeError: a bug with details (--debug shows where; run.log has it too)"
+    )
     assert "Traceback" not in result.stderr
     assert "Traceback" in (run_copy / "run.log").read_text()
     assert "Traceback" in cli("run", task.recipe, "-o", run_copy, "--debug").stderr
@@ -376,7 +443,11 @@ def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, kit: SimpleNamespace, tmp_p
     recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 20000}})
     run = tmp_path / "run"
     process = subprocess.Popen(
-        kit.command("run", recipe, "-o", run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=kit.one_core
+        kit.command("run", recipe, "-o", run),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=kit.one_core,
     )
     try:
         for _ in range(1200):

@@ -39,7 +39,9 @@ def folder(tmp_path: Path) -> Path:
     files = [
         record(made, "onnx/model.onnx", scheme=Scheme.FP32, **model),
         record(made, "onnx/model_int8.onnx", scheme=Scheme.INT8, default=True, **model),
-        record(made, "onnx/model_quantized.onnx", scheme=Scheme.INT8, alias_of="onnx/model_int8.onnx", **model),
+        record(
+            made, "onnx/model_quantized.onnx", scheme=Scheme.INT8, alias_of="onnx/model_int8.onnx", **model
+        ),
         record(made, "README.md", kind=Kind.DOCUMENT),
     ]
     write_artefacts(made, Artefacts(

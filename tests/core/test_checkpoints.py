@@ -122,7 +122,9 @@ def test_a_folder_without_any_tokenizer_is_refused(copied: Callable[[str], Path]
 
 def test_a_missing_head_is_refused(copied: Callable[[str], Path]) -> None:
     folder = rewrite(copied("bert"), lambda s: {k: v for k, v in s.items() if not k.startswith("classifier")})
-    with pytest.raises(InputError, match="no trained head for text-classification .*classifier.weight.*Fine-tune it first"):
+    with pytest.raises(
+        InputError, match="no trained head for text-classification .*classifier.weight.*Fine-tune it first"
+    ):
         load_model(folder, TASK)
     model = load_model(folder, TASK, Labels(("a", "b")), new_head=True)
     assert logits(model, folder).shape == (6, 2)
@@ -136,7 +138,9 @@ def test_a_new_head_starts_the_same_every_time(copied: Callable[[str], Path]) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_head_for_another_label_set_is_replaced_only_when_asked(family: str, tiny_model: Callable[..., Path]) -> None:
+def test_a_head_for_another_label_set_is_replaced_only_when_asked(
+    family: str, tiny_model: Callable[..., Path]
+) -> None:
     folder = open_model_folder(str(tiny_model(family, 2)))
     five = Labels(("a", "b", "c", "d", "e"))
     model = load_model(folder, TASK, five, new_head=True)
@@ -150,7 +154,9 @@ def test_weights_saved_from_the_bare_encoder_fit(family: str, copied: Callable[[
     path = copied(family)
     whole = load_model(open_model_folder(str(path)), TASK)
     prefix = f"{whole.base_model_prefix}."
-    folder = rewrite(path, lambda s: {k.removeprefix(prefix): v for k, v in s.items() if k.startswith(prefix)})
+    folder = rewrite(
+        path, lambda s: {k.removeprefix(prefix): v for k, v in s.items() if k.startswith(prefix)}
+    )
     with pytest.raises(InputError, match="no trained head"):
         load_model(folder, TASK)
     model = load_model(folder, TASK, Labels(("a", "b", "c")), new_head=True)
@@ -225,7 +231,9 @@ def as_bin(path: Path, content: Any) -> ModelFolder:
     return open_model_folder(str(path))
 
 
-def test_a_bin_file_of_weights_is_read(copied: Callable[[str], Path], tiny_model: Callable[..., Path]) -> None:
+def test_a_bin_file_of_weights_is_read(
+    copied: Callable[[str], Path], tiny_model: Callable[..., Path]
+) -> None:
     path = copied("bert")
     folder = as_bin(path, load_file(path / "model.safetensors"))
     right = open_model_folder(str(tiny_model("bert", 2)))
@@ -242,7 +250,9 @@ class Malicious:
 
 @pytest.mark.parametrize("plain_pickle", [True, False])
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_a_bin_file_that_runs_code_is_refused(copied: Callable[[str], Path], tmp_path: Path, plain_pickle: bool) -> None:
+def test_a_bin_file_that_runs_code_is_refused(
+    copied: Callable[[str], Path], tmp_path: Path, plain_pickle: bool
+) -> None:
     path, proof = copied("bert"), tmp_path / "code-ran"
     (path / "model.safetensors").unlink()
     if plain_pickle:
@@ -266,7 +276,9 @@ def test_a_bin_file_is_bounded(copied: Callable[[str], Path], monkeypatch: pytes
         load_model(as_bin(copied("bert"), {"a": torch.zeros(3)}), TASK)
 
 
-def test_a_missing_torch_is_named_with_its_command(tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_torch_is_named_with_its_command(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoints, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"torch is not installed.*pip install 'pocketbert\[train"):
         load_model(open_model_folder(str(tiny_model("bert", 2))), TASK)

@@ -32,7 +32,10 @@ def refused(path: Path, **columns: Any) -> list[str]:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_json_lines(tmp_path: Path, write_rows: Callable[..., Path], name: str) -> None:
     examples = read(write_rows(tmp_path / name, ROWS))
-    assert examples == [Example(ROWS[0]["text"], None, "positive", 1), Example(ROWS[1]["text"], None, "negative", 2)]
+    assert examples == [
+        Example(ROWS[0]["text"], None, "positive", 1),
+        Example(ROWS[1]["text"], None, "negative", 2),
+    ]
 
 
 def test_json_lines_skip_blank_lines_and_keep_line_numbers(tmp_path: Path) -> None:
@@ -50,13 +53,16 @@ def test_json_lines_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_csv_with_quotes_and_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbftext,label\r\n"one, ""two""\nthree",positive\r\nplain,negative\r\n')
-    assert [(e.text, e.label) for e in read(path)] == [('one, "two"\nthree', "positive"), ("plain", "negative")]
+    assert [(e.text, e.label) for e in read(path)] == [
+        ('one, "two"\nthree', "positive"),
+        ("plain", "negative"),
+    ]
 
 
 def test_tsv_takes_quotes_literally(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('label\ttext\n1\t"quoted" and \'more\n0\tan "open one\n')
-    assert [(e.text, e.label) for e in read(path)] == [("\"quoted\" and 'more", "1"), ('an "open one', "0")]
+    assert [(e.text, e.label) for e in read(path)] == [('"quoted" and \'more', "1"), ('an "open one', "0")]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
@@ -86,7 +92,9 @@ def test_other_columns_and_pairs(tmp_path: Path, write_rows: Callable[..., Path]
     assert example.label == 2
 
 
-def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
+def test_rows_without_labels_are_read_where_none_are_needed(
+    tmp_path: Path, write_rows: Callable[..., Path]
+) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"text": "only text"}])
     [example] = read_examples(DataSource(path=str(path)), labelled=False)
     assert example.label is None
@@ -98,7 +106,9 @@ def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path, write_rows: 
     assert refused(path) == [f"{path}:1: no column 'text'; did you mean 'texts'? (allowed: label, texts)."]
 
 
-def test_the_first_twenty_bad_rows_and_their_count_are_listed(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
+def test_the_first_twenty_bad_rows_and_their_count_are_listed(
+    tmp_path: Path, write_rows: Callable[..., Path]
+) -> None:
     rows = [{"text": "" if i % 2 else "fine", "label": 0} for i in range(100)]
     lines = refused(write_rows(tmp_path / "a.jsonl", rows))
     assert len(lines) == 21
@@ -156,7 +166,9 @@ def test_a_broken_gzip_file_is_refused(tmp_path: Path, write_rows: Callable[...,
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
 def test_another_encoding_is_refused(tmp_path: Path, name: str) -> None:
-    text = {"a.csv": "text,label\nnaïve,1\n", "a.tsv": "text\tlabel\nnaïve\t1\n"}.get(name, '{"text": "naïve", "label": 1}\n')
+    text = {"a.csv": "text,label\nnaïve,1\n", "a.tsv": "text\tlabel\nnaïve\t1\n"}.get(
+        name, '{"text": "naïve", "label": 1}\n'
+    )
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     assert "utf-8" in refused(tmp_path / name)[0].lower()
 

@@ -81,5 +81,7 @@ def test_softmax_adds_up_to_one_and_keeps_the_order(logits: np.ndarray) -> None:
 
 
 def test_sigmoid_and_none() -> None:
-    np.testing.assert_allclose(probabilities(np.array([0.0, 2.0]), ScoreFunction.SIGMOID), [0.5, 1 / (1 + math.exp(-2))])
+    np.testing.assert_allclose(
+        probabilities(np.array([0.0, 2.0]), ScoreFunction.SIGMOID), [0.5, 1 / (1 + math.exp(-2))]
+    )
     np.testing.assert_array_equal(probabilities(np.array([0.5, -3.0]), ScoreFunction.NONE), [0.5, -3.0])

@@ -108,7 +108,8 @@ def test_json_goes_there_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "message"), [(b"{", "not valid JSON"), (b"\xff\xfe", "not valid JSON"), (b"[" * 100_000, "not valid JSON")]
+    ("raw", "message"),
+    [(b"{", "not valid JSON"), (b"\xff\xfe", "not valid JSON"), (b"[" * 100_000, "not valid JSON")],
 )
 def test_broken_json_is_an_input_error(tmp_path: Path, raw: bytes, message: str) -> None:
     (tmp_path / "a.json").write_bytes(raw)

@@ -9,7 +9,16 @@ import pytest
 
 import pocketbert.core
 
-HEAVY = ("torch", "transformers", "datasets", "onnx", "onnxscript", "accelerate", "safetensors", "huggingface_hub")
+HEAVY = (
+    "torch",
+    "transformers",
+    "datasets",
+    "onnx",
+    "onnxscript",
+    "accelerate",
+    "safetensors",
+    "huggingface_hub",
+)
 CORE = sorted(p.stem for p in Path(str(pocketbert.core.__file__)).parent.glob("*.py") if p.stem != "__init__")
 
 
@@ -22,7 +31,10 @@ def imported(code: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "modules",
-    [[f"pocketbert.core.{name}" for name in CORE], [f"pocketbert.runtime.{n}" for n in ("model", "engines", "onnx", "selftest")]],
+    [
+        [f"pocketbert.core.{name}" for name in CORE],
+        [f"pocketbert.runtime.{n}" for n in ("model", "engines", "onnx", "selftest")],
+    ],
     ids=["core", "runtime"],
 )
 def test_core_and_runtime_import_nothing_heavy(modules: list[str]) -> None:

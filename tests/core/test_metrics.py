@@ -19,7 +19,9 @@ from pocketbert.core.metrics import (
 )
 
 
-def draw(seed: int, rows: int, labels: int, skill: float = 0.5) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def draw(
+    seed: int, rows: int, labels: int, skill: float = 0.5
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     random = np.random.default_rng(seed)
     gold = random.integers(0, labels, rows)
     guess = random.integers(0, labels, rows)
@@ -38,7 +40,9 @@ def test_scores_equal_scikit_learn(seed: int, labels: int) -> None:
 
 def test_confusion_rows_are_gold() -> None:
     gold, predicted = draw(9, 100, 4)
-    np.testing.assert_array_equal(confusion(gold, predicted, 4), confusion_matrix(gold, predicted, labels=range(4)))
+    np.testing.assert_array_equal(
+        confusion(gold, predicted, 4), confusion_matrix(gold, predicted, labels=range(4))
+    )
 
 
 def test_macro_f1_leaves_out_labels_that_never_occur() -> None:
@@ -54,11 +58,17 @@ def test_a_constant_answer_has_no_correlation() -> None:
     assert matthews_corrcoef(gold, np.zeros(4)) == 0.0
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60), st.permutations(range(5)))
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60),
+    st.permutations(range(5)),
+)
 def test_renaming_labels_changes_no_score(pairs: list[tuple[int, int]], order: list[int]) -> None:
     gold, predicted = np.array(pairs).T
     renamed = np.array(order)
-    before, after = classification_scores(gold, predicted, 5), classification_scores(renamed[gold], renamed[predicted], 5)
+    before, after = (
+        classification_scores(gold, predicted, 5),
+        classification_scores(renamed[gold], renamed[predicted], 5),
+    )
     assert after["accuracy"] == before["accuracy"]
     assert after["macro_f1"] == pytest.approx(before["macro_f1"])
     assert after["mcc"] == pytest.approx(before["mcc"], abs=1e-9)

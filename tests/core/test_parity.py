@@ -88,7 +88,9 @@ def segments_ignored(inputs: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["mask", "labels swapped", "one NaN", "scaled", "label lost", "batch of one", "zeros"],
 )  # fmt: skip
-def test_a_broken_model_is_caught(right: tuple[TorchPredictor, TextTokenizer], probe: Probe, fault: dict[str, Any]) -> None:
+def test_a_broken_model_is_caught(
+    right: tuple[TorchPredictor, TextTokenizer], probe: Probe, fault: dict[str, Any]
+) -> None:
     found = compare(Broken(right[0], **fault), "a", "b", probe, "logits", BOUND)
     assert not found.passed
 
@@ -97,12 +99,16 @@ def test_a_nan_is_reported_as_nan(right: tuple[TorchPredictor, TextTokenizer], p
     assert math.isnan(compare(Broken(right[0], after=with_nan), "a", "b", probe, "logits", BOUND).worst)
 
 
-def test_a_lost_mask_moves_the_logits_by_the_mask_effect(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
+def test_a_lost_mask_moves_the_logits_by_the_mask_effect(
+    right: tuple[TorchPredictor, TextTokenizer], probe: Probe
+) -> None:
     found = compare(Broken(right[0], before=mask_ignored), "a", "b", probe, "logits", BOUND)
     assert found.worst == pytest.approx(probe.mask_effect)
 
 
-def test_lost_segments_are_caught_where_the_probe_has_pairs(right: tuple[TorchPredictor, TextTokenizer]) -> None:
+def test_lost_segments_are_caught_where_the_probe_has_pairs(
+    right: tuple[TorchPredictor, TextTokenizer],
+) -> None:
     pairs = list(zip(SENTENCES[:16], SENTENCES[16:], strict=True))
     made = build_probe(*right, pairs, [32], "logits", "right")
     assert not compare(Broken(right[0], before=segments_ignored), "a", "b", made, "logits", BOUND).passed
@@ -112,4 +118,6 @@ def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredicto
     predictor, tokenizer = right
     rows = tokenizer.encode(list(SENTENCES[:10]))
     assert padding_difference(predictor, tokenizer, rows, "logits", "right") < 1e-5
-    assert padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, "logits", "right") > 0.1
+    assert (
+        padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, "logits", "right") > 0.1
+    )

@@ -14,7 +14,9 @@ from pocketbert.core.tokenization import TextTokenizer
 
 
 @given(st.lists(st.integers(1, 200), max_size=80), st.integers(1, 9), st.floats(0, 0.9))
-def test_batches_hold_every_row_once_within_size_and_slack(lengths: list[int], rows: int, slack: float) -> None:
+def test_batches_hold_every_row_once_within_size_and_slack(
+    lengths: list[int], rows: int, slack: float
+) -> None:
     batches = length_batches(lengths, rows, slack)
     assert sorted(i for b in batches for i in b) == list(range(len(lengths)))
     for batch in batches:

@@ -30,7 +30,9 @@ def test_lines_go_to_stderr_only(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "loss 0.5" in err
 
 
-def test_plain_lines_carry_no_control_characters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_lines_carry_no_control_characters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
     list(track(range(4), "reading", 4))
     err = capsys.readouterr().err
@@ -44,7 +46,9 @@ def test_short_work_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_quiet_silences_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_silences_everything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
     set_quiet(True)
     say("hello")
@@ -52,7 +56,9 @@ def test_quiet_silences_everything(capsys: pytest.CaptureFixture[str], monkeypat
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_resumed_meter_counts_from_where_it_was(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_meter_counts_from_where_it_was(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
     with Meter("train", 10, start=7) as meter:
         meter.advance()

@@ -44,7 +44,16 @@ def test_active_signals_are_those_with_a_weight() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"steps": 0}, {"batch": 0}, {"lr": 0.0}, {"lr": 2.0}, {"warmup": 1.1}, {"dropout": 1.0}, {"clip": 0.0}, {"step": 3}],
+    [
+        {"steps": 0},
+        {"batch": 0},
+        {"lr": 0.0},
+        {"lr": 2.0},
+        {"warmup": 1.1},
+        {"dropout": 1.0},
+        {"clip": 0.0},
+        {"step": 3},
+    ],
     ids=str,
 )
 def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:

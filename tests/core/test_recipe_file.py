@@ -92,7 +92,9 @@ def test_a_folder_of_data_counts_from_the_recipes_folder(recipe: Path) -> None:
 
 def test_all_mistakes_are_listed_with_line_and_nearest_key(recipe: Path) -> None:
     text = GOOD.replace("seed: 7", "sed: 7").replace("method: task, steps: 12", "method: tasks, steps: 0")
-    text = text.replace("labels: [negative, positive]", "lables: [negative, positive]").replace("    steps: 5\n", "")
+    text = text.replace("labels: [negative, positive]", "lables: [negative, positive]").replace(
+        "    steps: 5\n", ""
+    )
     recipe.write_text(text)
     assert lines(recipe) == [
         "R:8 data.lables: unknown key 'lables'; did you mean 'labels'? (allowed: eval, holdout, labels, max_length, train).",
@@ -174,11 +176,15 @@ def test_overrides_reach_nested_keys_list_entries_and_whole_mappings(recipe: Pat
     assert made.data.labels == ["a", "b"]
 
 
-def test_paths_in_overrides_count_from_the_working_folder(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_overrides_count_from_the_working_folder(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = recipe.parent.parent / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    made = load_recipe(recipe, ["data.train.path=mine.csv", "data.eval={path: ../mine.csv}", "teacher.model=./m"])
+    made = load_recipe(
+        recipe, ["data.train.path=mine.csv", "data.eval={path: ../mine.csv}", "teacher.model=./m"]
+    )
     assert made.data.train is not None
     assert made.data.eval is not None
     assert made.data.train.path == str(work / "mine.csv")
@@ -229,12 +235,19 @@ def test_the_schema_accepts_a_good_recipe_and_refuses_bad_ones(recipe: Path) -> 
     validator = jsonschema.Draft202012Validator(schema)
     good = yaml.safe_load(dump_recipe(load_recipe(recipe)))
     assert not list(validator.iter_errors(good))
-    for key, value in (("sed", 1), ("schema", 2), ("distill", [{"method": "tasks", "steps": 1}]), ("teacher", {})):
+    for key, value in (
+        ("sed", 1),
+        ("schema", 2),
+        ("distill", [{"method": "tasks", "steps": 1}]),
+        ("teacher", {}),
+    ):
         assert list(validator.iter_errors({**good, key: value})), key
 
 
 def test_every_key_of_the_schema_is_described() -> None:
     definitions = recipe_schema()["$defs"]
-    sections = [d for n, d in definitions.items() if n.endswith(("Section", "Stage", "Optimisation", "Weights"))]
+    sections = [
+        d for n, d in definitions.items() if n.endswith(("Section", "Stage", "Optimisation", "Weights"))
+    ]
     undescribed = [k for d in sections for k, v in d["properties"].items() if "description" not in v]
     assert set(undescribed) <= {"steps", "batch"} - {"steps", "batch"}

@@ -23,7 +23,9 @@ def test_an_epoch_has_no_row_twice(lengths: list[int], batch: int, seed: int, ep
 
 
 @given(LENGTHS, st.integers(1, 20), st.integers(0, 99), st.lists(st.integers(0, 60), min_size=1, max_size=8))
-def test_a_batch_is_a_function_of_the_step_alone(lengths: list[int], batch: int, seed: int, steps: list[int]) -> None:
+def test_a_batch_is_a_function_of_the_step_alone(
+    lengths: list[int], batch: int, seed: int, steps: list[int]
+) -> None:
     jumping = BatchOrder(lengths, batch, seed, "a")
     for step in steps:
         assert jumping.rows(step).tolist() == BatchOrder(lengths, batch, seed, "a").rows(step).tolist()
@@ -36,7 +38,11 @@ def whole(order: BatchOrder, epoch: int) -> list[list[int]]:
 def test_epochs_purposes_and_seeds_differ() -> None:
     lengths = [i % 40 + 1 for i in range(300)]
     order = BatchOrder(lengths, 8, 1, "a")
-    others = [whole(order, 1), whole(BatchOrder(lengths, 8, 1, "b"), 0), whole(BatchOrder(lengths, 8, 2, "a"), 0)]
+    others = [
+        whole(order, 1),
+        whole(BatchOrder(lengths, 8, 1, "b"), 0),
+        whole(BatchOrder(lengths, 8, 2, "a"), 0),
+    ]
     assert all(other != whole(order, 0) for other in others)
 
 

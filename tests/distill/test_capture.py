@@ -46,7 +46,9 @@ def test_captured_scores_are_those_of_eager_attention(opened: Opened) -> None:
     real = inputs["attention_mask"].bool()
     for layer, wanted in enumerate(maps):
         found = recorder.scores[layer].softmax(-1)
-        torch.testing.assert_close(found.transpose(1, 2)[real], wanted.transpose(1, 2)[real], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            found.transpose(1, 2)[real], wanted.transpose(1, 2)[real], rtol=0, atol=1e-5
+        )
         assert float(found[..., ~real.all(0)].masked_select(~real[:, None, None, ~real.all(0)]).max()) == 0.0
 
 
@@ -111,7 +113,10 @@ def test_teacher_and_student_are_recorded_apart(open_tiny: Callable[..., Any]) -
     student, *_ = open_tiny("bert", 2)
     batch = tokenizer.pad(tokenizer.encode(["good film", "bad"]))
     inputs = {k: torch.from_numpy(v) for k, v in batch.items()}
-    theirs, ours = record_attention(teacher, folder.family, range(3)), record_attention(student, folder.family, range(2))
+    theirs, ours = (
+        record_attention(teacher, folder.family, range(3)),
+        record_attention(student, folder.family, range(2)),
+    )
     with theirs:
         teacher(**inputs)
         with ours:

@@ -12,7 +12,9 @@ from pocketbert.distill.finetune import Finetune
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert"])
 def test_the_term_is_the_cross_entropy_with_gold(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 2)
-    batch = {k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good", "a bad film"])).items()}
+    batch = {
+        k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good", "a bad film"])).items()
+    }
     labels = torch.tensor([2, 0])
     [(key, loss)] = Finetune(folder.family)(model, {**batch, "labels": labels}).items()
     logits = model(**{k: batch[k] for k in folder.family.inputs}).logits

@@ -10,7 +10,14 @@ from pocketbert.distill.layer_map import layer_map
 
 @pytest.mark.parametrize(
     ("student", "teacher", "wanted"),
-    [(3, 6, [2, 4, 6]), (4, 12, [3, 6, 9, 12]), (6, 6, [1, 2, 3, 4, 5, 6]), (2, 3, [2, 3]), (4, 6, [2, 3, 5, 6]), (1, 12, [12])],
+    [
+        (3, 6, [2, 4, 6]),
+        (4, 12, [3, 6, 9, 12]),
+        (6, 6, [1, 2, 3, 4, 5, 6]),
+        (2, 3, [2, 3]),
+        (4, 6, [2, 3, 5, 6]),
+        (1, 12, [12]),
+    ],
 )
 def test_known_maps(student: int, teacher: int, wanted: list[int]) -> None:
     assert layer_map(student, teacher) == wanted
@@ -33,7 +40,9 @@ def test_a_listed_map_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("listed", [[1, 2], [1, 2, 7], [0, 1, 2], []])
 def test_a_list_that_does_not_fit_is_refused(listed: list[int]) -> None:
-    with pytest.raises(InputError, match="distill.0.layers: .* does not map 3 student layers to teacher layers 1 to 6"):
+    with pytest.raises(
+        InputError, match="distill.0.layers: .* does not map 3 student layers to teacher layers 1 to 6"
+    ):
         layer_map(3, 6, listed, "distill.0.layers")
 
 

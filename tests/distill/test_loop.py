@@ -83,7 +83,9 @@ def finetune(model: nn.Module, data: TrainSet, work: Path, at: int = -1, **more:
     return train(model, objective, data, settings(**more), 3, "finetune", work, metrics)
 
 
-def test_training_lowers_the_loss_and_ends_in_eval_mode(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_ends_in_eval_mode(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+) -> None:
     model = make_classifier("bert", 2, ("a", "b", "c"))
     outcome = finetune(model, data, tmp_path / "work", steps=60, lr=3e-3, checkpoint=60)
     assert outcome.history[-1].loss < 0.7 * outcome.history[0].loss
@@ -111,7 +113,9 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert (tmp_path / "metrics.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
 
 
-def test_a_run_killed_again_and_again_ends_the_same(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
+def test_a_run_killed_again_and_again_ends_the_same(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+) -> None:
     whole = make_classifier("bert", 2, ("a", "b", "c"))
     wanted = finetune(whole, data, tmp_path / "whole", checkpoint=1)
     for _ in range(5):
@@ -123,8 +127,12 @@ def test_a_run_killed_again_and_again_ends_the_same(make_classifier: Callable[..
     assert found.history == wanted.history
 
 
-def distill(teacher: Any, student: Any, data: TrainSet, work: Path, at: int, signals: SignalWeights, **more: Any) -> Outcome:
-    stage = TaskStage(method="task", signals=signals, **{"steps": STEPS, "batch": 6, "lr": 1e-3, "checkpoint": 3, **more})
+def distill(
+    teacher: Any, student: Any, data: TrainSet, work: Path, at: int, signals: SignalWeights, **more: Any
+) -> Outcome:
+    stage = TaskStage(
+        method="task", signals=signals, **{"steps": STEPS, "batch": 6, "lr": 1e-3, "checkpoint": 3, **more}
+    )
     with frozen(teacher):
         objective = TaskDistillation(teacher, student, family_of("bert"), stage)
         return train(student, Dying(objective, at), data, stage, 3, "distill.0", work)
@@ -153,7 +161,9 @@ def test_killed_distillation_resumes_bit_for_bit(
     assert not teacher.training
 
 
-def test_a_finished_run_is_not_trained_again(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_trained_again(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+) -> None:
     model = make_classifier("bert", 2, ("a", "b", "c"))
     wanted = finetune(model, data, tmp_path / "work")
     again = make_classifier("bert", 2, ("a", "b", "c"))
@@ -175,7 +185,9 @@ def test_seed_and_purpose_change_the_run(
     assert not equal(*results)
 
 
-def test_frozen_embeddings_stay_bit_for_bit(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
+def test_frozen_embeddings_stay_bit_for_bit(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+) -> None:
     model = make_classifier("bert", 2, ("a", "b", "c"))
     before = weights(model)
     finetune(model, data, tmp_path / "work", freeze_embeddings=True, weight_decay=0.5)
@@ -184,12 +196,17 @@ def test_frozen_embeddings_stay_bit_for_bit(make_classifier: Callable[..., Any],
     assert same == {f"bert.embeddings.{n}_embeddings.weight" for n in ("word", "position", "token_type")}
 
 
-def test_freezing_holds_for_one_stage_only(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
+def test_freezing_holds_for_one_stage_only(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+) -> None:
     model = make_classifier("bert", 2, ("a", "b", "c"))
     finetune(model, data, tmp_path / "first", freeze_embeddings=True)
     before = weights(model)
     finetune(model, data, tmp_path / "second")
-    assert not torch.equal(weights(model)["bert.embeddings.word_embeddings.weight"], before["bert.embeddings.word_embeddings.weight"])
+    assert not torch.equal(
+        weights(model)["bert.embeddings.word_embeddings.weight"],
+        before["bert.embeddings.word_embeddings.weight"],
+    )
 
 
 class Watching:
@@ -205,15 +222,21 @@ class Watching:
         return self.right(model, batch)
 
 
-def test_dropout_is_overridden_for_one_stage_only(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
+def test_dropout_is_overridden_for_one_stage_only(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+) -> None:
     model = make_classifier("bert", 2, ("a", "b", "c"))
     for number, (dropout, wanted) in enumerate(((0.25, {0.25}), (None, {0.1}), (0.0, {0.0}))):
         watching = Watching()
-        train(model, watching, data, settings(steps=2, dropout=dropout), 3, "finetune", tmp_path / str(number))
+        train(
+            model, watching, data, settings(steps=2, dropout=dropout), 3, "finetune", tmp_path / str(number)
+        )
         assert watching.rates == wanted
 
 
-def test_records_are_means_of_their_steps(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
+def test_records_are_means_of_their_steps(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+) -> None:
     losses: list[float] = []
 
     class Noting(Watching):
@@ -233,7 +256,12 @@ def test_records_are_means_of_their_steps(make_classifier: Callable[..., Any], d
         assert record.terms["labels"] == pytest.approx(np.mean(part))
         assert record.loss == pytest.approx(2 * np.mean(part), rel=1e-6)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(x["stage"], x["step"]) for x in lines] == [("other", 1), ("finetune", 5), ("finetune", 10), ("finetune", 12)]
+    assert [(x["stage"], x["step"]) for x in lines] == [
+        ("other", 1),
+        ("finetune", 5),
+        ("finetune", 10),
+        ("finetune", 12),
+    ]
 
 
 def test_frozen_restores_what_it_found() -> None:

@@ -134,7 +134,9 @@ def test_half_precision_inputs_are_computed_in_fp32() -> None:
     logits = draw(3, 4, 3)
     found = soft_targets(logits.bfloat16(), draw(4, 4, 3).bfloat16(), 2.0)
     assert found.dtype == torch.float32
-    assert hidden_mse(draw(1, 2, 3, 4).half(), draw(2, 2, 3, 4).half(), torch.ones(2, 3)).dtype == torch.float32
+    assert (
+        hidden_mse(draw(1, 2, 3, 4).half(), draw(2, 2, 3, 4).half(), torch.ones(2, 3)).dtype == torch.float32
+    )
 
 
 def test_the_mean_over_no_layers_is_an_error() -> None:

@@ -76,7 +76,9 @@ def test_a_half_written_sibling_is_ignored_and_cleared(tmp_path: Path) -> None:
     assert load_checkpoint(work, *made(1)) == progress(4)
 
 
-def test_a_crash_while_saving_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_saving_keeps_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "work"
     model, optimizer = made(0)
     advance(model, optimizer)
@@ -103,7 +105,9 @@ def test_frozen_weights_are_not_saved_and_stay(tmp_path: Path) -> None:
     assert saved < 400
     same, _ = made(0)
     same[0].requires_grad_(False)  # type: ignore[index]
-    load_checkpoint(work, same, torch.optim.AdamW([p for p in same.parameters() if p.requires_grad], fused=True))
+    load_checkpoint(
+        work, same, torch.optim.AdamW([p for p in same.parameters() if p.requires_grad], fused=True)
+    )
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
 
 

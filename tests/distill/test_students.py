@@ -53,7 +53,10 @@ def test_a_random_student_depends_on_the_seed_alone(name: str, make_classifier: 
     torch.manual_seed(1)
     first = build_student(teacher, family, wanted, 5).state_dict()
     torch.manual_seed(2)
-    again, other = build_student(teacher, family, wanted, 5).state_dict(), build_student(teacher, family, wanted, 6).state_dict()
+    again, other = (
+        build_student(teacher, family, wanted, 5).state_dict(),
+        build_student(teacher, family, wanted, 6).state_dict(),
+    )
     key = f"{family.layer_path}.0"
     matrices = [k for k, v in first.items() if k.startswith(key) and v.ndim > 1]
     assert matrices
@@ -88,19 +91,28 @@ def test_a_student_deeper_than_its_teacher_is_refused(make_classifier: Callable[
 
 
 def test_inherited_weights_keep_everything_outside_the_layers() -> None:
-    state = {"e.w": torch.ones(1), "l.0.w": torch.zeros(1), "l.1.w": torch.full((1,), 2.0), "l.10.w": torch.full((1,), 9.0)}
+    state = {
+        "e.w": torch.ones(1),
+        "l.0.w": torch.zeros(1),
+        "l.1.w": torch.full((1,), 2.0),
+        "l.10.w": torch.full((1,), 9.0),
+    }
     found = inherited_weights(state, "l", [2, 11, 1])
     assert {k: float(v) for k, v in found.items()} == {"e.w": 1.0, "l.0.w": 2.0, "l.1.w": 9.0, "l.2.w": 0.0}
 
 
 def test_a_three_layer_student_of_minilm_has_this_many_parameters() -> None:
-    config = transformers.BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
+    config = transformers.BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
     with torch.device("meta"):
         teacher = transformers.BertForSequenceClassification(config)
         student = build_student(teacher, family_of("bert"), StudentSection(layers=3), 0)
     layer = 4 * (384 * 384 + 384) + 2 * (384 * 1536) + 1536 + 384 + 4 * 384
     embeddings = (30522 + 512 + 2) * 384 + 2 * 384
-    assert parameter_count(student) == embeddings + 3 * layer + (384 * 384 + 384) + (384 * 2 + 2) == 17_390_594
+    assert (
+        parameter_count(student) == embeddings + 3 * layer + (384 * 384 + 384) + (384 * 2 + 2) == 17_390_594
+    )
     assert parameter_count(teacher) - parameter_count(student) == 3 * layer
 
 

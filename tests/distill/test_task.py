@@ -24,7 +24,14 @@ def stage_for(name: str, **more: Any) -> TaskStage:
     return TaskStage(method="task", steps=1, signals=signals, **more)
 
 
-TEXTS = ["a good film", "not bad", "the day was far better than I had expected, never again", "ok", "you and me", "no."]
+TEXTS = [
+    "a good film",
+    "not bad",
+    "the day was far better than I had expected, never again",
+    "ok",
+    "you and me",
+    "no.",
+]
 
 
 def batch_of(tokenizer: Any, length: int | None = None) -> dict[str, Tensor]:
@@ -112,10 +119,15 @@ def test_listed_layers_are_the_ones_compared(open_tiny: Callable[..., Any]) -> N
     assert all(float(v) > 1e-3 for v in other(student, batch).values())
 
 
-def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(open_tiny: Callable[..., Any]) -> None:
+def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(
+    open_tiny: Callable[..., Any],
+) -> None:
     model, folder, _ = open_tiny("mobilebert", 3)
     student = student_of("mobilebert", model, 2)
-    with pytest.raises(InputError, match=r"distill.1.signals.hidden: not valid for MobileBERT: .*1e5.*valid signals: logits, attention"):
+    with pytest.raises(
+        InputError,
+        match=r"distill.1.signals.hidden: not valid for MobileBERT: .*1e5.*valid signals: logits, attention",
+    ):
         TaskDistillation(model, student, folder.family, stage_for("bert"), "distill.1")
 
 
@@ -124,7 +136,10 @@ def test_sizes_that_do_not_fit_a_signal_are_refused_together(open_tiny: Callable
     student = student_of("bert", model, 2, init="random", hidden=24, heads=3)
     with pytest.raises(InputError) as caught:
         TaskDistillation(model, student, folder.family, stage_for("bert"))
-    assert [p.where for p in caught.value.problems] == ["distill.0.signals.hidden", "distill.0.signals.attention"]
+    assert [p.where for p in caught.value.problems] == [
+        "distill.0.signals.hidden",
+        "distill.0.signals.attention",
+    ]
     assert "the student is 24 wide, the teacher 32" in str(caught.value)
     assert "the student has 3 heads, the teacher 4" in str(caught.value)
 

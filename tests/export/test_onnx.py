@@ -20,7 +20,10 @@ from pocketbert.export.onnx import MAX_IR, MAX_OPSET, check_readable, tidy
 from pocketbert.runtime.onnx import OnnxPredictor
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in ("roberta", "distilbert", "mobilebert"))]
+FAMILIES = [
+    "bert",
+    *(pytest.param(f, marks=pytest.mark.slow) for f in ("roberta", "distilbert", "mobilebert")),
+]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -30,7 +33,9 @@ def test_the_file_computes_what_the_model_computes(
     model, folder, tokenizer = open_tiny(name, 2)
     family = folder.family
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
-    probe = build_probe(TorchPredictor(model, TASK, family.inputs), tokenizer, texts, [16, 32, 48], "logits", "right")
+    probe = build_probe(
+        TorchPredictor(model, TASK, family.inputs), tokenizer, texts, [16, 32, 48], "logits", "right"
+    )
     predictor = OnnxPredictor(exported(name))
     found = compare(predictor, "model.onnx", "model", probe, "logits", family.parity_atol)
     assert found.passed, found
@@ -52,7 +57,9 @@ def test_phones_can_read_the_file(name: str, exported: Callable[[str], Path]) ->
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_batch_and_length_are_free_and_names_are_those_of_the_tables(name: str, exported: Callable[[str], Path]) -> None:
+def test_batch_and_length_are_free_and_names_are_those_of_the_tables(
+    name: str, exported: Callable[[str], Path]
+) -> None:
     signature = OnnxPredictor(exported(name)).signature
     assert tuple(t.name for t in signature.inputs) == family_of(name).inputs
     assert [t.name for t in signature.outputs] == ["logits"]
@@ -66,16 +73,31 @@ def test_batch_and_length_are_free_and_names_are_those_of_the_tables(name: str, 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_bytes_tell_nothing_of_the_machine(name: str, exported: Callable[[str], Path]) -> None:
     raw = exported(name).read_bytes()
-    for trace in (b"/work/", b"/root/", b"/home/", b"/tmp/", b"/usr/", b"site-packages", b".py", b"Traceback", b"stack_trace"):
+    for trace in (
+        b"/work/",
+        b"/root/",
+        b"/home/",
+        b"/tmp/",
+        b"/usr/",
+        b"site-packages",
+        b".py",
+        b"Traceback",
+        b"stack_trace",
+    ):
         assert trace not in raw, trace
     assert str(Path.home()).encode() not in raw
 
 
 def test_the_mask_is_finite_and_small_enough_for_half_precision(exported: Callable[[str], Path]) -> None:
     model = onnx.load(exported("bert"))
-    numbers = [onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
+    numbers = [
+        onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == TensorProto.FLOAT
+    ]
     numbers += [
-        onnx.numpy_helper.to_array(a.t) for n in model.graph.node for a in n.attribute if a.type == onnx.AttributeProto.TENSOR
+        onnx.numpy_helper.to_array(a.t)
+        for n in model.graph.node
+        for a in n.attribute
+        if a.type == onnx.AttributeProto.TENSOR
     ]
     floats = np.concatenate([n.ravel() for n in numbers if n.dtype == np.float32])
     assert np.isfinite(floats).all()
@@ -101,7 +123,9 @@ def test_a_file_whose_mask_was_lost_is_caught(
     torch_model, folder, tokenizer = open_tiny("bert", 2)
     reference = TorchPredictor(torch_model, TASK, folder.family.inputs)
     probe = build_probe(reference, tokenizer, SENTENCES, [32], "logits", "right")
-    found = compare(OnnxPredictor(tmp_path / "broken.onnx"), "broken", "model", probe, "logits", folder.family.parity_atol)
+    found = compare(
+        OnnxPredictor(tmp_path / "broken.onnx"), "broken", "model", probe, "logits", folder.family.parity_atol
+    )
     assert not found.passed
     assert found.worst == pytest.approx(found.mask_effect, rel=0.05)
 
@@ -139,7 +163,11 @@ def test_tidying_drops_notes_of_the_exporter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("absent", ["onnx", "onnxscript"])
-def test_a_missing_exporter_is_named_with_its_command(absent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_exporter_is_named_with_its_command(
+    absent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(exporter, "version_of", lambda name: None if name == absent else "1")
-    with pytest.raises(MissingBackendError, match=rf"{absent} is not installed.*pip install 'pocketbert\[onnx\]'"):
+    with pytest.raises(
+        MissingBackendError, match=rf"{absent} is not installed.*pip install 'pocketbert\[onnx\]'"
+    ):
         exporter.export(None, family_of("bert"), TASK, {}, tmp_path / "a.onnx")  # type: ignore[arg-type]

@@ -22,11 +22,15 @@ FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_prepared_module_computes_what_the_model_computes(name: str, open_tiny: Callable[..., Any]) -> None:
+def test_the_prepared_module_computes_what_the_model_computes(
+    name: str, open_tiny: Callable[..., Any]
+) -> None:
     model, folder, tokenizer = open_tiny(name, 3)
     family = folder.family
     reference = TorchPredictor(model, TASK, family.inputs)
-    probe = build_probe(reference, tokenizer, [*SENTENCES, *sample_pairs()[:8]], [16, 32, 48], "logits", "right")
+    probe = build_probe(
+        reference, tokenizer, [*SENTENCES, *sample_pairs()[:8]], [16, 32, 48], "logits", "right"
+    )
     prepared = PreparedPredictor(prepare(model, family, TASK), family, TASK)
     found = compare(prepared, "prepared", "model", probe, "logits", family.parity_atol)
     assert found.passed, found
@@ -65,7 +69,9 @@ def test_every_adapter_of_the_table_is_known() -> None:
     assert np.isfinite(np.float16(mask_4d.MASKED))
 
 
-def test_an_adapter_that_forgets_the_mask_is_caught(open_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_forgets_the_mask_is_caught(
+    open_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, folder, tokenizer = open_tiny("bert", 2)
     reference = TorchPredictor(model, TASK, folder.family.inputs)
     probe = build_probe(reference, tokenizer, SENTENCES, [32], "logits", "right")
@@ -85,7 +91,9 @@ class Permuted:
         self.right, self.inputs = right, right.inputs
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        return self.right.run({**inputs, "input_ids": inputs["attention_mask"], "attention_mask": inputs["attention_mask"]})
+        return self.right.run(
+            {**inputs, "input_ids": inputs["attention_mask"], "attention_mask": inputs["attention_mask"]}
+        )
 
 
 def test_swapped_inputs_are_caught(open_tiny: Callable[..., Any]) -> None:

@@ -84,13 +84,19 @@ def write_tokenizer(folder: Path, tokens: Sequence[str]) -> None:
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
 
 
-def write_bert(folder: Path, labels: Sequence[str] | None = None, seed: int = 0, vocabulary_size: int | None = None) -> Path:
+def write_bert(
+    folder: Path, labels: Sequence[str] | None = None, seed: int = 0, vocabulary_size: int | None = None
+) -> Path:
     """A tiny random BERT: bare where there are no labels, else with a head whose outputs differ."""
     import torch
     import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
-    names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
+    names = (
+        {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
+        if labels
+        else {}
+    )
     config = transformers.BertConfig(
         vocab_size=vocabulary_size or len(vocabulary()), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=64, max_position_embeddings=64, **names,
@@ -129,7 +135,11 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder with its bytes; the empty lock file left out."""
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".lock"}
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name != ".lock"
+    }
 
 
 @contextmanager
@@ -189,7 +199,11 @@ def finished(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with once(tmp_path_factory, "tiny-run") as (folder, there):
         if not there:
             run = subprocess.run(
-                command("run", task.recipe, "-o", folder), capture_output=True, text=True, check=False, preexec_fn=one_core
+                command("run", task.recipe, "-o", folder),
+                capture_output=True,
+                text=True,
+                check=False,
+                preexec_fn=one_core,
             )
             assert run.returncode == 0, run.stderr
             folder.with_suffix(".stdout").write_text(run.stdout)

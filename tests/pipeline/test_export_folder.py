@@ -42,7 +42,9 @@ def write_byte_bpe(folder: Path) -> int:
     made.save(str(folder / "tokenizer.json"))
     named = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>",
              "unk_token": "<unk>", "mask_token": "<mask>"}  # fmt: skip
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer", **named}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "RobertaTokenizer", **named})
+    )
     return int(made.get_vocab_size())
 
 
@@ -58,18 +60,28 @@ def model(tmp_path_factory: pytest.TempPathFactory, kit: SimpleNamespace) -> Cal
         else:
             rows = len(kit.vocabulary())
             kit.write_tokenizer(folder, kit.vocabulary())
-        labels = {"id2label": dict(enumerate(NAMES)), "label2id": {n: i for i, n in enumerate(NAMES)}, "vocab_size": rows}
+        labels = {
+            "id2label": dict(enumerate(NAMES)),
+            "label2id": {n: i for i, n in enumerate(NAMES)},
+            "vocab_size": rows,
+        }
         sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
         config: Any
         if family == "bert":
             config = transformers.BertConfig(**labels, **sizes, max_position_embeddings=64)
         elif family == "roberta":
-            config = transformers.RobertaConfig(**labels, **sizes, max_position_embeddings=66, type_vocab_size=1)
+            config = transformers.RobertaConfig(
+                **labels, **sizes, max_position_embeddings=66, type_vocab_size=1
+            )
         elif family == "distilbert":
-            config = transformers.DistilBertConfig(**labels, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64)
+            config = transformers.DistilBertConfig(
+                **labels, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
+            )
         else:
             narrow = {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
-            config = transformers.MobileBertConfig(**labels, **{**sizes, **narrow}, max_position_embeddings=64)
+            config = transformers.MobileBertConfig(
+                **labels, **{**sizes, **narrow}, max_position_embeddings=64
+            )
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(1)
             made = transformers.AutoModelForSequenceClassification.from_config(config)
@@ -92,12 +104,16 @@ def expected(folder: Path, texts: list[str]) -> np.ndarray:
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         more = {"token_type_ids": torch.zeros_like(ids)} if segments else {}
         with torch.inference_mode():
-            rows.append(untouched(ids, attention_mask=torch.ones_like(ids), **more).logits.softmax(-1)[0].numpy())
+            rows.append(
+                untouched(ids, attention_mask=torch.ones_like(ids), **more).logits.softmax(-1)[0].numpy()
+            )
     return np.stack(rows)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_export(
+    family: str, model: Callable[..., Path], pb: Any, kit: SimpleNamespace, tmp_path: Path
+) -> None:
     source, output = model(family), tmp_path / "phone"
     before = kit.tree(source)
     if family == "bert":  # once as a user does it
@@ -121,7 +137,9 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNam
     card = (output / "README.md").read_text()
     for said in ("onnx/model_int8.onnx", "`positive`", "no task score was measured", "pocketbert.load"):
         assert said in card
-    assert (output / "onnx/model_quantized.onnx").read_bytes() == (output / "onnx/model_int8.onnx").read_bytes()
+    assert (output / "onnx/model_quantized.onnx").read_bytes() == (
+        output / "onnx/model_int8.onnx"
+    ).read_bytes()
 
     texts = [t for t in TEXTS if len(t) < 200] if family == "roberta" else [t for t in TEXTS if len(t) < 50]
     want = expected(source, texts)
@@ -139,12 +157,14 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNam
 
 
 @pytest.mark.parametrize("family", FAMILIES[:3])
-def test_an_untrained_model_is_no_parity_failure(family: str, model: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_untrained_model_is_no_parity_failure(
+    family: str, model: Callable[..., Path], tmp_path: Path
+) -> None:
     # its answers differ by a thousandth of the logits: measured by that alone, rounding would look like an error
     api.export(str(model(family, 0.0)), tmp_path / "phone", scheme="fp32")
     parity = json.loads((tmp_path / "phone" / "parity.json").read_text())
     assert all(p["worst"] < 1e-4 for p in parity)
-    assert all(p["mask_effect"] > 0.1 for p in parity)  # a lost mask would still be seen
+    assert all(p["mask_effect"] > 100 * p["bound"] for p in parity)  # a lost mask would still be seen
 
 
 @pytest.fixture(scope="session")
@@ -155,7 +175,9 @@ def fp32_folder(model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def test_the_same_command_again(cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace) -> None:
+def test_the_same_command_again(
+    cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace
+) -> None:
     before = kit.tree(fp32_folder)
     again = cli("export", "-m", model("bert"), "-o", fp32_folder, "--scheme", "fp32")
     assert again.exit_code == 0, again.output
@@ -163,7 +185,9 @@ def test_the_same_command_again(cli: Cli, model: Callable[..., Path], fp32_folde
     assert kit.tree(fp32_folder) == before
 
 
-def test_other_settings_need_overwrite(cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_other_settings_need_overwrite(
+    cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(fp32_folder, tmp_path / "phone"))
     before = kit.tree(folder)
     for more in (["--scheme", "int8"], ["--scheme", "fp32", "--max-length", "32"]):
@@ -171,20 +195,26 @@ def test_other_settings_need_overwrite(cli: Cli, model: Callable[..., Path], fp3
         assert result.exit_code == 2
         assert f"{folder}: exists and holds something else; nothing was written." in result.stderr
         assert kit.tree(folder) == before
-    replaced = cli("export", "-m", model("bert"), "-o", folder, "--scheme", "fp32", "--max-length", "32", "--overwrite")
+    replaced = cli(
+        "export", "-m", model("bert"), "-o", folder, "--scheme", "fp32", "--max-length", "32", "--overwrite"
+    )
     assert replaced.exit_code == 0, replaced.output
     assert json.loads((folder / "artifacts.json").read_text())["processing"]["max_length"] == 32
     assert pocketbert.load(folder).predict("please " * 40)[0].truncated
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_quantize_adds_the_int8_file(cli: Cli, fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_quantize_adds_the_int8_file(
+    cli: Cli, fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path
+) -> None:
     assert not (fp32_folder / "onnx" / "model_int8.onnx").exists()
     before = kit.tree(fp32_folder)
     result = cli("quantize", "-m", fp32_folder, "-o", tmp_path / "small", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout.splitlines()[-1])["files"] == ["onnx/model.onnx", "onnx/model_int8.onnx"]
-    assert (tmp_path / "small" / "onnx" / "model.onnx").read_bytes() == (fp32_folder / "onnx" / "model.onnx").read_bytes()
+    assert (tmp_path / "small" / "onnx" / "model.onnx").read_bytes() == (
+        fp32_folder / "onnx" / "model.onnx"
+    ).read_bytes()
     assert kit.tree(fp32_folder) == before
     assert cli("verify", "-m", tmp_path / "small").exit_code == 0
     assert "finished before" in cli("quantize", "-m", fp32_folder, "-o", tmp_path / "small").stderr
@@ -213,10 +243,16 @@ def unnamed(source: Path, target: Path) -> Path:
 def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_path: Path) -> None:
     folder = unnamed(model("bert"), tmp_path / "model")
     api.export(str(folder), tmp_path / "plain", scheme="fp32")
-    assert json.loads((tmp_path / "plain" / "artifacts.json").read_text())["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert json.loads((tmp_path / "plain" / "artifacts.json").read_text())["labels"] == [
+        "LABEL_0",
+        "LABEL_1",
+        "LABEL_2",
+    ]
     api.export(str(folder), tmp_path / "named", scheme="fp32", labels=["bad", "so-so", "good"])
     want = expected(folder, ["please", "the song"])
-    for answer, row in zip(pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True):
+    for answer, row in zip(
+        pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True
+    ):
         assert answer.label == ("bad", "so-so", "good")[int(row.argmax())]
     with pytest.raises(InputError, match="the model's labels differ from the data's"):
         api.export(str(folder), tmp_path / "wrong", labels=["bad", "good"])

@@ -55,7 +55,9 @@ def test_parity_closes_when_the_mask_is_lost(
     repaired = cli("run", task.recipe, "-o", run_copy)
     assert repaired.exit_code == 0, repaired.output
     assert "student: finished before, skipped" in repaired.stderr
-    assert (run_copy / "phone" / "onnx" / "model.onnx").read_bytes() == (finished / "phone" / "onnx" / "model.onnx").read_bytes()
+    assert (run_copy / "phone" / "onnx" / "model.onnx").read_bytes() == (
+        finished / "phone" / "onnx" / "model.onnx"
+    ).read_bytes()
 
 
 def test_quantizer_that_skips_a_matrix_stops_the_run(
@@ -65,7 +67,9 @@ def test_quantizer_that_skips_a_matrix_stops_the_run(
 
     undo(run_copy, "onnx-int8", "golden", "verify", "pack")
     monkeypatch.setattr(
-        onnxruntime.quantization, "quantize_dynamic", lambda source, target, **_: shutil.copyfile(source, target)
+        onnxruntime.quantization,
+        "quantize_dynamic",
+        lambda source, target, **_: shutil.copyfile(source, target),
     )
     broken = cli("run", task.recipe, "-o", run_copy)
     assert broken.exit_code == 3, broken.output

@@ -194,7 +194,9 @@ def test_tokenizer_of_a_larger_model(cli: Cli, run_copy: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("change", [one_nan, one_hidden_nan])
-def test_one_nan_weight(cli: Cli, run_copy: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], None]) -> None:
+def test_one_nan_weight(
+    cli: Cli, run_copy: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], None]
+) -> None:
     edit(run_copy / SOURCES[FP32], change)
     failed = refused(cli, run_copy, tmp_path, f"{FP32} weights")
     assert (f"{FP32} finite" in failed) == (change is one_nan)
@@ -220,7 +222,14 @@ def test_int8_that_loses_too_much(
 
 @pytest.mark.parametrize(
     "name",
-    [SOURCES[FP32], SOURCES[INT8], "student/tokenizer.json", "student/config.json", "student/model.safetensors", "golden/golden.jsonl"],
+    [
+        SOURCES[FP32],
+        SOURCES[INT8],
+        "student/tokenizer.json",
+        "student/config.json",
+        "student/model.safetensors",
+        "golden/golden.jsonl",
+    ],
 )
 def test_a_file_changed_after_verification(cli: Cli, run_copy: Path, tmp_path: Path, name: str) -> None:
     path, target = run_copy / name, tmp_path / "packed"
@@ -240,7 +249,9 @@ def test_a_file_lost_after_verification(cli: Cli, run_copy: Path, tmp_path: Path
     assert not (tmp_path / "packed").exists()
 
 
-def test_repaired_and_verified_again_it_packs(cli: Cli, run_copy: Path, finished: Path, tmp_path: Path) -> None:
+def test_repaired_and_verified_again_it_packs(
+    cli: Cli, run_copy: Path, finished: Path, tmp_path: Path
+) -> None:
     edit(run_copy / SOURCES[FP32], ignore_mask)
     refused(cli, run_copy, tmp_path, f"{FP32} padding")
     shutil.copyfile(finished / SOURCES[FP32], run_copy / SOURCES[FP32])
@@ -274,7 +285,9 @@ def test_folder_with_a_changed_weight(cli: Cli, phone: Path) -> None:
     assert {"integrity", f"{INT8} golden", f"{INT8} reference"} <= set(gates_of(phone))
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", INT8, "golden.jsonl", "golden_tokens.jsonl", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "name", ["vocab.txt", INT8, "golden.jsonl", "golden_tokens.jsonl", "config.json", "tokenizer.json"]
+)
 def test_folder_with_a_missing_file(cli: Cli, phone: Path, name: str) -> None:
     (phone / name).unlink()
     result = cli("verify", "-m", phone)

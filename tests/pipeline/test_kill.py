@@ -81,7 +81,13 @@ class Victim:
 
     def check_whole(self, reference: Path, ignored: tuple[str, ...] = ()) -> None:
         """Everything is as in a run that nobody disturbed."""
-        for name in ("teacher/model.safetensors", "student/model.safetensors", "metrics.jsonl", "onnx/model.onnx", "onnx-int8/model_int8.onnx"):
+        for name in (
+            "teacher/model.safetensors",
+            "student/model.safetensors",
+            "metrics.jsonl",
+            "onnx/model.onnx",
+            "onnx-int8/model_int8.onnx",
+        ):
             assert (self.folder / name).read_bytes() == (reference / name).read_bytes(), name
         ours, theirs = self.kit.tree(self.folder / "phone"), self.kit.tree(reference / "phone")
         assert set(ours) == set(theirs)
@@ -92,7 +98,9 @@ class Victim:
 
 def leftovers(folder: Path) -> list[str]:
     """Half files and forgotten folders in and beside a run folder."""
-    inside = [p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in (".lock", ".stages", ".work")]
+    inside = [
+        p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in (".lock", ".stages", ".work")
+    ]
     inside += list((folder / ".work").iterdir())
     inside += [p for p in (folder / ".stages").iterdir() if p.suffix != ".json"]
     beside = [p for p in folder.parent.iterdir() if p.name.startswith(f".{folder.name}")]
@@ -138,7 +146,9 @@ main()
 """
 
 
-def test_killed_between_any_two_steps_of_a_commit(task: Any, run_copy: Path, finished: Path, kit: SimpleNamespace) -> None:
+def test_killed_between_any_two_steps_of_a_commit(
+    task: Any, run_copy: Path, finished: Path, kit: SimpleNamespace
+) -> None:
     # the windows are microseconds wide: random moments do not meet them, so the process ends itself there
     (run_copy / ".stages" / "pack.json").unlink()
     for name in ("data", "teacher", "student", "onnx", "golden", "verify"):
@@ -187,7 +197,12 @@ def test_killed_export_verb(finished: Path, kit: SimpleNamespace, tmp_path: Path
     work, output = tmp_path / ".phone.run", tmp_path / "phone"
     arguments = ["export", "-m", finished / "student", "-o", output]
     reference = tmp_path / "reference" / "phone"
-    subprocess.run(kit.command("export", "-m", finished / "student", "-o", reference), check=True, capture_output=True, preexec_fn=kit.one_core)
+    subprocess.run(
+        kit.command("export", "-m", finished / "student", "-o", reference),
+        check=True,
+        capture_output=True,
+        preexec_fn=kit.one_core,
+    )
     victim = Victim(arguments, work, kit)
     for ready in ((work / ".onnx.partial").exists, (work / "golden").exists, output.exists):
         victim.kill(ready, 0)

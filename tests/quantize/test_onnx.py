@@ -29,7 +29,9 @@ def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def int8(exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WeightTypes]:
+def int8(
+    exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, WeightTypes]:
     path = tmp_path_factory.mktemp("int8") / "model_int8.onnx"
     return path, quantize_int8(exported("bert"), path)
 
@@ -62,7 +64,8 @@ def test_the_int8_file_is_smaller_and_answers_about_the_same(
     tokenizer = open_tiny("bert", 2)[2]
     encoded = tokenizer.encode(list(SENTENCES))
     ours, reference = (
-        np.asarray(run_encoded(OnnxPredictor(p), tokenizer, encoded)["logits"]) for p in (int8[0], exported("bert"))
+        np.asarray(run_encoded(OnnxPredictor(p), tokenizer, encoded)["logits"])
+        for p in (int8[0], exported("bert"))
     )
     assert rms_error(ours, reference) < 0.3
     assert agreement(ours, reference) > 0.8
@@ -79,7 +82,10 @@ def test_the_source_is_not_touched_and_nothing_else_is_left(
 def test_a_quantizer_that_does_nothing_is_an_error(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", lambda source, target, **_: shutil.copyfile(source, target))
+    monkeypatch.setattr(
+        "onnxruntime.quantization.quantize_dynamic",
+        lambda source, target, **_: shutil.copyfile(source, target),
+    )
     with pytest.raises(GateError) as caught:
         quantize_int8(exported("bert"), tmp_path / "model_int8.onnx")
     found = "\n".join(caught.value.failures)

@@ -42,7 +42,9 @@ def packed(
     tokenizer = TextTokenizer(folder, MAX_LENGTH)
     texts = list(SENTENCES[:6])
     outputs = {
-        path: np.asarray(run_encoded(OnnxPredictor(folder / path), tokenizer, tokenizer.encode(texts))["logits"])
+        path: np.asarray(
+            run_encoded(OnnxPredictor(folder / path), tokenizer, tokenizer.encode(texts))["logits"]
+        )
         for path in FILES
     }
     reference = outputs["onnx/model.onnx"]
@@ -54,7 +56,11 @@ def packed(
         )
         for i, text in enumerate(texts)
     ])  # fmt: skip
-    records = [_record(folder, p, FILES.get(p.relative_to(folder).as_posix())) for p in sorted(folder.rglob("*")) if p.is_file()]
+    records = [
+        _record(folder, p, FILES.get(p.relative_to(folder).as_posix()))
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    ]
     write_artefacts(folder, Artefacts(
         name="tiny", task=TaskName.TEXT_CLASSIFICATION, family="bert", labels=LABELS,
         processing=Processing(max_length=MAX_LENGTH, score=ScoreFunction.SOFTMAX), files=records,
@@ -70,7 +76,9 @@ def _record(folder: Path, path: Path, model: tuple[Scheme, float] | None) -> Fil
             "kind": Kind.MODEL, "format": Format.ONNX, "scheme": scheme, "default": scheme is Scheme.INT8,
             "status": Status.PASSED, "signature": OnnxPredictor(path).signature,
         }  # fmt: skip
-    return FileRecord(path=path.relative_to(folder).as_posix(), sha256=sha256_file(path), bytes=path.stat().st_size, **more)
+    return FileRecord(
+        path=path.relative_to(folder).as_posix(), sha256=sha256_file(path), bytes=path.stat().st_size, **more
+    )
 
 
 @pytest.fixture

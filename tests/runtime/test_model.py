@@ -79,7 +79,9 @@ def test_a_variant_is_chosen_by_scheme(phone: Path) -> None:
 
 
 def test_a_variant_that_is_not_there_is_refused_with_those_that_are(phone: Path) -> None:
-    with pytest.raises(InputError, match=r"no 'int4' file in the folder; did you mean 'int8'\? \(allowed: fp32, int8\)"):
+    with pytest.raises(
+        InputError, match=r"no 'int4' file in the folder; did you mean 'int8'\? \(allowed: fp32, int8\)"
+    ):
         load(phone, scheme="int4")
 
 

@@ -33,7 +33,9 @@ def marks(cache: Path) -> list[dict[str, Any]]:
 
 def test_a_runtime_that_computes_otherwise_is_refused(phone: Path, own_cache: Path) -> None:
     tamper(phone, 0, 5.0)
-    with pytest.raises(GateError, match=f"{FILE}: onnxruntime .* computes this file wrongly on this machine.*differs by 5"):
+    with pytest.raises(
+        GateError, match=f"{FILE}: onnxruntime .* computes this file wrongly on this machine.*differs by 5"
+    ):
         load(phone)
     assert marks(own_cache) == []
     assert load(phone, "fp32").predict("good")
@@ -46,7 +48,9 @@ def test_a_small_difference_is_allowed(phone: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_refused(phone: Path, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+def test_numbers_that_are_not_finite_are_refused(
+    phone: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
     run = OnnxPredictor.run
 
     def broken(self: OnnxPredictor, inputs: Any) -> Any:
@@ -99,7 +103,10 @@ def test_a_folder_without_golden_rows_is_opened(phone: Path, own_cache: Path) ->
 
 def test_golden_rows_of_other_files_are_not_used(phone: Path, own_cache: Path) -> None:
     rows = read_golden(phone / "golden.jsonl")
-    write_golden(phone / "golden.jsonl", [r.model_copy(update={"outputs": {"tflite/model.tflite": [9.0]}}) for r in rows])
+    write_golden(
+        phone / "golden.jsonl",
+        [r.model_copy(update={"outputs": {"tflite/model.tflite": [9.0]}}) for r in rows],
+    )
     assert load(phone).predict("good")
     assert marks(own_cache) == []
 
@@ -108,8 +115,12 @@ def test_a_golden_row_is_reproduced(phone: Path) -> None:
     predictor, tokenizer = OnnxPredictor(phone / "onnx" / "model.onnx"), TextTokenizer(phone, 32)
     for row in read_golden(phone / "golden.jsonl"):
         assert golden_difference(predictor, tokenizer, row, "onnx/model.onnx") < 1e-5
-        moved = row.model_copy(update={"outputs": {"onnx/model.onnx": (np.array(row.reference) + 0.5).tolist()}})
-        assert golden_difference(predictor, tokenizer, moved, "onnx/model.onnx") == pytest.approx(0.5, abs=1e-4)
+        moved = row.model_copy(
+            update={"outputs": {"onnx/model.onnx": (np.array(row.reference) + 0.5).tolist()}}
+        )
+        assert golden_difference(predictor, tokenizer, moved, "onnx/model.onnx") == pytest.approx(
+            0.5, abs=1e-4
+        )
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

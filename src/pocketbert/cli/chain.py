@@ -45,7 +45,9 @@ def run(
         if json:
             print_json([vars(s) for s in stages])
         else:
-            print_table(["stage", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in stages])
+            print_table(
+                ["stage", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in stages]
+            )
         return
     result = api.run(resolved, folder, overwrite)
     if json:

@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 def demo(
     overrides: options.Overrides = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Run folder.")] = Path("runs/demo"),
-    text: Annotated[str, typer.Option("--text", help="A sentence of yours to classify at the end.")] = SENTENCE,
+    text: Annotated[
+        str, typer.Option("--text", help="A sentence of yours to classify at the end.")
+    ] = SENTENCE,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -42,4 +44,4 @@ def demo(
     print("  " + ", ".join(f"{name} {score:.1%}" for name, score in ranked))
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
-    print(f"try your own:    pocketbert predict -m {result.phone} \"what you would say\"")
+    print(f'try your own:    pocketbert predict -m {result.phone} "what you would say"')

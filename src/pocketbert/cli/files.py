@@ -13,7 +13,9 @@ from pocketbert.cli.output import print_json
 from pocketbert.core.errors import GateError
 
 Task = Annotated[str, typer.Option("--task", help="Hub task name. (recipe: task)")]
-Scheme = Annotated[str, typer.Option("--scheme", help="int8 (beside fp32), or fp32 alone. (recipe: quantize.scheme)")]
+Scheme = Annotated[
+    str, typer.Option("--scheme", help="int8 (beside fp32), or fp32 alone. (recipe: quantize.scheme)")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,11 +31,27 @@ def export(
     output: options.Output,
     task: Task = "text-classification",
     scheme: Scheme = "int8",
-    opset: Annotated[int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")] = 20,
-    atol: Annotated[float | None, typer.Option("--atol", help="Parity bound, relative to the spread of the logits. (recipe: export.atol)")] = None,
-    max_length: Annotated[int | None, typer.Option("--max-length", help="Longest input in tokens. (recipe: data.max_length)")] = None,
-    labels: Annotated[str | None, typer.Option("--labels", help="Label names, comma-separated, where config.json has none. (recipe: data.labels)")] = None,
-    revision: Annotated[str | None, typer.Option("--revision", help="Hub revision. (recipe: teacher.revision)")] = None,
+    opset: Annotated[
+        int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")
+    ] = 20,
+    atol: Annotated[
+        float | None,
+        typer.Option(
+            "--atol", help="Parity bound, relative to the spread of the logits. (recipe: export.atol)"
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", help="Longest input in tokens. (recipe: data.max_length)")
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels", help="Label names, comma-separated, where config.json has none. (recipe: data.labels)"
+        ),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Hub revision. (recipe: teacher.revision)")
+    ] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -63,11 +81,22 @@ def quantize(
 
 def verify(
     model: Annotated[Path, typer.Option("-m", "--model", help="Artefact folder, or run folder.")],
-    data: Annotated[Path | None, typer.Option("--data", help="Labelled .jsonl[.gz], .csv or .tsv; without it golden rows decide.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Labelled .jsonl[.gz], .csv or .tsv; without it golden rows decide."),
+    ] = None,
     text: options.Text = "text",
     text_pair: options.TextPair = None,
     label: options.Label = "label",
-    max_drop: Annotated[float, typer.Option("--max-drop", min=0, max=1, help="Largest loss of int8 against fp32, as a fraction. (recipe: verify.max_drop)")] = 0.01,
+    max_drop: Annotated[
+        float,
+        typer.Option(
+            "--max-drop",
+            min=0,
+            max=1,
+            help="Largest loss of int8 against fp32, as a fraction. (recipe: verify.max_drop)",
+        ),
+    ] = 0.01,
     json: options.Json = False,
 ) -> None:
     """Does each file still do the job? Exit code 3 if not."""
@@ -102,5 +131,7 @@ def _done(folder: Path, json: bool) -> None:
         print_json({"folder": str(folder), "files": [f.path for f in artefacts.models()]})
         return
     for record in artefacts.models():
-        print(f"{folder}/{record.path}  {record.bytes:,} bytes  {record.scheme}{'  (default)' if record.default else ''}")
+        print(
+            f"{folder}/{record.path}  {record.bytes:,} bytes  {record.scheme}{'  (default)' if record.default else ''}"
+        )
     print(f"model card: {folder}/README.md")

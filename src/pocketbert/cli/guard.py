@@ -17,7 +17,9 @@ import typer
 from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError
 
 _COMMON = {
-    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no notes; errors and answers only.")],
+    "quiet": Annotated[
+        bool, typer.Option("-q", "--quiet", help="No progress, no notes; errors and answers only.")
+    ],
     "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Also what run.log gets.")],
     "debug": Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")],
 }
@@ -30,14 +32,20 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the common options and the common end."""
 
     @functools.wraps(command)
-    def run(*args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any) -> None:
+    def run(
+        *args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any
+    ) -> None:
         _set_up(quiet, verbose)
         try:
             command(*args, **kwargs)
         except typer.Exit:
             raise
         except KeyboardInterrupt:
-            _end("Stopped by Ctrl-C. What is finished stays; the same command continues.", ExitCode.INTERRUPTED, debug)
+            _end(
+                "Stopped by Ctrl-C. What is finished stays; the same command continues.",
+                ExitCode.INTERRUPTED,
+                debug,
+            )
         except (InputError, GateError) as error:
             _end(_listing(error), error.exit_code, debug)
         except PocketBertError as error:
@@ -51,7 +59,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(command, eval_str=True)
     common = [
-        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=a) for n, a in _COMMON.items()
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=a)
+        for n, a in _COMMON.items()
     ]
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *common])  # type: ignore[attr-defined]
     return run

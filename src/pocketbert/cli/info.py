@@ -25,7 +25,13 @@ def families(json: options.Json = False) -> None:
         print_json([asdict(f) for f in all_families()])
         return
     rows = [
-        [f.title, ", ".join(f.model_types), f.tokenizer, ", ".join(f.signals), "; ".join(f.limits) or "none known"]
+        [
+            f.title,
+            ", ".join(f.model_types),
+            f.tokenizer,
+            ", ".join(f.signals),
+            "; ".join(f.limits) or "none known",
+        ]
         for f in all_families()
     ]
     print_table(["system", "model_type", "tokenizer", "signals", "limits"], rows)
@@ -45,7 +51,10 @@ def doctor(json: options.Json = False) -> None:
     print(f"training:  {found.training}")
     print_table(
         ["back end", "state", "versions", "install with"],
-        [[b.name, "present" if b.present else "MISSING", b.versions, b.command if not b.present else ""] for b in found.backends],
+        [
+            [b.name, "present" if b.present else "MISSING", b.versions, b.command if not b.present else ""]
+            for b in found.backends
+        ],
     )
     for note in found.notes:
         print(f"note: {note}")

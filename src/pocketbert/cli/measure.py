@@ -28,14 +28,30 @@ def _numbers(text: str, where: str) -> list[int]:
 
 
 def benchmark(
-    model: Annotated[list[Path], typer.Option("-m", "--model", help="Artefact folder; give several to compare them.")],
-    threads: Annotated[str, typer.Option("--threads", help="Thread counts, comma-separated. (recipe: benchmark.threads)")] = "1,2",
-    lengths: Annotated[str, typer.Option("--lengths", help="Lengths in tokens beside real text. (recipe: export.lengths)")] = "32,64,128",
-    runs: Annotated[int, typer.Option("--runs", min=10, help="Timed inferences per file and repeat. (recipe: benchmark.runs)")] = 100,
-    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Repeats. (recipe: benchmark.repeats)")] = 3,
+    model: Annotated[
+        list[Path], typer.Option("-m", "--model", help="Artefact folder; give several to compare them.")
+    ],
+    threads: Annotated[
+        str, typer.Option("--threads", help="Thread counts, comma-separated. (recipe: benchmark.threads)")
+    ] = "1,2",
+    lengths: Annotated[
+        str, typer.Option("--lengths", help="Lengths in tokens beside real text. (recipe: export.lengths)")
+    ] = "32,64,128",
+    runs: Annotated[
+        int,
+        typer.Option("--runs", min=10, help="Timed inferences per file and repeat. (recipe: benchmark.runs)"),
+    ] = 100,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=2, help="Repeats. (recipe: benchmark.repeats)")
+    ] = 3,
     budget: Annotated[float, typer.Option("--budget", min=1, help="Most seconds it may take.")] = 120.0,
-    file: Annotated[Path | None, typer.Option("--file", help="Real texts, one per line; default sentences of the project.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write benchmark.json, raw samples included, here.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="Real texts, one per line; default sentences of the project."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write benchmark.json, raw samples included, here.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Latency of every model file on this CPU, interleaved, with intervals and raw samples."""
@@ -54,8 +70,22 @@ def benchmark(
     rows = []
     for m in result.measurements:
         compared = result.compare(m.variant, m.threads, m.length)
-        ratio = f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]" if compared else "1"
-        rows.append([m.variant, str(m.threads), str(m.length), f"{m.wall.p50:.2f}", f"{m.wall.p90:.2f}", f"{m.cpu.p50:.2f}", ratio])
+        ratio = (
+            f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]"
+            if compared
+            else "1"
+        )
+        rows.append(
+            [
+                m.variant,
+                str(m.threads),
+                str(m.length),
+                f"{m.wall.p50:.2f}",
+                f"{m.wall.p90:.2f}",
+                f"{m.cpu.p50:.2f}",
+                ratio,
+            ]
+        )
     print_table(["file", "threads", "length", "p50 ms", "p90 ms", "CPU ms", "time ratio to the first"], rows)
     print(f"measured on {result.machine.summary}; {result.protocol.description}")
 

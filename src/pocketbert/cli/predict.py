@@ -24,12 +24,22 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     model: options.Folder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; without any, stdin is read, one per line.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="Texts from a .txt (one per line), .jsonl[.gz], .csv or .tsv file.")] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts; without any, stdin is read, one per line."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="Texts from a .txt (one per line), .jsonl[.gz], .csv or .tsv file."),
+    ] = None,
     text: options.Text = "text",
     text_pair: options.TextPair = None,
-    scheme: Annotated[str | None, typer.Option("--scheme", help="Which file of the folder; default its default.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")] = None,
+    scheme: Annotated[
+        str | None, typer.Option("--scheme", help="Which file of the folder; default its default.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")
+    ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Labels per text.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per text.")] = False,
 ) -> None:
@@ -61,11 +71,15 @@ def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | N
         return _from_file(file, column, pair_column)
     if not texts:
         if sys.stdin.isatty():
-            raise InputError(Problem("predict", "no text given.", "Give texts as arguments, --file FILE, or pipe them in."))
+            raise InputError(
+                Problem("predict", "no text given.", "Give texts as arguments, --file FILE, or pipe them in.")
+            )
         texts = [line.rstrip("\n") for line in sys.stdin]
     if pair_column is not None:
         if len(texts) % 2:
-            raise InputError(Problem("predict", f"{len(texts)} texts do not make pairs.", "Give an even number."))
+            raise InputError(
+                Problem("predict", f"{len(texts)} texts do not make pairs.", "Give an even number.")
+            )
         return list(zip(texts[::2], texts[1::2], strict=True))
     return list(texts)
 

@@ -34,7 +34,9 @@ def require_torch() -> None:
             raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
 
 
-def load_model(folder: ModelFolder, task: Task, labels: Labels | None = None, new_head: bool = False) -> PreTrainedModel:
+def load_model(
+    folder: ModelFolder, task: Task, labels: Labels | None = None, new_head: bool = False
+) -> PreTrainedModel:
     """Build the class with the task's head and fill it with the folder's weights.
 
     Args:
@@ -66,7 +68,9 @@ def load_model(folder: ModelFolder, task: Task, labels: Labels | None = None, ne
             torch.manual_seed(0)
             model = auto.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(Problem(f"{folder.path}/config.json", f"does not describe a model: {error}.")) from error
+        raise InputError(
+            Problem(f"{folder.path}/config.json", f"does not describe a model: {error}.")
+        ) from error
     if hasattr(model, "config"):
         model.config.architectures = [type(model).__name__]
     _fill(model, state, folder, task, new_head)
@@ -77,10 +81,14 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
     import transformers
 
     try:
-        config = transformers.AutoConfig.from_pretrained(str(folder.path), local_files_only=True, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(
+            str(folder.path), local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # strict validation of the library raises its own kinds
         message = str(error).splitlines()[0]
-        raise InputError(Problem(f"{folder.path}/config.json", f"refused by transformers: {message}.")) from error
+        raise InputError(
+            Problem(f"{folder.path}/config.json", f"refused by transformers: {message}.")
+        ) from error
     if labels is not None and (new_head or folder.labels is None):
         config.id2label = labels.id2label
         config.label2id = {name: i for i, name in labels.id2label.items()}
@@ -113,7 +121,9 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def _fill(model: Any, state: dict[str, torch.Tensor], folder: ModelFolder, task: Task, new_head: bool) -> None:
+def _fill(
+    model: Any, state: dict[str, torch.Tensor], folder: ModelFolder, task: Task, new_head: bool
+) -> None:
     own = model.state_dict()
     prefix = f"{model.base_model_prefix}."
     if not any(k.startswith(prefix) for k in state):
@@ -129,9 +139,13 @@ def _fill(model: Any, state: dict[str, torch.Tensor], folder: ModelFolder, task:
     missing = [k for k in own if k not in state and not _HARMLESS.search(k)]
     lost_head = [k for k in missing if k in head]
     lost = [k for k in missing if k not in head and not (".pooler." in k and new_head)]
-    problems = [Problem(str(folder.path), f"weight has another shape than config.json says: {w}.") for w in wrong[:5]]
+    problems = [
+        Problem(str(folder.path), f"weight has another shape than config.json says: {w}.") for w in wrong[:5]
+    ]
     if lost:
-        problems.append(Problem(str(folder.path), f"{len(lost)} weights are missing, e.g. {', '.join(lost[:3])}."))
+        problems.append(
+            Problem(str(folder.path), f"{len(lost)} weights are missing, e.g. {', '.join(lost[:3])}.")
+        )
     if lost_head and not new_head:
         problems.append(
             Problem(str(folder.path), f"has no trained head for {task.name} ({', '.join(lost_head)} missing).",
@@ -160,7 +174,9 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
     model.config.to_json_file(str(target / "config.json"), use_diff=False)
     config = _plain_config(target / "config.json")
     write_json(target / "config.json", config)
-    tensors = {k: v.detach().contiguous().cpu() for k, v in model.state_dict().items() if not _HARMLESS.search(k)}
+    tensors = {
+        k: v.detach().contiguous().cpu() for k, v in model.state_dict().items() if not _HARMLESS.search(k)
+    }
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.path, max_length, target)
 
@@ -218,4 +234,6 @@ def _convert_tokenizer(source: Path) -> str:
             raise ValueError("the folder has neither tokenizer.json nor a vocabulary.")
         return str(backend.to_str())
     except Exception as error:  # many kinds, among them missing vocabulary files
-        raise InputError(Problem(str(source), f"no usable tokenizer: {str(error).splitlines()[0]}")) from error
+        raise InputError(
+            Problem(str(source), f"no usable tokenizer: {str(error).splitlines()[0]}")
+        ) from error

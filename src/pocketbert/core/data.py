@@ -36,7 +36,9 @@ class DataSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str | None = Field(None, description="Local .jsonl[.gz], .csv or .tsv file with named columns.")
-    dataset: str | None = Field(None, description="Hub data set, or a folder that `datasets` loads, instead of path.")
+    dataset: str | None = Field(
+        None, description="Hub data set, or a folder that `datasets` loads, instead of path."
+    )
     config: str | None = Field(None, description="Configuration of the data set.")
     split: str | None = Field(None, description="Split of the data set.")
     revision: str | None = Field(None, description="Revision of the data set; pin it for repeatable runs.")
@@ -110,7 +112,10 @@ class BadRows:
         """The problems, with a last line that tells how many more there are."""
         if self.count > len(self.problems):
             more = self.count - len(self.problems)
-            return [*self.problems, Problem(self.title, f"and {more:,} more bad rows ({self.count:,} in all).")]
+            return [
+                *self.problems,
+                Problem(self.title, f"and {more:,} more bad rows ({self.count:,} in all)."),
+            ]
         return self.problems
 
 
@@ -141,12 +146,20 @@ def read_examples(source: DataSource, labelled: bool = True) -> list[Example]:
     return out
 
 
-def _example(source: DataSource, number: int, row: dict[str, Any], labelled: bool, bad: BadRows) -> Example | None:
-    wanted = [source.text, *([source.text_pair] if source.text_pair else []), *([source.label] if labelled else [])]
+def _example(
+    source: DataSource, number: int, row: dict[str, Any], labelled: bool, bad: BadRows
+) -> Example | None:
+    wanted = [
+        source.text,
+        *([source.text_pair] if source.text_pair else []),
+        *([source.label] if labelled else []),
+    ]
     missing = [c for c in wanted if row.get(c) is None]
     if missing:
         have = [str(k) for k in row]
-        bad.add(number, f"no column '{missing[0]}'; {nearest(missing[0], have) if have else 'the row is empty'}.")
+        bad.add(
+            number, f"no column '{missing[0]}'; {nearest(missing[0], have) if have else 'the row is empty'}."
+        )
         return None
     text, pair = row[source.text], row[source.text_pair] if source.text_pair else None
     for column, value in ((source.text, text), (source.text_pair, pair)):
@@ -189,7 +202,9 @@ def _rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str, Any
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InputError(Problem(source.title, f"broken gzip file: {error}.")) from error
     except UnicodeDecodeError as error:
-        raise InputError(Problem(source.title, f"not UTF-8: {error}.", "Convert the file to UTF-8.")) from error
+        raise InputError(
+            Problem(source.title, f"not UTF-8: {error}.", "Convert the file to UTF-8.")
+        ) from error
 
 
 def _jsonl_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -199,7 +214,9 @@ def _jsonl_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]
             if not line:
                 return
             if len(line) > MAX_LINE:
-                raise InputError(Problem(f"{path}:{number}", f"line longer than {MAX_LINE} bytes; no row is."))
+                raise InputError(
+                    Problem(f"{path}:{number}", f"line longer than {MAX_LINE} bytes; no row is.")
+                )
             if not line.strip():
                 continue
             try:

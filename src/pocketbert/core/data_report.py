@@ -72,7 +72,14 @@ class DataReport(BaseModel):
         return out + self.notes
 
 
-def split_report(name: str, source: str, examples: Sequence[Example], encoded: Sequence[Encoded], labels: Labels, ids: Sequence[int]) -> SplitReport:
+def split_report(
+    name: str,
+    source: str,
+    examples: Sequence[Example],
+    encoded: Sequence[Encoded],
+    labels: Labels,
+    ids: Sequence[int],
+) -> SplitReport:
     """Describe one split.
 
     Args:

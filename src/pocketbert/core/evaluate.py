@@ -11,6 +11,9 @@ from pocketbert.core.predictor import Predictor, run_encoded
 from pocketbert.core.tasks import ScoreFunction, Task
 from pocketbert.core.tokenization import Encoded, TextTokenizer
 
+FLOOR = 0.1
+"""`yardstick` is never less than this share of the largest logit. Trained heads spread by 0.2 and more of it."""
+
 
 class Score(BaseModel):
     """How well predictions match the gold labels.
@@ -121,13 +124,13 @@ def spread(logits: NDArray[np.floating]) -> float:
 
 
 def yardstick(logits: NDArray[np.floating]) -> float:
-    """What differences from logits [N, labels] are measured by: their `spread`, but at least a hundredth of the largest.
+    """What differences from logits [N, labels] are measured by: their `spread`, but at least `FLOOR` of the largest.
 
     An untrained head answers nearly the same to every text (spread 0.1 % of the logits); there the spread alone would
-    call the rounding of fp32 an error. A bound of 1e-4 then stands for 1e-6 of the logits, eight units in the last place.
+    call the rounding of fp32, and all of int8, an error. A bound of 1e-4 then stands for 1e-5 of the logits.
     """
     largest = float(np.abs(np.asarray(logits, np.float64)).max()) if logits.size else 0.0
-    return max(spread(logits), 0.01 * largest, 1e-6)
+    return max(spread(logits), FLOOR * largest, 1e-6)
 
 
 def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:

@@ -70,7 +70,9 @@ def read_golden(path: Path) -> list[GoldenRow]:
             try:
                 out.append(GoldenRow.model_validate(json.loads(line)))
             except (ValueError, ValidationError) as error:
-                raise InputError(Problem(f"{path}:{number}", f"not a golden row: {str(error).splitlines()[0]}.")) from error
+                raise InputError(
+                    Problem(f"{path}:{number}", f"not a golden row: {str(error).splitlines()[0]}.")
+                ) from error
     if not out:
         raise InputError(Problem(str(path), "no rows."))
     return out

@@ -45,6 +45,12 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def default_threads() -> int:
+    """Threads to use where nobody says: ``OMP_NUM_THREADS`` if it is a number, else all available cores."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else available_cores()
+
+
 def _cpuinfo() -> tuple[str, set[str]]:
     path = Path("/proc/cpuinfo")
     name, flags = platform.processor() or platform.machine(), set[str]()

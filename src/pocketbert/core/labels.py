@@ -107,7 +107,9 @@ def placeholder_names(names: Sequence[str]) -> bool:
     return all(name == f"LABEL_{i}" for i, name in enumerate(names))
 
 
-def resolve_labels(declared: Sequence[str] | None, teacher: Sequence[str] | None, examples: Sequence[Example]) -> Labels:
+def resolve_labels(
+    declared: Sequence[str] | None, teacher: Sequence[str] | None, examples: Sequence[Example]
+) -> Labels:
     """The label order of a run.
 
     Args:
@@ -128,7 +130,9 @@ def resolve_labels(declared: Sequence[str] | None, teacher: Sequence[str] | None
     else:
         labels = _from_data(examples)
     if len(labels) < 2:
-        raise InputError(Problem("data.labels", f"a classifier needs at least two labels, found {list(labels.names)}."))
+        raise InputError(
+            Problem("data.labels", f"a classifier needs at least two labels, found {list(labels.names)}.")
+        )
     if len(set(labels.names)) != len(labels):
         raise InputError(Problem("data.labels", f"a label occurs twice in {list(labels.names)}."))
     return labels
@@ -142,5 +146,7 @@ def _from_data(examples: Sequence[Example]) -> Labels:
             raise InputError(Problem("data.labels", f"the data has the label number {max(numbers)}; that is no label id.",
                                      "Check which column holds the labels, or give data.labels."))  # fmt: skip
         names = tuple(f"LABEL_{i}" for i in range(max(numbers) + 1))
-        return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
+        return Labels(
+            names, "the data has numbers only and data.labels is not given: labels are called LABEL_i"
+        )
     return Labels(tuple(sorted(str(v) for v in values)), "label names taken from the training data, sorted")

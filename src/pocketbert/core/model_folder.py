@@ -50,7 +50,11 @@ class ModelFolder:
         if not isinstance(raw, dict) or not raw:
             return None
         if not all(str(k).isdecimal() for k in raw):
-            raise InputError(Problem(f"{self.path}/config.json", f"id2label has keys that are no numbers: {list(raw)[:3]}."))
+            raise InputError(
+                Problem(
+                    f"{self.path}/config.json", f"id2label has keys that are no numbers: {list(raw)[:3]}."
+                )
+            )
         names = [str(raw[k]) for k in sorted(raw, key=int)]
         return None if placeholder_names(names) and not self.has_head("ForSequenceClassification") else names
 
@@ -85,7 +89,6 @@ class ModelFolder:
         """Longest input in tokens that the position table serves."""
         rows = int(self.config.get("max_position_embeddings") or 512)
         return rows - self.family.position_offset
-
 
     @property
     def tokenizer_length(self) -> int:
@@ -127,7 +130,9 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
         raise InputError(Problem(str(path), "is no Hugging Face model folder: it has no config.json."))
     config = read_json(config_path)
     if not isinstance(config, dict) or "model_type" not in config:
-        raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
+        raise InputError(
+            Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained().")
+        )
     return ModelFolder(path, name, config, family_of(str(config["model_type"]), str(config_path)), licence)
 
 
@@ -151,7 +156,9 @@ def _demo_teacher() -> Path:
 
 def _download(name: str, revision: str | None, where: str) -> Path:
     if version_of("huggingface_hub") is None:
-        raise MissingBackendError(f"the library that loads '{name}' from the Hub", "pip install 'pocketbert[train]'")
+        raise MissingBackendError(
+            f"the library that loads '{name}' from the Hub", "pip install 'pocketbert[train]'"
+        )
     from huggingface_hub import snapshot_download
 
     try:
@@ -176,7 +183,9 @@ def check_safetensors(path: Path) -> None:
             head = stream.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
             if not 2 <= length <= min(size - 8, 100 << 20):
-                raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN))
+                raise InputError(
+                    Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN)
+                )
             header = json.loads(stream.read(length))
             end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
     except OSError as error:
@@ -184,7 +193,11 @@ def check_safetensors(path: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise InputError(Problem(str(path), f"broken safetensors header: {error}.", _AGAIN)) from error
     if size != 8 + length + end:
-        raise InputError(Problem(str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN))
+        raise InputError(
+            Problem(
+                str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN
+            )
+        )
 
 
 _AGAIN = "Copy or download the file again."

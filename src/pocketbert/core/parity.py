@@ -27,7 +27,7 @@ class Parity(BaseModel):
             proof that a lost mask would be seen.
         bound: What `worst` must not exceed.
         spread: What differences are relative to: the largest per-class standard deviation of the reference logits over
-            the texts, at least a hundredth of the largest logit.
+            the texts, at least a tenth of the largest logit.
         shapes: Batch and length of every input that was run.
         passed: Whether `worst` is at most `bound`.
     """
@@ -61,7 +61,12 @@ class Probe(BaseModel):
 
 
 def build_probe(
-    reference: Predictor, tokenizer: TextTokenizer, texts: Sequence[Text], lengths: Sequence[int], output: str, side: str
+    reference: Predictor,
+    tokenizer: TextTokenizer,
+    texts: Sequence[Text],
+    lengths: Sequence[int],
+    output: str,
+    side: str,
 ) -> Probe:
     """Choose inputs and let the reference answer them.
 
@@ -85,7 +90,10 @@ def build_probe(
     expected = [np.asarray(reference.run(b)[output], np.float32) for b in batches]
     # Same texts with the padding declared real: how much a file that ignores the mask would be off.
     open_mask = [{**b, "attention_mask": np.ones_like(b["attention_mask"])} for b in batches]
-    moved = max(worst_difference(np.asarray(reference.run(b)[output]), e) for b, e in zip(open_mask, expected, strict=True))
+    moved = max(
+        worst_difference(np.asarray(reference.run(b)[output]), e)
+        for b, e in zip(open_mask, expected, strict=True)
+    )
     return Probe(batches=batches, expected=expected, mask_effect=moved / _scale(expected))
 
 

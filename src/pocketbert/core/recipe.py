@@ -30,11 +30,16 @@ class DataSection(Section):
         None, description="Rows that decide the score; never trained on. Without them, golden rows decide."
     )
     holdout: int = Field(
-        0, ge=0, description="Training rows held out by hash; the quantized file is compared with fp32 on them."
+        0,
+        ge=0,
+        description="Training rows held out by hash; the quantized file is compared with fp32 on them.",
     )
     labels: list[str] | None = Field(None, min_length=2, description="Label names, in order of their ids.")
     max_length: int | None = Field(
-        None, ge=4, le=8192, description="Longest input in tokens; default 128 with data, else the model's own."
+        None,
+        ge=4,
+        le=8192,
+        description="Longest input in tokens; default 128 with data, else the model's own.",
     )
 
 
@@ -44,10 +49,14 @@ class Optimisation(Section):
     steps: PositiveInt = Field(description="Optimiser steps.")
     batch: PositiveInt = Field(64, description="Rows per step.")
     lr: Rate = Field(1e-4, description="Peak learning rate.")
-    warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate; then linear decay.")
+    warmup: Fraction = Field(
+        0.06, description="Share of the steps with rising learning rate; then linear decay."
+    )
     weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
     clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
-    dropout: float | None = Field(None, ge=0, lt=1, description="Dropout of the trained model; default its own.")
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="Dropout of the trained model; default its own."
+    )
     freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
     checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
 
@@ -57,14 +66,18 @@ class TeacherSection(Section):
 
     model: str = Field(min_length=1, description="Folder, Hub name, or 'minilm-l6' (the demo teacher).")
     revision: str | None = Field(None, description="Hub revision.")
-    finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
+    finetune: Optimisation | None = Field(
+        None, description="Train a head (and the encoder) on the data first."
+    )
 
 
 class StudentSection(Section):
     """The small model; whatever is not given is the teacher's own."""
 
     layers: PositiveInt = Field(description="Encoder layers.")
-    init: Literal["teacher-layers", "random"] = Field("teacher-layers", description="Where its weights start.")
+    init: Literal["teacher-layers", "random"] = Field(
+        "teacher-layers", description="Where its weights start."
+    )
     teacher_layers: list[PositiveInt] | None = Field(
         None, description="Teacher layers (from 1) to start from; default round(m*N/M)."
     )
@@ -75,9 +88,13 @@ class StudentSection(Section):
     @model_validator(mode="after")
     def _consistent(self) -> StudentSection:
         if self.init == "teacher-layers" and (self.hidden or self.heads or self.intermediate):
-            raise ValueError("a student of another width or head count cannot start from teacher layers; set init: random")
+            raise ValueError(
+                "a student of another width or head count cannot start from teacher layers; set init: random"
+            )
         if self.teacher_layers is not None and len(self.teacher_layers) != self.layers:
-            raise ValueError(f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}")
+            raise ValueError(
+                f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}"
+            )
         if self.teacher_layers is not None and self.init == "random":
             raise ValueError("teacher_layers has no meaning with init: random")
         return self
@@ -86,7 +103,9 @@ class StudentSection(Section):
 class SignalWeights(Section):
     """Weight of each term of the loss; 0 leaves it out."""
 
-    logits: float = Field(1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2.")
+    logits: float = Field(
+        1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2."
+    )
     hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
     attention: float = Field(1.0, ge=0, description="KL of the attention distributions of mapped layers.")
     labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
@@ -176,15 +195,21 @@ class Recipe(Section):
             ready = ", ".join(t.name for t in TASKS.values() if t.ready)
             problems.append(f"task '{self.task}' is not served by this version; served: {ready}")
         if self.student is not None and not self.distill:
-            problems.append("a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]")
+            problems.append(
+                "a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
+            )
         if self.distill and self.student is None:
             problems.append("distill stages need a student section, e.g. student: {layers: 3}")
         if self.teacher.finetune or self.distill:
-            problems += [f"training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None]
+            problems += [
+                f"training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None
+            ]
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
             if stage.layers is not None and depth is not None and len(stage.layers) != depth:
-                problems.append(f"distill.{i}.layers lists {len(stage.layers)} layers, the student has {depth}")
+                problems.append(
+                    f"distill.{i}.layers lists {len(stage.layers)} layers, the student has {depth}"
+                )
         if problems:
             raise ValueError("; ".join(problems))
         return self

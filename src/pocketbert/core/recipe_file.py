@@ -45,7 +45,9 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         InputError: Listing every problem with file, line, nearest valid key and the fix.
     """
     if not path.is_file():
-        raise InputError(Problem(str(path), "recipe not found.", "List the shipped ones: pocketbert recipes ls"))
+        raise InputError(
+            Problem(str(path), "recipe not found.", "List the shipped ones: pocketbert recipes ls")
+        )
     if path.stat().st_size > MAX_BYTES:
         raise InputError(Problem(str(path), f"larger than {MAX_BYTES} bytes; no recipe is."))
     try:
@@ -107,7 +109,9 @@ def _parse(text: str, title: str) -> _Tree:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{title}:{mark.line + 1}" if mark else title
-        raise InputError(Problem(where, f"not valid YAML: {getattr(error, 'problem', None) or error}.")) from error
+        raise InputError(
+            Problem(where, f"not valid YAML: {getattr(error, 'problem', None) or error}.")
+        ) from error
     if not isinstance(tree.value, dict):
         raise InputError(Problem(title, "a recipe is a mapping of keys to values."))
     return tree
@@ -116,7 +120,9 @@ def _parse(text: str, title: str) -> _Tree:
 def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> Any:
     tree.lines.setdefault(keys, node.start_mark.line + 1)
     if depth > 20:
-        raise InputError(Problem(f"{title}:{node.start_mark.line + 1}", "nested more than 20 deep; no recipe is."))
+        raise InputError(
+            Problem(f"{title}:{node.start_mark.line + 1}", "nested more than 20 deep; no recipe is.")
+        )
     tree.nodes += 1
     if tree.nodes > MAX_NODES:
         raise InputError(Problem(title, f"more than {MAX_NODES:,} values; no recipe has."))
@@ -126,7 +132,9 @@ def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> 
             key = str(key_node.value)
             line = key_node.start_mark.line + 1
             if key in out:
-                tree.problems.append(Problem(f"{title}:{line} {_dotted((*keys, key))}", "the key occurs twice."))
+                tree.problems.append(
+                    Problem(f"{title}:{line} {_dotted((*keys, key))}", "the key occurs twice.")
+                )
             tree.lines[(*keys, key)] = line
             out[key] = _build(value_node, (*keys, key), tree, title, depth + 1)
         return out
@@ -206,7 +214,9 @@ def _problem(error: Any, tree: _Tree, title: str) -> Problem:
         return Problem(where, f"required key '{_dotted(keys)}' is missing.", f"Add '{keys[-1]}'.")
     message = str(error["msg"]).removeprefix("Value error, ")
     if kind in ("enum", "literal_error"):
-        allowed = [w.strip("'") for w in str(error["ctx"].get("expected", "")).replace(" or ", ", ").split(", ")]
+        allowed = [
+            w.strip("'") for w in str(error["ctx"].get("expected", "")).replace(" or ", ", ").split(", ")
+        ]
         return Problem(where, f"'{value}' is not allowed; {nearest(str(value), allowed)}.")
     if kind == "value_error":
         return Problem(where, f"{message}.")

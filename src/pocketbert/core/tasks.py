@@ -115,6 +115,8 @@ def ready_task(name: str, where: str = "task") -> Task:
     task = TASKS[TaskName(name)]
     if not task.ready:
         raise InputError(
-            Problem(where, f"'{name}' is not served by this version of PocketBERT; served: {', '.join(ready)}.")
+            Problem(
+                where, f"'{name}' is not served by this version of PocketBERT; served: {', '.join(ready)}."
+            )
         )
     return task

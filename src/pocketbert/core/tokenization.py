@@ -62,7 +62,9 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         special = self._tokenizer.num_special_tokens_to_add(True)
         if max_length <= special:
-            raise InputError(Problem("max_length", f"{max_length} leaves no room beside {special} special tokens."))
+            raise InputError(
+                Problem("max_length", f"{max_length} leaves no room beside {special} special tokens.")
+            )
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
@@ -92,10 +94,14 @@ class TextTokenizer:
             except TypeError as error:  # the library does not say which one
                 bad = next((i for i, t in enumerate(chunk) if not _is_text(t)), 0)
                 raise InputError(
-                    Problem(f"text {start + bad + 1}", f"{chunk[bad]!r} is neither Unicode text nor a pair of texts.")
+                    Problem(
+                        f"text {start + bad + 1}",
+                        f"{chunk[bad]!r} is neither Unicode text nor a pair of texts.",
+                    )
                 ) from error
             out.extend(
-                Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing)) for e in encodings
+                Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing))
+                for e in encodings
             )
         return out
 
@@ -105,7 +111,9 @@ class TextTokenizer:
         row: dict[str, Any] = {"text": text if isinstance(text, str) else list(text)}
         return {**row, "ids": encoding.ids, "offsets": [list(o) for o in encoding.offsets]}
 
-    def pad(self, rows: Sequence[Encoded], length: int | None = None, side: str = "right") -> dict[str, NDArray[np.int64]]:
+    def pad(
+        self, rows: Sequence[Encoded], length: int | None = None, side: str = "right"
+    ) -> dict[str, NDArray[np.int64]]:
         """Stack rows into a batch.
 
         Args:

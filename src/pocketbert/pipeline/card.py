@@ -59,11 +59,19 @@ def _head(artefacts: Artefacts, facts: CardFacts) -> str:
 
 def _files(artefacts: Artefacts, facts: CardFacts) -> str:
     metric = TASKS[artefacts.task].metric
-    rows = ["| file | numbers | bytes | " + f"{metric.name} (eval) | {metric.name} (holdout) |", "|---|---|---:|---:|---:|"]
+    rows = [
+        "| file | numbers | bytes | " + f"{metric.name} (eval) | {metric.name} (holdout) |",
+        "|---|---|---:|---:|---:|",
+    ]
     for record in artefacts.models():
-        scores = [metric.format(s.value) if (s := record.scores.get(k)) else "not measured" for k in ("eval", "holdout")]
+        scores = [
+            metric.format(s.value) if (s := record.scores.get(k)) else "not measured"
+            for k in ("eval", "holdout")
+        ]
         default = " (default)" if record.default else ""
-        rows.append(f"| `{record.path}`{default} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |")
+        rows.append(
+            f"| `{record.path}`{default} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |"
+        )
     aliases = [f"`{r.path}` equals `{r.alias_of}`." for r in artefacts.files if r.alias_of]
     text = ["## Files", "", *rows, ""]
     if facts.teacher_score:
@@ -76,7 +84,10 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
 def _latency(facts: CardFacts) -> str:
     if not facts.latency:
         return "## Latency\n\nNot measured. `pocketbert benchmark -m .` measures it on your machine."
-    rows = ["| file | threads | length | p50 ms | p90 ms | time relative to the first |", "|---|---:|---|---:|---:|---:|"]
+    rows = [
+        "| file | threads | length | p50 ms | p90 ms | time relative to the first |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
     rows += ["| " + " | ".join(r) + " |" for r in facts.latency]
     return "\n".join(["## Latency", "", *rows, "", facts.condition])
 
@@ -84,7 +95,9 @@ def _latency(facts: CardFacts) -> str:
 def _use(artefacts: Artefacts) -> str:
     by_scheme: Mapping[Scheme | None, FileRecord] = {r.scheme: r for r in artefacts.models()}
     chosen = artefacts.default_model()
-    inputs = [t.name for t in chosen.signature.inputs] if chosen.signature else ["input_ids", "attention_mask"]
+    inputs = (
+        [t.name for t in chosen.signature.inputs] if chosen.signature else ["input_ids", "attention_mask"]
+    )
     dtype = "int8" if Scheme.INT8 in by_scheme else "fp32"
     length = artefacts.processing.max_length
     feeds = ", ".join(f'"{n}": ...' for n in inputs)

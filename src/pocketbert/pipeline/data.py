@@ -128,7 +128,12 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
     for line in report.lines():
         say(f"  {line}")
-    return RunData(labels, splits, report, pair=any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False)
+    return RunData(
+        labels,
+        splits,
+        report,
+        pair=any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False,
+    )
 
 
 def _read(section: DataSection) -> dict[str, list[Example]]:

@@ -31,7 +31,10 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
     say(f"corpus: {corpus}")
     with building(corpus) as folder:
         demo_corpus.write(demo_corpus.generate(), folder)
-    paths = [f"data.{name}.path={(corpus / f'{split}.jsonl.gz').resolve()}" for name, split in (("train", "train"), ("eval", "dev"))]
+    paths = [
+        f"data.{name}.path={(corpus / f'{split}.jsonl.gz').resolve()}"
+        for name, split in (("train", "train"), ("eval", "dev"))
+    ]
     run = Run(load_recipe(recipe_path("demo"), [*paths, *overrides]), output, overwrite)
     run.execute()
     return run.finish()

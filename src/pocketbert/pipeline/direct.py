@@ -73,7 +73,9 @@ def _refuse_existing(output: Path, overwrite: bool) -> None:
 def _check_scheme(scheme: str) -> None:
     known = [s.value for s in Scheme]
     if scheme not in known:
-        raise InputError(Problem("--scheme", f"'{scheme}' is not a scheme for ONNX; {nearest(scheme, known)}."))
+        raise InputError(
+            Problem("--scheme", f"'{scheme}' is not a scheme for ONNX; {nearest(scheme, known)}.")
+        )
 
 
 def _name(path: Path) -> str:
@@ -141,7 +143,13 @@ def _verify_run(folder: Path) -> Verification:
     with run.folder.locked():
         missing = [name for name in ("onnx", "golden") if run.folder.mark(name) is None]
         if missing:
-            raise InputError(Problem(str(folder), f"stage {missing[0]} is not finished.", f"Continue: pocketbert run ... -o {folder}"))
+            raise InputError(
+                Problem(
+                    str(folder),
+                    f"stage {missing[0]} is not finished.",
+                    f"Continue: pocketbert run ... -o {folder}",
+                )
+            )
         result = run.verify()
         write_json(folder / "verify.json", json.loads(result.model_dump_json()))
         mark = run.folder.mark("verify")
@@ -162,5 +170,7 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
             if mark.status is Status.FAILED:
                 raise GateError([*mark.failures, f"Stage {mark.name} failed; nothing was packed."])
         with building(output) as target:
-            make_pack(run.recipe, run_folder, run.weights, run.length, run.data.pair, run.model.sha256, target)
+            make_pack(
+                run.recipe, run_folder, run.weights, run.length, run.data.pair, run.model.sha256, target
+            )
     return output

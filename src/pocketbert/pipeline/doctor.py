@@ -71,7 +71,9 @@ def diagnose() -> Diagnosis:
     for part in _PARTS:
         have = installed(part.distributions)
         missing = [d for d in part.distributions if d not in have]
-        versions = ", ".join(f"{k} {v}" for k, v in have.items()) + (f"; missing: {', '.join(missing)}" if missing else "")
+        versions = ", ".join(f"{k} {v}" for k, v in have.items()) + (
+            f"; missing: {', '.join(missing)}" if missing else ""
+        )
         backends.append(Backend(name=part.name, present=not missing, versions=versions, command=part.command))
     backends.append(_teacher())
     notes = []
@@ -92,7 +94,12 @@ def _teacher() -> Backend:
     try:
         folder = open_model_folder(DEMO_TEACHER)
     except PocketBertError as error:
-        return Backend(name=f"demo teacher {DEMO_TEACHER}", present=False, versions=str(error).split(". Install")[0], command=DEMO_INSTALL)
+        return Backend(
+            name=f"demo teacher {DEMO_TEACHER}",
+            present=False,
+            versions=str(error).split(". Install")[0],
+            command=DEMO_INSTALL,
+        )
     return Backend(name=f"demo teacher {DEMO_TEACHER}", present=True,
                    versions=f"{DEMO_VERSION}, sha256 {folder.sha256[:12]} as pinned", command=DEMO_INSTALL)  # fmt: skip
 
@@ -106,5 +113,9 @@ def _training() -> str:
 
     dtype = str(training_dtype()).removeprefix("torch.")
     where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "on the CPU"
-    reason = "the hardware computes in bf16" if dtype == "bfloat16" else "no avx512_bf16 or AMX: bf16 would be slower"
+    reason = (
+        "the hardware computes in bf16"
+        if dtype == "bfloat16"
+        else "no avx512_bf16 or AMX: bf16 would be slower"
+    )
     return f"in {dtype} {where} ({reason}), {torch.get_num_threads()} threads"

@@ -82,7 +82,9 @@ def make_onnx(
         onnx.export(module, family, task, example, file, recipe.export.opset)
     results.append(compare(open_file(file), name, "transformers", probe, output, bound))
     write_json(target / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
-    say(f"  parity: {results[-1].worst:.1e} of the logits' spread, bound {bound:.0e}, {len(results[-1].shapes)} shapes")
+    say(
+        f"  parity: {results[-1].worst:.1e} of the logits' spread, bound {bound:.0e}, {len(results[-1].shapes)} shapes"
+    )
     return [parity_failure(r) for r in results if not r.passed]
 
 
@@ -121,7 +123,9 @@ def make_int8(source: Path, target: Path) -> Sequence[str]:
     return ()
 
 
-def make_golden(recipe: Recipe, run: Path, weights: Path, texts: Sequence[Text], length: int, target: Path) -> Sequence[str]:
+def make_golden(
+    recipe: Recipe, run: Path, weights: Path, texts: Sequence[Text], length: int, target: Path
+) -> Sequence[str]:
     """Write golden rows: what the torch model and every file answer, and the tokenizer's own golden rows."""
     folder = open_model_folder(str(weights))
     task, side = ready_task(recipe.task), folder.family.padding_side
@@ -140,7 +144,9 @@ def make_golden(recipe: Recipe, run: Path, weights: Path, texts: Sequence[Text],
     if broken:
         return [f"{p}: NaN or infinite logits on golden rows." for p in broken]
     scale = yardstick(reference)
-    tolerance = {p: (FP32_TOLERANCE if s is Scheme.FP32 else INT8_TOLERANCE) * scale for p, (_, s) in files.items()}
+    tolerance = {
+        p: (FP32_TOLERANCE if s is Scheme.FP32 else INT8_TOLERANCE) * scale for p, (_, s) in files.items()
+    }
     labels = folder.labels or []
     golden = [
         GoldenRow(

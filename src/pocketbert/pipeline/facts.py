@@ -41,9 +41,22 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
     if bench is not None:
         for m in bench.measurements:
             compared = bench.compare(m.variant, m.threads, m.length)
-            ratio = f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]" if compared else "1"
+            ratio = (
+                f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]"
+                if compared
+                else "1"
+            )
             length = "real text" if m.length == "text" else str(m.length)
-            latency.append((names.get(m.variant, m.variant), str(m.threads), length, f"{m.wall.p50:.2f}", f"{m.wall.p90:.2f}", ratio))
+            latency.append(
+                (
+                    names.get(m.variant, m.variant),
+                    str(m.threads),
+                    length,
+                    f"{m.wall.p50:.2f}",
+                    f"{m.wall.p90:.2f}",
+                    ratio,
+                )
+            )
         engine = bench.measurements[0]
         condition = (
             f"Provenance {engine.provenance}, batch 1, {engine.engine} {engine.engine_version} on {bench.machine.summary}; "
@@ -59,7 +72,9 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
         for p in read_parity(run / "onnx")
         if p.subject.endswith(".onnx")
     ]
-    return CardFacts(folder.family, _licence(run), latency, condition, teacher, parity, honest_notes(recipe, folder.family))
+    return CardFacts(
+        folder.family, _licence(run), latency, condition, teacher, parity, honest_notes(recipe, folder.family)
+    )
 
 
 def _licence(run: Path) -> str:
@@ -75,8 +90,15 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
                    "score was measured.")  # fmt: skip
     else:
         out.append("One seed; the last checkpoint, not the best one.")
-    if recipe.student is not None and not family.uses_segments and recipe.data.eval and recipe.data.eval.text_pair:
-        out.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")
+    if (
+        recipe.student is not None
+        and not family.uses_segments
+        and recipe.data.eval
+        and recipe.data.eval.text_pair
+    ):
+        out.append(
+            "The family has no segment ids: the model tells the two texts of a pair apart by separators only."
+        )
     return out
 
 
@@ -124,7 +146,11 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
     for file in files:
         scores = result.scores.get(file.target, {})
         score = scores.get("eval")
-        kept = metric.kept(result.teacher.value, score.value) if score and result.teacher and recipe.student else None
+        kept = (
+            metric.kept(result.teacher.value, score.value)
+            if score and result.teacher and recipe.student
+            else None
+        )
         rows.append(ModelRow(
             name=row_name(file.scheme, recipe.student is not None), scheme=file.scheme,
             bytes=(run / file.source).stat().st_size, parameters=read_training(weights).parameters,
@@ -143,5 +169,8 @@ def _curves(run: Path) -> dict[str, list[tuple[int, float]]]:
             base = name if many in ("finetune", "0") else f"{name} {many}"
             out[base] = list(zip(curve.steps, curve.loss, strict=True))
             if len(curve.terms) > 1:
-                out |= {f"{base}/{term}": list(zip(curve.steps, values, strict=True)) for term, values in curve.terms.items()}
+                out |= {
+                    f"{base}/{term}": list(zip(curve.steps, values, strict=True))
+                    for term, values in curve.terms.items()
+                }
     return out

@@ -100,7 +100,14 @@ def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int |
     detail = f"{len(rows)} golden texts give the recorded ids."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden texts give other ids, e.g. {str(wrong[0])[:60]!r}: another model's tokenizer?"
-    return Gate(name="tokenizer", file="tokenizer.json", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
+    return Gate(
+        name="tokenizer",
+        file="tokenizer.json",
+        passed=not wrong,
+        value=float(len(wrong)),
+        bound=0.0,
+        detail=detail,
+    )
 
 
 def _text(value: str | list[str]) -> str | tuple[str, str]:
@@ -118,7 +125,14 @@ def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     if reference.shape != logits.shape:
         return [Gate(name="golden", file=subject.name, passed=False,
                      detail=f"logits have shape {logits.shape}, the golden rows {reference.shape}.")]  # fmt: skip
-    gates = [Gate(name="finite", file=subject.name, passed=True, detail=f"all logits of {len(rows)} golden rows are finite.")]
+    gates = [
+        Gate(
+            name="finite",
+            file=subject.name,
+            passed=True,
+            detail=f"all logits of {len(rows)} golden rows are finite.",
+        )
+    ]
     if subject.name in rows[0].outputs:
         expected = np.stack([r.expected(subject.name) for r in rows])
         bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
@@ -130,7 +144,16 @@ def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     detail = f"labels of {len(rows)} golden rows have the recorded names."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
-    gates.append(Gate(name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail))
+    gates.append(
+        Gate(
+            name="labels",
+            file=subject.name,
+            passed=not wrong,
+            value=float(len(wrong)),
+            bound=0.0,
+            detail=detail,
+        )
+    )
     return gates
 
 
@@ -156,7 +179,9 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
         inputs = [cut(e, longest - 1) for e in encoded]
     elif all(rows[i].padded for i in short):
         own = np.array([np.subtract(rows[i].padded, rows[i].reference) for i in short], np.float32)
-    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task.outputs[0], subject.side, own)
+    moved = padding_difference(
+        subject.predictor, subject.tokenizer, inputs, subject.task.outputs[0], subject.side, own
+    )
     return Gate(name="padding", file=subject.name, passed=moved <= bound, value=moved, bound=bound,
                 detail=f"padding moves the logits by {moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
                 f"{'.' if moved <= bound else ': is the attention mask ignored?'}")  # fmt: skip
@@ -164,7 +189,11 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 def labels_gate(have: Sequence[str], want: Sequence[str]) -> Gate:
     """Whether config.json calls the outputs what data or artifacts.json call them; golden rows may miss a rare label."""
-    wrong = [f"output {i} is '{h}' instead of '{w}'" for i, (h, w) in enumerate(zip(have, want, strict=False)) if h != w]
+    wrong = [
+        f"output {i} is '{h}' instead of '{w}'"
+        for i, (h, w) in enumerate(zip(have, want, strict=False))
+        if h != w
+    ]
     if len(have) != len(want):
         wrong.insert(0, f"{len(have)} labels instead of {len(want)}")
     return Gate(name="labels", file="config.json", passed=not wrong, value=float(len(wrong)), bound=0.0,
@@ -174,7 +203,9 @@ def labels_gate(have: Sequence[str], want: Sequence[str]) -> Gate:
 def weights_gate(subject: Subject) -> Gate:
     """Whether every stored number is finite, also those that no golden row reaches."""
     if version_of("onnx") is None:
-        return Gate(name="weights", file=subject.name, passed=True, detail="not checked: onnx is not installed here.")
+        return Gate(
+            name="weights", file=subject.name, passed=True, detail="not checked: onnx is not installed here."
+        )
     import onnx
     from onnx import numpy_helper
 
@@ -191,7 +222,9 @@ def types_gate(subject: Subject) -> Gate | None:
         return None
     if version_of("onnx") is None:
         # a phone-side or core-only install cannot read the graph; say so rather than pass silently
-        return Gate(name="types", file=subject.name, passed=True, detail="not checked: onnx is not installed here.")
+        return Gate(
+            name="types", file=subject.name, passed=True, detail="not checked: onnx is not installed here."
+        )
     from pocketbert.quantize.onnx import type_problems, weight_types
 
     problems = type_problems(weight_types(subject.path), subject.name)

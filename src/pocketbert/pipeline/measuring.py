@@ -27,7 +27,9 @@ def row_name(scheme: Scheme, distilled: bool) -> str:
     return f"{'student' if distilled else 'model'} {scheme}"
 
 
-def run_variants(run: Path, files: Sequence[ModelFile], weights: Path, length: int, distilled: bool) -> list[Variant]:
+def run_variants(
+    run: Path, files: Sequence[ModelFile], weights: Path, length: int, distilled: bool
+) -> list[Variant]:
     """A run's files as the benchmark takes them, the teacher's first."""
     from pocketbert.benchmarks.measurement import Variant
 
@@ -77,7 +79,13 @@ def measure(
 
     both: list[Length] = ["text", *lengths]
     result = benchmark(
-        variants, list(texts) or list(SENTENCES), section.threads, both, section.runs, section.repeats, budget_s=budget_s
+        variants,
+        list(texts) or list(SENTENCES),
+        section.threads,
+        both,
+        section.runs,
+        section.repeats,
+        budget_s=budget_s,
     )
     if root is None:
         return result

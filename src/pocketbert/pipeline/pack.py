@@ -33,7 +33,14 @@ from pocketbert.pipeline.verify import Verification, read_verification
 ALIAS = "onnx/model_quantized.onnx"
 """Name under which transformers.js (browser) and optimum look for the int8 file."""
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json", "merges.txt", "vocab.json")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "special_tokens_map.json",
+    "merges.txt",
+    "vocab.json",
+)
 _KINDS = {
     "config.json": Kind.CONFIG, "recipe.resolved.yaml": Kind.CONFIG, "model.safetensors": Kind.WEIGHTS,
     "golden.jsonl": Kind.GOLDEN, "golden_tokens.jsonl": Kind.GOLDEN, "README.md": Kind.DOCUMENT,
@@ -62,10 +69,16 @@ def check_packable(recipe: Recipe, run: Path, weights: Path) -> Verification:
     result = read_verification(path)
     failures = result.failures
     now = sources(recipe, run, weights)
-    failures += [f"{name}: not there, though it was when the run was verified" for name in result.files if name not in now]
+    failures += [
+        f"{name}: not there, though it was when the run was verified"
+        for name in result.files
+        if name not in now
+    ]
     for name, path in now.items():
         if sha256_file(path) != result.files.get(name):
-            failures.append(f"{path.relative_to(run)}: changed since it was verified; run: pocketbert verify -m {run}")
+            failures.append(
+                f"{path.relative_to(run)}: changed since it was verified; run: pocketbert verify -m {run}"
+            )
     if result.status is not Status.PASSED or failures:
         raise GateError([*failures, "Nothing was packed."])
     return result
@@ -135,7 +148,9 @@ def _artefacts(
         "source_sha256": source, "weights_sha256": weights, "licence": facts.licence,
     }  # fmt: skip
     if recipe.data.train is not None:
-        lineage["training data"] = Path(recipe.data.train.title).name if recipe.data.train.path else recipe.data.train.title
+        lineage["training data"] = (
+            Path(recipe.data.train.title).name if recipe.data.train.path else recipe.data.train.title
+        )
     return Artefacts(
         name=recipe.name, task=recipe.task, family=folder.family.name, labels=folder.labels or [], pair=pair,
         processing=Processing(max_length=length, padding_side=folder.family.padding_side, score=task.score),
@@ -158,9 +173,13 @@ def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:
             continue
         same = known.get("onnx/model_int8.onnx") if name == ALIAS else None
         if same is not None:
-            out.append(same.model_copy(update={"path": name, "alias_of": same.path, "default": False, "scores": {}}))
+            out.append(
+                same.model_copy(update={"path": name, "alias_of": same.path, "default": False, "scores": {}})
+            )
         else:
-            out.append(FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=_KINDS[name]))
+            out.append(
+                FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=_KINDS[name])
+            )
     return out
 
 

@@ -42,5 +42,9 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
     """
     training = recipe.teacher.finetune is not None or recipe.student is not None
     exporting = until not in ("teacher", "student")
-    wanted = [("train", training), ("onnx", exporting), ("report", report and exporting and recipe.benchmark is not None)]
+    wanted = [
+        ("train", training),
+        ("onnx", exporting),
+        ("report", report and exporting and recipe.benchmark is not None),
+    ]
     require(*(name for name, needed in wanted if needed))

@@ -66,7 +66,9 @@ class Run:
         ready_onnx: An fp32 ONNX file of the same model to use instead of exporting anew.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, overwrite: bool = False, ready_onnx: Path | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, overwrite: bool = False, ready_onnx: Path | None = None
+    ) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
         self.path, self.ready_onnx = folder, ready_onnx
 
@@ -99,14 +101,33 @@ class Run:
             "eval": data_digest(recipe.data.eval.path if recipe.data.eval else None, None),
             "length": self.length,
         }  # fmt: skip
-        export = {**recipe.export.model_dump(mode="json"), "ready": sha256_file(self.ready_onnx) if self.ready_onnx else None}
+        export = {
+            **recipe.export.model_dump(mode="json"),
+            "ready": sha256_file(self.ready_onnx) if self.ready_onnx else None,
+        }
         teacher = {"task": recipe.task, "weights": self.model.sha256, "labels": self.model.labels, "seed": recipe.seed,
                    "finetune": _dump(recipe.teacher.finetune)}  # fmt: skip
         stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
-        stages.append(Stage("teacher", f"teacher {recipe.teacher.model}", "teacher", teacher, ("data",), self._make_teacher, _TRAIN))
+        stages.append(
+            Stage(
+                "teacher",
+                f"teacher {recipe.teacher.model}",
+                "teacher",
+                teacher,
+                ("data",),
+                self._make_teacher,
+                _TRAIN,
+            )
+        )
         if recipe.student is not None:
-            student = {"student": _dump(recipe.student), "distill": [_dump(s) for s in recipe.distill], "seed": recipe.seed}
-            stages.append(Stage("student", "student", "student", student, ("teacher",), self._make_student, _TRAIN))
+            student = {
+                "student": _dump(recipe.student),
+                "distill": [_dump(s) for s in recipe.distill],
+                "seed": recipe.seed,
+            }
+            stages.append(
+                Stage("student", "student", "student", student, ("teacher",), self._make_student, _TRAIN)
+            )
         last = stages[-1].name
         stages.append(Stage("onnx", "export to ONNX", "onnx", export, (last,), self._make_onnx, _EXPORT))
         files = ["onnx"]
@@ -114,8 +135,28 @@ class Run:
             stages.append(Stage("onnx-int8", "quantize to int8", "onnx-int8", "int8 per channel", ("onnx",), self._make_int8,
                                 ("onnx", "onnxruntime")))  # fmt: skip
             files.append("onnx-int8")
-        stages.append(Stage("golden", "golden rows", "golden", exporting.GOLDEN_ROWS, (*files,), self._make_golden, ("onnxruntime",)))
-        stages.append(Stage("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), self._make_verify, ("onnxruntime",)))
+        stages.append(
+            Stage(
+                "golden",
+                "golden rows",
+                "golden",
+                exporting.GOLDEN_ROWS,
+                (*files,),
+                self._make_golden,
+                ("onnxruntime",),
+            )
+        )
+        stages.append(
+            Stage(
+                "verify",
+                "verify",
+                "verify.json",
+                _dump(recipe.verify),
+                ("golden",),
+                self._make_verify,
+                ("onnxruntime",),
+            )
+        )
         if recipe.benchmark is not None:
             if recipe.student is not None:
                 stages.append(Stage("onnx-teacher", "export the teacher to compare with", "onnx-teacher", export, ("teacher",),
@@ -146,7 +187,9 @@ class Run:
                 for stage in stages:
                     self.folder.run(stage)
             except BaseException as error:
-                log.error("stopped: %s: %s", type(error).__name__, error, exc_info=not isinstance(error, GateError))
+                log.error(
+                    "stopped: %s: %s", type(error).__name__, error, exc_info=not isinstance(error, GateError)
+                )
                 raise
             finally:
                 log.removeHandler(handler)
@@ -167,7 +210,10 @@ class Run:
 
     def _make_data(self, target: Path, _: Path) -> Sequence[str]:
         report = self.data.report
-        write_json(target, json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)})
+        write_json(
+            target,
+            json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)},
+        )
         return ()
 
     def _make_teacher(self, target: Path, work: Path) -> Sequence[str]:
@@ -178,11 +224,15 @@ class Run:
 
     def _make_onnx(self, target: Path, _: Path) -> Sequence[str]:
         texts = self.data.texts(exporting.GOLDEN_ROWS)
-        return exporting.make_onnx(self.recipe, self.weights, texts, self.length, target, ready=self.ready_onnx)
+        return exporting.make_onnx(
+            self.recipe, self.weights, texts, self.length, target, ready=self.ready_onnx
+        )
 
     def _make_teacher_onnx(self, target: Path, _: Path) -> Sequence[str]:
         texts = self.data.texts(exporting.GOLDEN_ROWS)
-        return exporting.make_onnx(self.recipe, self.path / "teacher", texts, self.length, target, name=measuring.TEACHER_FILE)
+        return exporting.make_onnx(
+            self.recipe, self.path / "teacher", texts, self.length, target, name=measuring.TEACHER_FILE
+        )
 
     def _make_int8(self, target: Path, _: Path) -> Sequence[str]:
         return exporting.make_int8(self.path / exporting.FP32.source, target)
@@ -200,7 +250,9 @@ class Run:
     def verify(self) -> Verification:
         """Put the files of the run folder through all gates."""
         task = ready_task(self.recipe.task)
-        subjects = run_subjects(self.path, exporting.model_files(self.recipe), self.weights, self.length, task)
+        subjects = run_subjects(
+            self.path, exporting.model_files(self.recipe), self.weights, self.length, task
+        )
         golden = self.path / "golden"
         result = verify_files(
             subjects, read_golden(golden / FILE_NAME), golden / TOKENS_FILE_NAME, vocabulary_rows(self.weights),
@@ -210,7 +262,9 @@ class Run:
             labels=self.data.labels.names,
         )  # fmt: skip
         sources = pack.sources(self.recipe, self.path, self.weights)
-        return result.model_copy(update={"files": {name: sha256_file(path) for name, path in sources.items()}})
+        return result.model_copy(
+            update={"files": {name: sha256_file(path) for name, path in sources.items()}}
+        )
 
     def eval_sets(self) -> list[EvalSet]:
         """Labelled rows that no step was made on, tokenized by the tokenizer that is packed."""
@@ -231,7 +285,9 @@ class Run:
         return ()
 
     def _make_pack(self, target: Path, _: Path) -> Sequence[str]:
-        return pack.make_pack(self.recipe, self.path, self.weights, self.length, self.data.pair, self.model.sha256, target)
+        return pack.make_pack(
+            self.recipe, self.path, self.weights, self.length, self.data.pair, self.model.sha256, target
+        )
 
     def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""
@@ -239,7 +295,9 @@ class Run:
         if not sets:
             return []
         task, names = ready_task(self.recipe.task), self.data.labels.names
-        subject = run_subjects(self.path, exporting.model_files(self.recipe)[-1:], self.weights, self.length, task)[0]
+        subject = run_subjects(
+            self.path, exporting.model_files(self.recipe)[-1:], self.weights, self.length, task
+        )[0]
         _, logits = evaluate(subject.predictor, subject.tokenizer, sets[0], task, batch=32)
         counts = confusion(sets[0].gold, logits.argmax(-1).astype(np.int64), len(names))
         np.fill_diagonal(counts, 0)

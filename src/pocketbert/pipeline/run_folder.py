@@ -130,7 +130,9 @@ class RunFolder:
         if not self.path.exists() or (self.path / _MARKS).is_dir():
             return
         # a process killed in its first moment leaves a lock, or a temporary file, and nothing else
-        ours = self.path.is_dir() and all(p.name == _LOCK or p.name.endswith(TEMPORARY) for p in self.path.iterdir())
+        ours = self.path.is_dir() and all(
+            p.name == _LOCK or p.name.endswith(TEMPORARY) for p in self.path.iterdir()
+        )
         if not ours:
             raise InputError(
                 Problem(str(self.path), "exists and is no run folder; nothing was written.",

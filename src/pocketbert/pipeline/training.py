@@ -61,7 +61,9 @@ class Training(BaseModel):
     notes: list[str] = []
 
 
-def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, target: Path, work: Path) -> Sequence[str]:
+def make_teacher(
+    recipe: Recipe, model: ModelFolder, data: RunData, length: int, target: Path, work: Path
+) -> Sequence[str]:
     """Write the teacher: fine-tuned where the recipe says so, its labels in the run's order."""
     task = ready_task(recipe.task)
     finetune = recipe.teacher.finetune
@@ -71,7 +73,20 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         from pocketbert.distill.finetune import Finetune
 
         objective = Finetune(model.family)
-        curves.append(_train(teacher, objective, data.splits["train"], finetune, recipe, model, "finetune", work, length, target))
+        curves.append(
+            _train(
+                teacher,
+                objective,
+                data.splits["train"],
+                finetune,
+                recipe,
+                model,
+                "finetune",
+                work,
+                length,
+                target,
+            )
+        )
     else:
         note = permute_head(teacher, _head_labels(model, recipe, data.labels), data.labels)
         notes += [note] if note else []
@@ -88,7 +103,9 @@ def _head_labels(model: ModelFolder, recipe: Recipe, ours: Labels) -> Labels:
     return Labels(names)
 
 
-def make_student(recipe: Recipe, teacher_folder: Path, data: RunData, length: int, target: Path, work: Path) -> Sequence[str]:
+def make_student(
+    recipe: Recipe, teacher_folder: Path, data: RunData, length: int, target: Path, work: Path
+) -> Sequence[str]:
     """Distil the student through the recipe's stages."""
     from pocketbert.distill.loop import frozen
     from pocketbert.distill.students import build_student
@@ -106,7 +123,18 @@ def make_student(recipe: Recipe, teacher_folder: Path, data: RunData, length: in
             objective = TaskDistillation(teacher, student, source.family, stage, where)
             folder = work / where
             curves.append(
-                _train(student, objective, data.splits["train"], stage, recipe, source, where, folder, length, target)
+                _train(
+                    student,
+                    objective,
+                    data.splits["train"],
+                    stage,
+                    recipe,
+                    source,
+                    where,
+                    folder,
+                    length,
+                    target,
+                )
             )
     student.set_attn_implementation("sdpa")
     _finish(student, task, source, data, length, target, curves, [])

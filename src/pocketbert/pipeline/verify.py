@@ -99,7 +99,9 @@ def verify_files(
     files = {s.name: sha256_file(s.path) for s in subjects}
     if vocabulary is not None and subjects[0].tokenizer.vocabulary_size > vocabulary:
         # ids beyond the embedding table would stop the runtime before the other gates could speak
-        return Verification(status=Status.FAILED, gates=gates, teacher=teacher, reference=reference, files=files)
+        return Verification(
+            status=Status.FAILED, gates=gates, teacher=teacher, reference=reference, files=files
+        )
     scores: dict[str, dict[str, Score]] = {}
     right = {}
     if teacher is not None:
@@ -112,7 +114,13 @@ def verify_files(
             right[subject.name] = seen_right(subject.predictor)
         scores[subject.name] = {}
         for rows in sets:
-            score, _ = evaluate(subject.predictor, subject.tokenizer, rows, subject.task, label=f"{subject.name} on {rows.name}")
+            score, _ = evaluate(
+                subject.predictor,
+                subject.tokenizer,
+                rows,
+                subject.task,
+                label=f"{subject.name} on {rows.name}",
+            )
             scores[subject.name][rows.name] = score
             own.append(chance_gate(subject.name, score, rows.name))
             own += _against(subject, rows.name, score, scores, subjects[0], settings, teacher, reference)
@@ -135,13 +143,19 @@ def _against(
             bound = max(0.001, 2 / score.rows)
             out.append(drop_gate(subject.name, score, reference, bound, "the torch model", task))
     else:
-        out.append(drop_gate(subject.name, score, scores[first.name][rows], settings.max_drop, f"fp32 on {rows}", task))
+        out.append(
+            drop_gate(
+                subject.name, score, scores[first.name][rows], settings.max_drop, f"fp32 on {rows}", task
+            )
+        )
     if rows == "eval" and teacher is not None and settings.min_kept is not None:
         out.append(kept_gate(subject.name, score, teacher, settings.min_kept, task))
     return out
 
 
-def run_subjects(run: Path, files: Sequence[ModelFile], weights: Path, length: int, task: Task) -> list[Subject]:
+def run_subjects(
+    run: Path, files: Sequence[ModelFile], weights: Path, length: int, task: Task
+) -> list[Subject]:
     """Open the files of a run folder."""
     folder = open_model_folder(str(weights))
     tokenizer = TextTokenizer(weights, length)
@@ -152,7 +166,9 @@ def run_subjects(run: Path, files: Sequence[ModelFile], weights: Path, length: i
     ]  # fmt: skip
 
 
-def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None) -> Verification:
+def verify_artefacts(
+    folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None
+) -> Verification:
     """Verify an artefact folder: its list, its golden rows, and with data the task metric.
 
     Args:
