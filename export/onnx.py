@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,9 +78,20 @@ def tidy(path: Path) -> None:
         del function.metadata_props[:]
         for node in function.node:
             del node.metadata_props[:]
+    _name_axes(model)
     model.ir_version = min(model.ir_version, MAX_IR)
     model.producer_name = "pocketbert"
     onnx.save(model, path)
+
+
+def _name_axes(model: Any) -> None:
+    """Call the free axes what they are; the exporter calls them s18 and s41."""
+    free = [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
+    names = dict(zip(free, ("batch", "sequence"), strict=False))
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in names:
+                dim.dim_param = names[dim.dim_param]
 
 
 def check_readable(path: Path) -> None:

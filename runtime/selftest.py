@@ -14,7 +14,7 @@ import numpy as np
 from pocketbert.core.artefacts import FileRecord
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import worst_difference
-from pocketbert.core.files import sha256_json, write_json
+from pocketbert.core.files import sha256_file, sha256_json, write_json
 from pocketbert.core.golden import FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.hardware import machine
 from pocketbert.core.predictor import Predictor, run_encoded
@@ -44,7 +44,9 @@ def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, reco
     golden = folder / FILE_NAME
     if not golden.is_file():
         return
-    key = sha256_json([predictor.engine, predictor.engine_version, record.sha256, machine().model_dump()])
+    # what lies on disk, not what the list says: a swapped file or tokenizer must be tested again
+    digests = [sha256_file(folder / name) for name in (record.path, "tokenizer.json", FILE_NAME)]
+    key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump()])
     mark = cache_folder() / "selftest" / f"{key}.json"
     if mark.is_file():
         return

@@ -108,7 +108,12 @@ def verify(
     if result.failures:
         raise GateError(result.failures)
     if not json:
-        print(f"passed: {len(result.gates)} gates on {len(result.files)} files in {model}")
+        skipped = [f"{g.file} {g.name}" for g in result.gates if g.skipped]
+        count = len(result.gates) - len(skipped)
+        print(
+            f"passed: {count} gates in {model}"
+            + (f"; not checked here: {', '.join(skipped)}" if skipped else "")
+        )
 
 
 def pack(

@@ -56,8 +56,9 @@ def benchmark(
 ) -> None:
     """Latency of every model file on this CPU, interleaved, with intervals and raw samples."""
     from pocketbert import api
+    from pocketbert.core.data import read_lines
 
-    texts = [t for t in file.read_text(encoding="utf-8").splitlines() if t.strip()] if file else []
+    texts = [t for t in read_lines(file) if t.strip()] if file else []
     result = api.benchmark(
         model, threads=_numbers(threads, "--threads"), lengths=_numbers(lengths, "--lengths"), runs=runs, repeats=repeats,
         texts=texts, budget_s=budget,

@@ -85,11 +85,9 @@ def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | N
 
 
 def _from_file(file: Path, column: str, pair_column: str | None) -> list[Text]:
-    from pocketbert.core.data import DataSource, read_examples
+    from pocketbert.core.data import DataSource, read_examples, read_lines
 
     if file.suffix == ".txt":
-        if not file.is_file():
-            raise InputError(Problem(str(file), "file not found."))
-        return list(file.read_text(encoding="utf-8").splitlines())
+        return list(read_lines(file))
     source = DataSource(path=str(file), text=column, text_pair=pair_column)
     return [e.input for e in read_examples(source, labelled=False)]

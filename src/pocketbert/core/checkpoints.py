@@ -92,9 +92,23 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
     if labels is not None and (new_head or folder.labels is None):
         config.id2label = labels.id2label
         config.label2id = {name: i for i, name in labels.id2label.items()}
+    if task.problem_type and not new_head:
+        _check_problem(folder, task)
     if task.problem_type:
         config.problem_type = task.problem_type
     return config
+
+
+def _check_problem(folder: ModelFolder, task: Task) -> None:
+    """Refuse a head that was trained for something else: its logits would get the wrong score function."""
+    stated = folder.config.get("problem_type")
+    labels = folder.config.get("id2label") or folder.config.get("num_labels") or 2
+    count = len(labels) if isinstance(labels, dict) else int(labels)
+    if stated not in (None, task.problem_type) or count < 2:
+        what = f"its head was trained for {stated or 'regression'} ({count} outputs), not for {task.name}"
+        raise InputError(
+            Problem(str(folder.path), f"{what}; this version would score it wrongly, so it refuses.")
+        )
 
 
 def _read_state(path: Path) -> dict[str, torch.Tensor]:

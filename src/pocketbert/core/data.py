@@ -49,7 +49,10 @@ class DataSource(BaseModel):
     @model_validator(mode="after")
     def _one_origin(self) -> DataSource:
         if (self.path is None) == (self.dataset is None):
-            raise ValueError("give exactly one of 'path' and 'dataset'")
+            raise ValueError(
+                "give exactly one of 'path' and 'dataset'; on the command line replace the whole source, "
+                "e.g. 'data.train={path: rows.csv, text: text, label: label}'"
+            )
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")
         if self.path is not None:
@@ -117,6 +120,21 @@ class BadRows:
                 Problem(self.title, f"and {more:,} more bad rows ({self.count:,} in all)."),
             ]
         return self.problems
+
+
+def read_lines(path: Path) -> list[str]:
+    """Texts of a plain file, one per line; only line feeds separate, so that answers stay in line with inputs.
+
+    Raises:
+        InputError: If the file is missing or not UTF-8.
+    """
+    if not path.is_file():
+        raise InputError(Problem(str(path), "file not found."))
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(Problem(str(path), f"not UTF-8: {error}.", "Convert the file to UTF-8.")) from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def read_examples(source: DataSource, labelled: bool = True) -> list[Example]:

@@ -49,8 +49,9 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
 
 
 def _head(artefacts: Artefacts, facts: CardFacts) -> str:
+    schemes = ", int8" if any(r.scheme is Scheme.INT8 for r in artefacts.models()) else ""
     labels = ", ".join(f"`{_plain(n)}`" for n in artefacts.labels[:60])
-    tags = f"---\npipeline_tag: {artefacts.task}\nlibrary_name: onnx\ntags: [pocketbert, {artefacts.family}, onnx, int8]\n---"
+    tags = f"---\npipeline_tag: {artefacts.task}\nlibrary_name: onnx\ntags: [pocketbert, {artefacts.family}, onnx{schemes}]\n---"
     return (
         f"{tags}\n\n# {_plain(artefacts.name)}\n\n{facts.family.title} for {artefacts.task}, made for phones by PocketBERT. "
         f"{len(artefacts.labels)} labels: {labels}."

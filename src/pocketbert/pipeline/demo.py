@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert import demo_corpus
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.files import building, check_writable
 from pocketbert.core.model_folder import DEMO_TEACHER, open_model_folder
 from pocketbert.core.progress import say
@@ -28,13 +29,22 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
     open_model_folder(DEMO_TEACHER)
     check_writable(output.parent)
     corpus = output.parent / f"{output.name}-corpus"
+    files = {split: corpus / f"{split}.jsonl.gz" for split in ("train", "dev", "test")}
+    paths = [
+        f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))
+    ]
+    recipe = load_recipe(recipe_path("demo"), [*paths, *overrides])
+    if corpus.exists() and (not corpus.is_dir() or set(corpus.iterdir()) - set(files.values())):
+        raise InputError(
+            Problem(
+                str(corpus),
+                "exists and holds more than a demo corpus; nothing was written.",
+                "Choose another -o/--output.",
+            )
+        )
     say(f"corpus: {corpus}")
     with building(corpus) as folder:
         demo_corpus.write(demo_corpus.generate(), folder)
-    paths = [
-        f"data.{name}.path={(corpus / f'{split}.jsonl.gz').resolve()}"
-        for name, split in (("train", "train"), ("eval", "dev"))
-    ]
-    run = Run(load_recipe(recipe_path("demo"), [*paths, *overrides]), output, overwrite)
+    run = Run(recipe, output, overwrite)
     run.execute()
     return run.finish()

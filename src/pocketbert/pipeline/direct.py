@@ -12,7 +12,7 @@ from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json
 from pocketbert.core.labels import Labels
-from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe, VerifySection
 from pocketbert.core.recipe_file import load_recipe, recipe_of
@@ -33,9 +33,9 @@ def export_model(
     _check_scheme(scheme)
     folder = open_model_folder(model, revision, "--model")
     recipe = recipe_of({
-        "schema": 1, "name": _name(folder.path), "task": task,
+        "schema": 1, "name": _name(folder), "task": task,
         "data": {"max_length": max_length, "labels": list(labels) if labels else None},
-        "teacher": {"model": str(folder.path.resolve()) if folder.path.is_dir() and model != "minilm-l6" else model},
+        "teacher": {"model": str(folder.path.resolve()) if Path(model).expanduser().is_dir() else model, "revision": revision},
         "export": {"opset": opset, "atol": atol}, "quantize": {"scheme": scheme},
     }, "command line")  # fmt: skip
     work = output.parent / f".{output.name}.run"
@@ -43,7 +43,7 @@ def export_model(
         remove_tree(work)  # a process killed after its last step leaves it
         say(f"{output}: finished before with the same model and settings, skipped")
         return output
-    _refuse_existing(output, overwrite)
+    _refuse_existing(output, overwrite, folder.path)
     check_writable(output.parent)
     run = Run(recipe, work, overwrite=True, ready_onnx=ready)
     run.execute()
@@ -62,12 +62,23 @@ def _finished(output: Path, recipe: Recipe, weights: str) -> bool:
     return same and read_artefacts(output).lineage.get("source_sha256") == weights
 
 
-def _refuse_existing(output: Path, overwrite: bool) -> None:
-    if output.is_file() or (output.is_dir() and any(output.iterdir()) and not overwrite):
-        raise InputError(
-            Problem(str(output), "exists and holds something else; nothing was written.",
-                    "Choose another -o/--output, or --overwrite to replace it.")
-        )  # fmt: skip
+def _refuse_existing(output: Path, overwrite: bool, *sources: Path) -> None:
+    """Refuse to replace anything but an artefact folder, and never what is being read."""
+    another = "Choose another -o/--output."
+    for source in sources:
+        if source.resolve().is_relative_to(output.resolve()):
+            raise InputError(
+                Problem(str(output), f"is or contains {source}, which is read; nothing was written.", another)
+            )
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        if not overwrite:
+            fix = "Choose another -o/--output, or --overwrite to replace it."
+            raise InputError(
+                Problem(str(output), "exists and holds something else; nothing was written.", fix)
+            )
+        if not (output / FILE_NAME).is_file():
+            what = "exists and is no artefact folder: --overwrite does not replace it; nothing was written."
+            raise InputError(Problem(str(output), what, another))
 
 
 def _check_scheme(scheme: str) -> None:
@@ -78,8 +89,11 @@ def _check_scheme(scheme: str) -> None:
         )
 
 
-def _name(path: Path) -> str:
-    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in path.resolve().name).lstrip("._-")
+def _name(folder: ModelFolder) -> str:
+    # a Hub name stands for itself; its local copy is called after a commit
+    local = Path(folder.title).expanduser()
+    title = local.resolve().name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
+    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
     return cleaned[:64] or "model"
 
 
@@ -163,7 +177,7 @@ def _verify_run(folder: Path) -> Verification:
 def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
     """See `pocketbert.api.pack`."""
     run = open_run(run_folder)
-    _refuse_existing(output, overwrite)
+    _refuse_existing(output, overwrite, run_folder)
     check_writable(output.parent)
     with run.folder.locked():
         for mark in run.folder.marks():

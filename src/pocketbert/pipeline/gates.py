@@ -40,6 +40,7 @@ class Gate(BaseModel):
         value: What was measured, where it is a number.
         bound: What it must keep.
         detail: One sentence for people.
+        skipped: Whether it could not be checked here; it then says nothing and is not counted.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
@@ -50,6 +51,7 @@ class Gate(BaseModel):
     value: float | None = None
     bound: float | None = None
     detail: str = ""
+    skipped: bool = False
 
     @property
     def failure(self) -> str:
@@ -204,7 +206,11 @@ def weights_gate(subject: Subject) -> Gate:
     """Whether every stored number is finite, also those that no golden row reaches."""
     if version_of("onnx") is None:
         return Gate(
-            name="weights", file=subject.name, passed=True, detail="not checked: onnx is not installed here."
+            name="weights",
+            file=subject.name,
+            passed=True,
+            skipped=True,
+            detail="not checked: onnx is not installed here.",
         )
     import onnx
     from onnx import numpy_helper
@@ -223,7 +229,11 @@ def types_gate(subject: Subject) -> Gate | None:
     if version_of("onnx") is None:
         # a phone-side or core-only install cannot read the graph; say so rather than pass silently
         return Gate(
-            name="types", file=subject.name, passed=True, detail="not checked: onnx is not installed here."
+            name="types",
+            file=subject.name,
+            passed=True,
+            skipped=True,
+            detail="not checked: onnx is not installed here.",
         )
     from pocketbert.quantize.onnx import type_problems, weight_types
 

@@ -17,7 +17,7 @@ from pocketbert.core.artefacts import (
     write_artefacts,
 )
 from pocketbert.core.errors import GateError
-from pocketbert.core.files import sha256_file
+from pocketbert.core.files import read_json, sha256_file, write_json
 from pocketbert.core.hardware import machine
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe import Recipe
@@ -27,7 +27,7 @@ from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts, render_card
 from pocketbert.pipeline.exporting import PARITY_FILE, ModelFile, model_files
-from pocketbert.pipeline.facts import card_facts
+from pocketbert.pipeline.facts import card_facts, read_benchmark
 from pocketbert.pipeline.verify import Verification, read_verification
 
 ALIAS = "onnx/model_quantized.onnx"
@@ -109,7 +109,14 @@ def make_pack(
     files = model_files(recipe)
     if any(f.scheme is Scheme.INT8 for f in files):
         _alias(target / files[-1].target, target / ALIAS)
+    else:
+        # without it transformers.js in a browser asks for model_quantized.onnx, which is not there
+        write_json(
+            target / "config.json",
+            {**read_json(weights / "config.json"), "transformers.js_config": {"dtype": "fp32"}},
+        )
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
+        _check_measured(run, result)
         shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
     (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
@@ -118,6 +125,17 @@ def make_pack(
     records = [*artefacts.files, *_others(target, artefacts)]
     write_artefacts(target, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
     return ()
+
+
+def _check_measured(run: Path, result: Verification) -> None:
+    """Figures belong to the files they were measured on."""
+    bench = read_benchmark(run)
+    measured = {v.sha256 for v in bench.variants} if bench else set()
+    strange = [name for name in result.files if name.endswith(".onnx") and result.files[name] not in measured]
+    if strange:
+        raise GateError(
+            [f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."]
+        )
 
 
 def _alias(source: Path, target: Path) -> None:
@@ -145,6 +163,7 @@ def _artefacts(
     ]  # fmt: skip
     lineage = {
         "teacher": recipe.teacher.model if not Path(recipe.teacher.model).is_absolute() else Path(recipe.teacher.model).name,
+        **({"revision": recipe.teacher.revision} if recipe.teacher.revision else {}),
         "source_sha256": source, "weights_sha256": weights, "licence": facts.licence,
     }  # fmt: skip
     if recipe.data.train is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
-from pocketbert.core.files import sha256_file, write_atomic, write_json
+from pocketbert.core.files import remove_tree, sha256_file, write_atomic, write_json
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.metrics import confusion
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
@@ -35,6 +35,7 @@ log = logging.getLogger("pocketbert")
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 _EXPORT = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 RECIPE_FILE = "recipe.resolved.yaml"
+REPORT_FILE = "report.html"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ class Run:
             if until is not None:
                 stages = stages[: [s.name for s in stages].index(until) + 1]
             for outdated in self.folder.plan(stages):
-                self.folder.forget(outdated)
+                self.folder.forget(next(s for s in stages if s.name == outdated))
+                remove_tree(self.path / REPORT_FILE)
             handler = _log_file(self.path / "run.log")
             try:
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
@@ -318,7 +320,7 @@ class Run:
 
     def finish(self) -> RunResult:
         """Write the report of a finished run and tell where everything is."""
-        report = self.path / "report.html"
+        report = self.path / REPORT_FILE
         header, table = self.report(report)
         return RunResult(self.path, self.path / "phone", report, header, table)
 

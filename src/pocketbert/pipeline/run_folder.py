@@ -185,9 +185,10 @@ class RunFolder:
             return "finished"
         return "unfinished" if self._work(stage).exists() else "to do"
 
-    def forget(self, name: str) -> None:
-        """Drop the mark of a stage, so that it runs again."""
-        (self.path / _MARKS / f"{name}.json").unlink(missing_ok=True)
+    def forget(self, stage: Stage) -> None:
+        """Drop the mark and the output of a stage, so that nothing of another recipe lies beside new results."""
+        (self.path / _MARKS / f"{stage.name}.json").unlink(missing_ok=True)
+        remove_tree(self.path / stage.output)
 
     def run(self, stage: Stage) -> None:
         """Run one stage unless it is finished.

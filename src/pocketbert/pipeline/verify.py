@@ -226,7 +226,8 @@ def report_gates(result: Verification) -> None:
     """Say what passed and what did not."""
     for gate in result.gates:
         name = f"{gate.file or 'folder'} {gate.name}"
-        say(f"  {'passed' if gate.passed else 'FAILED'}  {name}: {gate.detail}")
+        verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
+        say(f"  {verdict}  {name}: {gate.detail}")
 
 
 def read_verification(path: Path) -> Verification:

@@ -1,0 +1,72 @@
+"""What --overwrite must never destroy, and heads that must not be scored wrongly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pocketbert import api
+from pocketbert.core.data import read_lines
+from pocketbert.core.errors import InputError
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*"))
+
+
+def test_overwrite_never_replaces_the_source(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    source = Path(shutil.copytree(tiny_model("bert"), tmp_path / "outer" / "model"))
+    before = listing(tmp_path)
+    for output in (source, source.parent):
+        with pytest.raises(InputError, match="which is read; nothing was written"):
+            api.export(str(source), output, overwrite=True)
+    assert listing(tmp_path) == before
+
+
+def test_overwrite_replaces_artefact_folders_only(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("mine")
+    with pytest.raises(InputError, match="is no artefact folder"):
+        api.export(str(tiny_model("bert")), tmp_path / "letters", overwrite=True)
+    assert listing(tmp_path) == ["letters", "letters/dear.txt"]
+
+
+def test_pack_never_replaces_its_run(run_copy: Path) -> None:
+    before = listing(run_copy)
+    with pytest.raises(InputError, match="which is read"):
+        api.pack(run_copy, run_copy, overwrite=True)
+    assert [n for n in listing(run_copy) if n != ".lock"] == [n for n in before if n != ".lock"]
+
+
+def test_demo_leaves_a_foreign_corpus_folder_alone(tmp_path: Path) -> None:
+    corpus = tmp_path / "my-corpus"
+    corpus.mkdir()
+    (corpus / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds more than a demo corpus"):
+        api.demo(tmp_path / "my")
+    with pytest.raises(InputError, match="unknown key 'foo'"):
+        api.demo(tmp_path / "other", overrides=["foo=1"])
+    assert listing(tmp_path) == ["my-corpus", "my-corpus/thesis.txt"]
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_heads_of_other_tasks_are_refused(tiny_model: Callable[..., Path], tmp_path: Path, problem: str) -> None:
+    model = Path(shutil.copytree(tiny_model("bert"), tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
+    with pytest.raises(InputError, match=f"trained for {problem}"):
+        api.export(str(model), tmp_path / "phone")
+    assert not (tmp_path / "phone").exists()
+
+
+def test_lines_are_separated_by_line_feeds_only(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_bytes("one\u2028still one\r\ntwo\n".encode())
+    assert read_lines(file) == ["one\u2028still one", "two"]
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_lines(file)
