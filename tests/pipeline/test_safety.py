@@ -54,7 +54,9 @@ def test_demo_leaves_a_foreign_corpus_folder_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
-def test_heads_of_other_tasks_are_refused(tiny_model: Callable[..., Path], tmp_path: Path, problem: str) -> None:
+def test_heads_of_other_tasks_are_refused(
+    tiny_model: Callable[..., Path], tmp_path: Path, problem: str
+) -> None:
     model = Path(shutil.copytree(tiny_model("bert"), tmp_path / "model"))
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
