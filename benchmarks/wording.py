@@ -32,6 +32,11 @@ def share(fraction: float | None) -> str:
     return "not a number" if math.isnan(fraction) else f"{fraction * 100:.1f} %"
 
 
+def time_ratio(ratio: Ratio | None) -> str:
+    """Time relative to the baseline with its interval; the baseline itself, which is compared with nothing, is 1."""
+    return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "1"
+
+
 def factor(value: float) -> str:
     """A factor with three digits at most: ``7.32×``."""
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}×"

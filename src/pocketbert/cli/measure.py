@@ -56,6 +56,7 @@ def benchmark(
 ) -> None:
     """Latency of every model file on this CPU, interleaved, with intervals and raw samples."""
     from pocketbert import api
+    from pocketbert.benchmarks.wording import time_ratio
     from pocketbert.core.data import read_lines
 
     texts = [t for t in read_lines(file) if t.strip()] if file else []
@@ -71,11 +72,7 @@ def benchmark(
     rows = []
     for m in result.measurements:
         compared = result.compare(m.variant, m.threads, m.length)
-        ratio = (
-            f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]"
-            if compared
-            else "1"
-        )
+        ratio = time_ratio(compared.wall if compared else None)
         rows.append(
             [
                 m.variant,

@@ -39,14 +39,13 @@ INT8_TOLERANCE = 0.25
 class ModelFile:
     """Where a model file is in the run folder, and where it goes in the artefact folder."""
 
-    stage: str
     source: str
     target: str
     scheme: Scheme
 
 
-FP32 = ModelFile("onnx", "onnx/model.onnx", "onnx/model.onnx", Scheme.FP32)
-INT8 = ModelFile("onnx-int8", "onnx-int8/model_int8.onnx", "onnx/model_int8.onnx", Scheme.INT8)
+FP32 = ModelFile("onnx/model.onnx", "onnx/model.onnx", Scheme.FP32)
+INT8 = ModelFile("onnx-int8/model_int8.onnx", "onnx/model_int8.onnx", Scheme.INT8)
 
 
 def model_files(recipe: Recipe) -> list[ModelFile]:

@@ -34,6 +34,8 @@ def read_benchmark(run: Path) -> BenchmarkResult | None:
 
 def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verification) -> CardFacts:
     """Figures and lineage for the model card."""
+    from pocketbert.benchmarks.wording import time_ratio
+
     metric = ready_task(recipe.task).metric
     bench = read_benchmark(run) if recipe.benchmark is not None else None
     names = {row_name(f.scheme, recipe.student is not None): f.target for f in model_files(recipe)}
@@ -41,11 +43,7 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
     if bench is not None:
         for m in bench.measurements:
             compared = bench.compare(m.variant, m.threads, m.length)
-            ratio = (
-                f"{compared.wall.median:.3f} [{compared.wall.low:.3f}, {compared.wall.high:.3f}]"
-                if compared
-                else "1"
-            )
+            ratio = time_ratio(compared.wall if compared else None)
             length = "real text" if m.length == "text" else str(m.length)
             latency.append(
                 (

@@ -98,8 +98,8 @@ class Run:
         recipe = self.recipe
         data = {
             "settings": recipe.data.model_dump(mode="json"),
-            "train": data_digest(recipe.data.train.path if recipe.data.train else None, None),
-            "eval": data_digest(recipe.data.eval.path if recipe.data.eval else None, None),
+            "train": data_digest(recipe.data.train),
+            "eval": data_digest(recipe.data.eval),
             "length": self.length,
         }  # fmt: skip
         export = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
+from pocketbert.core.data import DataSource
 from pocketbert.core.errors import GateError, InputError, MachineError, Problem
 from pocketbert.core.files import (
     TEMPORARY,
@@ -249,8 +250,7 @@ def _cpu_seconds() -> float:
     )
 
 
-def data_digest(path: str | None, fallback: object) -> object:
-    """What identifies a data source in a hash: the digest of a local file, else its settings."""
-    if path is not None and Path(path).is_file():
-        return sha256_file(Path(path))
-    return fallback
+def data_digest(source: DataSource | None) -> str | None:
+    """Digest of a local data file; None for Hub data, which its settings alone identify."""
+    path = Path(source.path) if source is not None and source.path is not None else None
+    return sha256_file(path) if path is not None and path.is_file() else None
