@@ -30,7 +30,7 @@ DEVICES: tuple[Device, ...] = (
         name="local",
         yields="latency, CPU time, load time, first inference, peak memory, time per operator, placement",
         provenance=Provenance.MEASURED,
-        reached="this machine's CPU, by ONNX Runtime in this process and in fresh child processes",
+        reached="this machine's CPU, by ONNX Runtime or LiteRT in this process and in fresh child processes",
     ),
 )
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pocketbert.benchmarks.measurement import TEXT, Length
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predictor import fitting
 from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
 
 MAX_TEXTS = 100
@@ -59,17 +60,20 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
     return Encoded(ids, np.zeros(length, np.int64), False)
 
 
-def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length) -> list[Feed]:
-    """Inputs to cycle through, one inference each, unpadded.
+def feeds(
+    tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()
+) -> list[Feed]:
+    """Inputs to cycle through, one inference each, padded only where the file takes some lengths only.
 
     Args:
         tokenizer: The variant's tokenizer.
         texts: Real texts.
         length: Tokens, or ``"text"`` for every text at its own length.
+        fixed: The only lengths that the file takes; empty where it takes all.
 
     Returns:
         One entry per text for ``"text"``, else a single one.
     """
     rows = tokenizer.encode(list(texts))
     wanted = rows if length == TEXT else [row_of_length(rows, length)]
-    return [tokenizer.pad([row]) for row in wanted]
+    return [tokenizer.pad([row], fitting(fixed, len(row))) for row in wanted]

@@ -39,7 +39,7 @@ WARMUP_SHARE = 0.25
 """Most of the time that warm-up may take."""
 BUSY = 0.10
 """From this share of foreign CPU time on, the result carries a note."""
-_LIBRARIES = ("pocketbert", "onnxruntime", "numpy", "tokenizers", "psutil")
+_LIBRARIES = ("pocketbert", "onnxruntime", "ai-edge-litert", "numpy", "tokenizers", "psutil")
 
 Probes = dict[tuple[str, int], Probe]
 
@@ -90,12 +90,15 @@ def benchmark(
     began = time.monotonic()
     _check(variants, threads, lengths, runs, repeats, budget_s, baseline)
     notes: list[str] = []
-    fitted = _fit(lengths, min(v.max_length for v in variants), notes)
+    takes = {v.name: open_file(v.path, v.format, 1).lengths for v in variants}
+    fitted = _fit(lengths, min(_longest(v, takes[v.name]) for v in variants), notes)
     chosen = choose_texts(texts)
     chosen = [chosen[i] for i in generator(seed, "benchmark texts").permutation(len(chosen))]
     counts = list(dict.fromkeys(threads))
-    tokenizers = {v.name: TextTokenizer(v.tokenizer, v.max_length) for v in variants}
-    inputs = {(v.name, x): feeds(tokenizers[v.name], chosen, x) for v in variants for x in fitted}
+    tokenizers = {v.name: TextTokenizer(v.tokenizer, _longest(v, takes[v.name])) for v in variants}
+    inputs = {
+        (v.name, x): feeds(tokenizers[v.name], chosen, x, takes[v.name]) for v in variants for x in fitted
+    }
 
     work = len(counts) * (len(variants) + len(variants) * len(fitted) + repeats * len(fitted))
     with Meter(label, work) as meter:
@@ -165,6 +168,10 @@ def _fit(lengths: Sequence[Length], most: int, notes: list[str]) -> list[Length]
     if clipped:
         notes.append(f"Length {', '.join(clipped)} clipped to {most}, the most the variants take.")
     return list(dict.fromkeys(TEXT if x == TEXT else min(x, most) for x in lengths))
+
+
+def _longest(variant: Variant, takes: Sequence[int]) -> int:
+    return min(variant.max_length, max(takes, default=variant.max_length))
 
 
 def _probe_ids(inputs: list[list[Feed]]) -> list[int]:
@@ -296,7 +303,8 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
 
 def _describe() -> str:
     return (
-        f"Batch 1, unpadded. Variants take turns in bursts of {BURST} timed inferences, in a new order each round, "
+        "Batch 1; unpadded where a file takes any length, else padded to the smallest that it takes. Variants take turns in bursts "
+        f"of {BURST} timed inferences, in a new order each round, "
         "after one untimed inference each; a repeat visits every length. Warm-up: every input shape once, then until "
         f"the medians of two windows agree within {STABLE * 100:.0f} %, {WARMUP_LEAST} to {WARMUP_MOST} runs. Wall time by the "
         "monotonic clock, CPU time of the whole process, garbage collector off. Percentiles are nearest-rank; intervals "

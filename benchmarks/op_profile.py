@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pocketbert.benchmarks.measurement import OpShare, Placement
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.files import read_json
+from pocketbert.runtime.coverage import Coverage
 
 _SUFFIX = "_kernel_time"
 
@@ -20,7 +21,7 @@ class OpTimes(BaseModel):
 
     Attributes:
         runs: Inferences that were averaged.
-        ops: Time per operator type, largest first.
+        ops: Time per operator type, largest first; empty where the engine has no profile.
         placement: Nodes per execution provider.
     """
 
@@ -70,6 +71,16 @@ def read_profile(path: Path, skip: int = 0) -> OpTimes:
         for op, us in sorted(spent.items(), key=lambda item: -item[1])
     ]
     return OpTimes(runs=len(inferences), ops=ops, placement=_placement(list(kinds.values())))
+
+
+def xnnpack_placement(found: Coverage) -> OpTimes:
+    """What XNNPACK runs and what is left to the built-in kernels; no times, the interpreter has no profile."""
+    title = f"XNNPACK, {found.partitions} {'partition' if found.partitions == 1 else 'partitions'}"
+    parts = ((title, found.inside), ("built-in kernels", found.outside))
+    placement = [
+        Placement(provider=name, nodes=sum(ops.values()), op_types=ops) for name, ops in parts if ops
+    ]
+    return OpTimes(runs=0, ops=[], placement=placement)
 
 
 def _kind(event: dict[str, Any]) -> tuple[str, str]:

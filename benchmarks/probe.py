@@ -19,11 +19,12 @@ import numpy as np
 import psutil
 from pydantic import BaseModel
 
-from pocketbert.benchmarks.op_profile import OpTimes, read_profile
+from pocketbert.benchmarks.op_profile import OpTimes, read_profile, xnnpack_placement
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import open_file
 from pocketbert.runtime.onnx import OnnxPredictor
+from pocketbert.runtime.tflite import TflitePredictor
 
 TIMEOUT_S = 600.0
 """A child that takes longer hangs."""
@@ -40,7 +41,7 @@ class Probe(BaseModel):
         length: Tokens of that inference.
         rss_before_bytes: Resident memory before opening the file, libraries loaded.
         peak_rss_bytes: Peak resident memory after the first inferences.
-        ops: Time per operator, when asked for.
+        ops: Time per operator, when asked for; placement alone for TFLite, whose interpreter has no profile.
     """
 
     load_ms: float
@@ -108,11 +109,16 @@ def measure(path: Path, ids: Sequence[int], threads: int, format: Format, profil
     return Probe(
         load_ms=(loaded - begin) / 1e6, first_ms=(first - loaded) / 1e6, length=len(ids),
         rss_before_bytes=before, peak_rss_bytes=peak,
-        ops=_profile(path, feed, threads, profile_runs) if profile_runs and format is Format.ONNX else None,
+        ops=_profile(path, format, feed, threads, profile_runs) if profile_runs else None,
     )  # fmt: skip
 
 
-def _profile(path: Path, feed: dict[str, np.ndarray], threads: int, runs: int) -> OpTimes:
+def _profile(
+    path: Path, format: Format, feed: dict[str, np.ndarray], threads: int, runs: int
+) -> OpTimes | None:
+    if format is Format.TFLITE:
+        found = TflitePredictor(path, threads).coverage
+        return xnnpack_placement(found) if found else None
     with tempfile.TemporaryDirectory(prefix="pocketbert-profile-") as folder:
         predictor = OnnxPredictor(path, threads, profile=Path(folder) / "ops")
         for _ in range(PROFILE_WARMUP + runs):

@@ -36,6 +36,7 @@ class PreparedPredictor:
     """A prepared module behind the predictor protocol, so that it can be compared like any engine."""
 
     engine = "torch-prepared"
+    lengths: tuple[int, ...] = ()
 
     def __init__(self, module: nn.Module, family: Family, task: Task) -> None:
         self.module, self.inputs, self.outputs = module, family.inputs, task.outputs

@@ -4,48 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel
+import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.types import Scheme, Target
 from pocketbert.core.versions import version_of
-
-SMALL = 4096
-"""Weights with fewer numbers (a classifier's last row, a type table) may stay fp32; nothing is won there."""
+from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 
 
-class WeightTypes(BaseModel):
-    """What the weights of a graph are stored as.
-
-    Attributes:
-        int8_matmuls: Matrix products with int8 weights.
-        int8_embeddings: Lookup tables in int8.
-        per_channel: Whether every int8 matrix has a scale per output channel.
-        float_left: Names of float matrices and tables that should have been quantized.
-        int8_bytes: Bytes of int8 data.
-        float_bytes: Bytes of float data.
-        operators: Operator counts.
-    """
-
-    int8_matmuls: int
-    int8_embeddings: int
-    per_channel: bool
-    float_left: list[str]
-    int8_bytes: int
-    float_bytes: int
-    operators: dict[str, int]
-
-
-def quantize_int8(source: Path, target: Path) -> WeightTypes:
+def quantize(
+    source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: Target | None = None
+) -> WeightTypes:
     """Write a dynamic int8 copy of an fp32 file.
 
     Args:
         source: A file with fp32 weights.
         target: Where to write.
+        scheme: int8, the only one for ONNX in this version.
+        runtime: None: no ONNX Runtime in use needs a file of its own.
 
     Returns:
         The types found in the written file.
@@ -71,7 +54,7 @@ def quantize_int8(source: Path, target: Path) -> WeightTypes:
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )  # fmt: skip
     types = weight_types(target)
-    problems = type_problems(types, target.name)
+    problems = type_problems(types, target.name, scheme, runtime)
     if problems:
         raise GateError(problems)
     return types
@@ -96,54 +79,36 @@ def weight_types(path: Path) -> WeightTypes:
 
     model = onnx.load(path)
     weights = {t.name: t for t in model.graph.initializer}
-    integer = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
-    matmuls = tables = 0
-    per_channel = True
-    left = []
+    kinds = {onnx.TensorProto.INT8: "int8", onnx.TensorProto.UINT8: "int8", onnx.TensorProto.FLOAT: "float32"}
+    uses = []
     for node in model.graph.node:
-        if (
-            node.op_type in ("MatMulInteger", "ConvInteger")
-            and len(node.input) > 1
-            and node.input[1] in weights
-        ):
-            matmuls += weights[node.input[1]].data_type in integer
-            zero = weights.get(node.input[3]) if len(node.input) > 3 else None
-            per_channel &= zero is not None and bool(zero.dims) and zero.dims[0] > 1
+        integer = node.op_type in ("MatMulInteger", "ConvInteger")
+        if not integer and node.op_type not in ("MatMul", "Gemm", "Gather"):
+            continue
         for name in node.input:
             tensor = weights.get(name)
             if tensor is None or len(tensor.dims) < 2:
                 continue
-            numbers = 1
-            for d in tensor.dims:
-                numbers *= d
-            if node.op_type == "Gather" and tensor.data_type in integer:
-                tables += 1
-            if (
-                node.op_type in ("MatMul", "Gemm", "Gather")
-                and tensor.data_type == onnx.TensorProto.FLOAT
-                and numbers >= SMALL
-            ):
-                left.append(name)
+            zero = weights.get(node.input[3]) if integer and len(node.input) > 3 else None
+            uses.append(WeightUse(
+                name=name, use=Use.TABLE if node.op_type == "Gather" else Use.MATMUL,
+                dtype=kinds.get(tensor.data_type, str(tensor.data_type)), numbers=math.prod(tensor.dims),
+                per_channel=zero is not None and bool(zero.dims) and zero.dims[0] > 1,
+            ))  # fmt: skip
     size = Counter[bool]()
     for tensor in model.graph.initializer:
-        size[tensor.data_type in integer] += numpy_helper.to_array(tensor).nbytes
+        size[tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)] += numpy_helper.to_array(
+            tensor
+        ).nbytes
     return WeightTypes(
-        int8_matmuls=matmuls, int8_embeddings=tables, per_channel=per_channel and matmuls > 0, float_left=left,
-        int8_bytes=size[True], float_bytes=size[False], operators=dict(Counter(n.op_type for n in model.graph.node)),
+        uses=uses, int8_bytes=size[True], float_bytes=size[False], operators=dict(Counter(n.op_type for n in model.graph.node)),
     )  # fmt: skip
 
 
-def type_problems(types: WeightTypes, name: str) -> list[str]:
-    """What is wrong with an int8 file's types; empty when it is what its name says."""
-    out = []
-    if not types.int8_matmuls:
-        out.append(f"{name}: no matrix product has int8 weights; the quantizer did nothing.")
-    elif not types.per_channel:
-        out.append(f"{name}: int8 weights have one scale per matrix, not per output channel.")
-    if not types.int8_embeddings:
-        out.append(f"{name}: no embedding table is int8.")
-    if types.float_left:
-        out.append(
-            f"{name}: still float: {', '.join(types.float_left[:5])} ({len(types.float_left)} in all)."
-        )
-    return out
+def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Name and value of everything stored in a file."""
+    import onnx
+    from onnx import numpy_helper
+
+    for tensor in onnx.load(path).graph.initializer:
+        yield tensor.name, numpy_helper.to_array(tensor)

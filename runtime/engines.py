@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
+from pocketbert.core.artefacts import Signature
 from pocketbert.core.predictor import Predictor
 from pocketbert.core.types import Format
 from pocketbert.runtime.onnx import OnnxPredictor
+from pocketbert.runtime.tflite import TflitePredictor
 
 
-def open_file(path: Path, kind: Format = Format.ONNX, threads: int | None = None) -> Predictor:
+class FilePredictor(Predictor, Protocol):
+    """A predictor that runs a model file."""
+
+    @property
+    def signature(self) -> Signature:
+        """Names, dtypes and shapes of inputs and outputs."""
+        ...
+
+
+_ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
+    Format.ONNX: OnnxPredictor,
+    Format.TFLITE: TflitePredictor,
+}
+
+
+def open_file(path: Path, kind: Format, threads: int | None = None) -> FilePredictor:
     """Open a model file with the engine of its format.
 
     Args:
@@ -20,5 +39,4 @@ def open_file(path: Path, kind: Format = Format.ONNX, threads: int | None = None
     Returns:
         A predictor.
     """
-    engines = {Format.ONNX: OnnxPredictor}
-    return engines[kind](path, threads)
+    return _ENGINES[kind](path, threads)

@@ -76,7 +76,7 @@ class Model:
             self.artefacts.processing.padding_side,
             label,
         )
-        return np.asarray(out["logits"], np.float32), [e.truncated for e in encoded]
+        return np.asarray(out[self.predictor.outputs[0]], np.float32), [e.truncated for e in encoded]
 
     def predict(self, texts: Sequence[Text] | str, progress: str = "") -> list[Prediction]:
         """Classify texts.

@@ -36,6 +36,7 @@ class OnnxPredictor:
 
     engine = "onnxruntime"
     engine_version = onnxruntime.__version__
+    lengths: tuple[int, ...] = ()
 
     def __init__(self, path: Path, threads: int | None = None, profile: Path | None = None) -> None:
         if not path.is_file():

@@ -68,5 +68,5 @@ def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, reco
 
 def golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str) -> float:
     """Largest absolute difference between a predictor's logits and a golden row; NaN-sticky."""
-    logits = run_encoded(predictor, tokenizer, tokenizer.encode([row.input]))["logits"]
-    return worst_difference(np.asarray(logits[0], np.float32), row.expected(path))
+    answers = run_encoded(predictor, tokenizer, tokenizer.encode([row.input]))[predictor.outputs[0]]
+    return worst_difference(np.asarray(answers[0], np.float32), row.expected(path))

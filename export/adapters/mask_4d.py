@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pocketbert.export.heads import mean_pooling
+
 MASKED = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
 
@@ -35,6 +37,8 @@ class _Wrapped(nn.Module):
     def _run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
         additive = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
         out = self.model(attention_mask=additive, **inputs)
+        if "sentence_embedding" in self.outputs:
+            return out[self.outputs[0]], mean_pooling(out[self.outputs[0]], attention_mask)
         return tuple(out[name] for name in self.outputs)
 
 

@@ -135,6 +135,8 @@ def export(
     atol: float | None = None,
     max_length: int | None = None,
     labels: Sequence[str] | None = None,
+    formats: Sequence[str] = ("onnx", "tflite"),
+    targets: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Path:
     """Turn a fine-tuned model into an artefact folder: no recipe, no data, no network.
@@ -144,11 +146,13 @@ def export(
         output: The artefact folder to write.
         task: Hub task name.
         revision: Hub revision.
-        scheme: ``int8`` (beside fp32) or ``fp32`` alone.
+        scheme: ``int8`` (beside fp32) or ``fp32`` alone; for TFLite alone also ``w8`` and ``fp16``.
         opset: ONNX operator set, 18 to 20.
         atol: Parity bound relative to the spread of the logits; default the family's.
         max_length: Longest input in tokens; default the model's own.
         labels: Label names where config.json has none, in order of their ids.
+        formats: ``onnx``, ``tflite``; the first one is opened by default.
+        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``.
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
@@ -161,17 +165,20 @@ def export(
 
     return export_model(
         model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
-        labels=labels, overwrite=overwrite,
+        labels=labels, overwrite=overwrite, formats=formats, targets=targets,
     )  # fmt: skip
 
 
-def quantize(model: Path, output: Path, scheme: str = "int8", overwrite: bool = False) -> Path:
-    """Add a quantized file to an artefact folder, verified like any other; the fp32 file is kept as it is.
+def quantize(
+    model: Path, output: Path, scheme: str = "int8", targets: Sequence[str] = (), overwrite: bool = False
+) -> Path:
+    """Add quantized files to an artefact folder, verified like any other; the fp32 files are kept as they are.
 
     Args:
-        model: An artefact folder with ``onnx/model.onnx`` and ``model.safetensors``.
+        model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder.
-        scheme: ``int8``.
+        scheme: ``int8``; for TFLite alone also ``w8`` and ``fp16``.
+        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``.
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
@@ -179,7 +186,7 @@ def quantize(model: Path, output: Path, scheme: str = "int8", overwrite: bool = 
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(model, output, scheme=scheme, overwrite=overwrite)
+    return quantize_folder(model, output, scheme=scheme, targets=targets, overwrite=overwrite)
 
 
 def verify(

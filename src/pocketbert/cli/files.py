@@ -14,7 +14,24 @@ from pocketbert.core.errors import GateError
 
 Task = Annotated[str, typer.Option("--task", help="Hub task name. (recipe: task)")]
 Scheme = Annotated[
-    str, typer.Option("--scheme", help="int8 (beside fp32), or fp32 alone. (recipe: quantize.scheme)")
+    str,
+    typer.Option(
+        "--scheme", help="int8 (beside fp32), or fp32 alone; TFLite: also w8, fp16. (recipe: quantize.scheme)"
+    ),
+]
+Formats = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        help="onnx, tflite, comma-separated; the first is the default file. (recipe: export.formats)",
+    ),
+]
+Targets = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        help="tflite-2.16: one more int8 file that TFLite up to 2.16 computes right. (recipe: quantize.targets)",
+    ),
 ]
 
 
@@ -30,7 +47,9 @@ def export(
     model: options.Model,
     output: options.Output,
     task: Task = "text-classification",
+    formats: Formats = "onnx,tflite",
     scheme: Scheme = "int8",
+    target: Targets = "",
     opset: Annotated[
         int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")
     ] = 20,
@@ -58,10 +77,10 @@ def export(
     """A fine-tuned model into a folder for phones: no recipe, no data, no network needed."""
     from pocketbert import api
 
-    names = [n.strip() for n in labels.split(",")] if labels else None
+    names = _listed(labels) if labels else None
     folder = api.export(
         model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
-        labels=names, overwrite=overwrite,
+        labels=names, formats=_listed(formats), targets=_listed(target), overwrite=overwrite,
     )  # fmt: skip
     _done(folder, json)
 
@@ -70,13 +89,18 @@ def quantize(
     model: options.Folder,
     output: options.Output,
     scheme: Scheme = "int8",
+    target: Targets = "",
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """An artefact folder with fp32 into one with a quantized file beside it. (recipe: quantize)"""
     from pocketbert import api
 
-    _done(api.quantize(model, output, scheme, overwrite), json)
+    _done(api.quantize(model, output, scheme, _listed(target), overwrite), json)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def verify(
@@ -139,4 +163,6 @@ def _done(folder: Path, json: bool) -> None:
         print(
             f"{folder}/{record.path}  {record.bytes:,} bytes  {record.scheme}{'  (default)' if record.default else ''}"
         )
+    for path, reason in artefacts.absent.items():
+        print(f"no {path}: {reason}")
     print(f"model card: {folder}/README.md")

@@ -12,7 +12,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.evaluate import Score
 from pocketbert.core.files import read_json, safe_join, sha256_file, write_json
 from pocketbert.core.tasks import ScoreFunction, TaskName
-from pocketbert.core.types import Format, Provenance, Scheme, Status
+from pocketbert.core.types import Client, Format, Provenance, Scheme, Status, Target
 
 FILE_NAME = "artifacts.json"
 SCHEMA_VERSION = "1.0"
@@ -51,10 +51,17 @@ class Tensor(_Record):
 
 
 class Signature(_Record):
-    """Inputs and outputs of a graph."""
+    """Inputs and outputs of a graph.
+
+    Attributes:
+        inputs: In order.
+        outputs: In order.
+        lengths: The only lengths the file takes, one signature each; empty where the length is free.
+    """
 
     inputs: list[Tensor]
     outputs: list[Tensor]
+    lengths: list[int] = []
 
 
 class SeenRight(_Record):
@@ -78,6 +85,8 @@ class FileRecord(_Record):
         scheme: Of model files.
         default: Whether `pocketbert.load` opens it.
         alias_of: Path of the file that this one equals byte for byte.
+        client: The one client that a model file is made for; None where any of its format may open it.
+        runtime: The older runtime that a model file is made for.
         signature: Inputs and outputs of model files.
         status: What the gates said of model files.
         lineage: sha256 of the weights it was made from.
@@ -93,6 +102,8 @@ class FileRecord(_Record):
     scheme: Scheme | None = None
     default: bool = False
     alias_of: str | None = None
+    client: Client | None = None
+    runtime: Target | None = None
     signature: Signature | None = None
     status: Status | None = None
     lineage: str | None = None
@@ -136,6 +147,7 @@ class Artefacts(_Record):
         pair: Whether inputs are pairs of texts.
         processing: Pre- and post-processing.
         files: Every file of the folder except this one.
+        absent: Model files that a client might look for, and why they are not there.
         lineage: Where the weights come from, in words and digests.
         versions: Libraries that made the files.
         machine: CPU and ISA that measured the figures.
@@ -149,6 +161,7 @@ class Artefacts(_Record):
     pair: bool = False
     processing: Processing
     files: list[FileRecord]
+    absent: dict[str, str] = {}
     lineage: dict[str, str] = {}
     versions: dict[str, str] = {}
     machine: str = ""

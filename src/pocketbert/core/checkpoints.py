@@ -5,6 +5,7 @@ Imports torch and transformers inside its functions: core itself stays light.
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from pathlib import Path
@@ -57,6 +58,8 @@ def load_model(
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     config = _configuration(folder, task, labels, new_head)
     weights = folder.weights
     state = _read_state(weights)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from pocketbert.core.metrics import chance_ceiling, classification_scores
 from pocketbert.core.predictor import Predictor, run_encoded
 from pocketbert.core.tasks import ScoreFunction, Task
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.tokenization import Encoded, TextTokenizer, cut
 
 FLOOR = 0.1
 """`yardstick` is never less than this share of the largest logit. Trained heads spread by 0.2 and more of it."""
@@ -55,6 +55,12 @@ class EvalSet(BaseModel):
     gold: NDArray[np.int64]
     labels: int
 
+    def within(self, length: int) -> EvalSet:
+        """The same rows, cut to at most so many tokens."""
+        if all(len(e) <= length for e in self.encoded):
+            return self
+        return self.model_copy(update={"encoded": [cut(e, length) for e in self.encoded]})
+
 
 def evaluate(
     predictor: Predictor,
@@ -78,7 +84,7 @@ def evaluate(
         The score, and the logits [N, labels].
     """
     out = run_encoded(predictor, tokenizer, rows.encoded, rows=batch, slack=0.1, label=label)
-    logits = np.asarray(out[task.outputs[0]], np.float32)
+    logits = np.asarray(out[predictor.outputs[0]], np.float32)
     return score_logits(logits, rows.gold, rows.labels, task), logits
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.evaluate import worst_difference, yardstick
-from pocketbert.core.predictor import Predictor, run_encoded
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.predictor import Predictor, feed, fitting, run_encoded
+from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, cut
 
 PADDING = 19
 """Padding tokens beside a row whose padded answer is compared."""
@@ -67,11 +67,13 @@ def build_probe(
     lengths: Sequence[int],
     output: str,
     side: str,
+    fixed: Sequence[int] = (),
 ) -> Probe:
     """Choose inputs and let the reference answer them.
 
     Rows are run alone and unpadded, in ragged batches, and padded to each of `lengths` (clipped to what the
-    tokenizer allows) and to odd lengths beside them, which no exporter's example had.
+    tokenizer allows) and to odd lengths beside them, which no exporter's example had. A file that takes some lengths
+    only is asked at these: the reference gets the same padding.
 
     Args:
         reference: The untouched model.
@@ -80,13 +82,16 @@ def build_probe(
         lengths: Lengths that matter to the user, in tokens.
         output: Name of the output to compare.
         side: Padding side.
+        fixed: The only lengths that the subject takes; empty where it takes all.
     """
-    rows = tokenizer.encode(list(texts))
-    batches = [tokenizer.pad([row], side=side) for row in rows[:4]]
-    batches.append(tokenizer.pad(rows[4:8], side=side))
-    for i, length in enumerate(sorted({min(n, tokenizer.max_length) for n in (*lengths, 13, 37)})):
-        part = [cut(r, length) for r in rows[i % 4 :: 4]][:6]
-        batches.append(tokenizer.pad(part, length, side))
+    most = max(fixed, default=tokenizer.max_length)
+    rows = [cut(r, most) for r in tokenizer.encode(list(texts))]
+    parts = [*([row] for row in rows[:4]), rows[4:8]]
+    wanted = [max(map(len, part)) for part in parts]
+    for i, length in enumerate(sorted({min(n, most) for n in (*lengths, *fixed, 13, 37)})):
+        parts.append([cut(r, length) for r in rows[i % 4 :: 4]][:6])
+        wanted.append(length)
+    batches = [tokenizer.pad(p, fitting(fixed, n), side) for p, n in zip(parts, wanted, strict=True)]
     expected = [np.asarray(reference.run(b)[output], np.float32) for b in batches]
     # Same texts with the padding declared real: how much a file that ignores the mask would be off.
     open_mask = [{**b, "attention_mask": np.ones_like(b["attention_mask"])} for b in batches]
@@ -145,19 +150,29 @@ def padded_logits(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], output: str, side: str
 ) -> NDArray[np.float32]:
     """Logits of rows that are padded by `PADDING` tokens (fewer where that would be too long), [N, labels]."""
-    return np.concatenate([
-        np.asarray(predictor.run(tokenizer.pad([r], min(len(r) + PADDING, tokenizer.max_length), side))[output], np.float32)
-        for r in rows
-    ])  # fmt: skip
+    return np.concatenate(
+        [
+            np.asarray(predictor.run(_more_padding(predictor, tokenizer, r, side))[output], np.float32)
+            for r in rows
+        ]
+    )
+
+
+def _more_padding(
+    predictor: Predictor, tokenizer: TextTokenizer, row: Encoded, side: str
+) -> dict[str, NDArray[np.int64]]:
+    """A row with padding that it would not get by itself."""
+    most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
+    own = fitting(predictor.lengths, len(row))
+    batch = feed(predictor, tokenizer, [row], side, min(max(len(row) + PADDING, own + 1), most))
+    if predictor.lengths and batch["input_ids"].shape[1] == own:
+        # the file has no longer signature: other tokens where the padding is; the one beside the text stays, since
+        # MobileBERT's embedding looks at neighbours
+        pads = np.flatnonzero(batch["attention_mask"][0] == 0)
+        away = pads[1:] if side == "right" else pads[:-1]
+        batch["input_ids"][0, away] = np.resize(row.ids, away.size)
+    return batch
 
 
 def _scale(expected: Sequence[NDArray[np.float32]]) -> float:
     return yardstick(np.concatenate(list(expected)))
-
-
-def cut(row: Encoded, length: int) -> Encoded:
-    """A row of at most `length` tokens that still ends with its last one."""
-    if len(row) <= length:
-        return row
-    keep = np.r_[0 : length - 1, len(row) - 1]
-    return Encoded(row.ids[keep], row.type_ids[keep], True)

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.progress import Meter
 from pocketbert.core.tokenization import Encoded, TextTokenizer
 
@@ -21,13 +22,15 @@ class Predictor(Protocol):
         engine: Engine name, e.g. ``onnxruntime``.
         engine_version: Its version.
         inputs: Names of the inputs it wants.
-        outputs: Names of the outputs it gives.
+        outputs: Names of the outputs it gives; the first one decides the task's metric.
+        lengths: The only lengths it takes, ascending; empty where any length is taken.
     """
 
     engine: str
     engine_version: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    lengths: tuple[int, ...]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch.
@@ -39,6 +42,49 @@ class Predictor(Protocol):
             Outputs by name, float32.
         """
         ...
+
+
+def fitting(lengths: Sequence[int], length: int) -> int:
+    """The smallest of the lengths that a predictor takes which holds so many tokens; `length` itself where all are taken.
+
+    Raises:
+        InputError: If it is longer than the longest.
+    """
+    if not lengths:
+        return length
+    for one in lengths:
+        if one >= length:
+            return one
+    raise InputError(
+        Problem(
+            "length",
+            f"{length} tokens; the file takes {', '.join(map(str, lengths))}.",
+            "Cut the text to the longest.",
+        )
+    )
+
+
+def feed(
+    predictor: Predictor,
+    tokenizer: TextTokenizer,
+    rows: Sequence[Encoded],
+    side: str = "right",
+    length: int = 0,
+) -> dict[str, NDArray[np.int64]]:
+    """Stack rows into a batch of a length that the predictor takes.
+
+    Args:
+        predictor: Who will run it.
+        tokenizer: Pads.
+        rows: B tokenized inputs.
+        side: Where padding goes.
+        length: Pad to at least so many tokens.
+
+    Returns:
+        Inputs by name, each [B, L] int64; L is the longest row where nothing else is asked for.
+    """
+    longest = max(length, *(len(r) for r in rows))
+    return tokenizer.pad(rows, fitting(predictor.lengths, longest), side)
 
 
 def length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list[int]]:
@@ -100,7 +146,7 @@ def run_encoded(
     batches = length_batches([len(e) for e in encoded], rows, slack)
     with Meter(label, len(encoded)) as meter:
         for batch in batches:
-            result = predictor.run(tokenizer.pad([encoded[i] for i in batch], side=padding_side))
+            result = predictor.run(feed(predictor, tokenizer, [encoded[i] for i in batch], padding_side))
             for name, value in result.items():
                 if name not in out:
                     out[name] = np.empty((len(encoded), *value.shape[1:]), value.dtype)

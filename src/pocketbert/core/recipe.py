@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from pocketbert.core.data import DataSource
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Format, Scheme, Signal
+from pocketbert.core.types import Client, Format, Scheme, Signal, Target
 
 SCHEMA_VERSION = 1
 
@@ -135,9 +136,18 @@ class TaskStage(Optimisation):
 class ExportSection(Section):
     """Which files to write."""
 
-    formats: list[Format] = Field([Format.ONNX], min_length=1, description="File formats.")
+    formats: list[Format] = Field(
+        [Format.ONNX, Format.TFLITE],
+        min_length=1,
+        description="File formats; the first one is opened by default.",
+    )
     lengths: list[PositiveInt] = Field(
-        [32, 64, 128], min_length=1, description="Lengths to check and to time, in tokens."
+        [32, 64, 128],
+        min_length=1,
+        description="Lengths in tokens to check and to time; a TFLite file takes these and max_length, one signature each.",
+    )
+    clients: list[Client] = Field(
+        [Client.MEDIAPIPE], description="Clients that get a file of their own where they can run the model."
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
     atol: float | None = Field(
@@ -148,7 +158,13 @@ class ExportSection(Section):
 class QuantizeSection(Section):
     """How to make the files small."""
 
-    scheme: Scheme = Field(Scheme.INT8, description="int8, or fp32 to leave the file as it is.")
+    scheme: Scheme = Field(
+        Scheme.INT8, description="int8; for TFLite also w8 or fp16; fp32 leaves the files as they are."
+    )
+    targets: list[Target] = Field(
+        default_factory=list,
+        description="Older runtimes that get an int8 file of their own beside the default one.",
+    )
 
 
 class VerifySection(Section):
@@ -198,6 +214,21 @@ class Recipe(Section):
             problems.append(
                 "a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
             )
+        for format in self.export.formats:
+            have = FORMATS[format].schemes
+            if self.quantize.scheme not in have:
+                problems.append(
+                    f"quantize.scheme: {format} has no '{self.quantize.scheme}' in this version, only {', '.join(have)}; "
+                    "name other export.formats"
+                )
+        for target in self.quantize.targets:
+            fitting = [f for f in self.export.formats if target in FORMATS[f].targets]
+            if not fitting or self.quantize.scheme is not Scheme.INT8:
+                problems.append(
+                    f"quantize.targets: '{target}' is a form of tflite int8; add tflite to export.formats and set scheme: int8"
+                )
+        if len(set(self.export.formats)) < len(self.export.formats):
+            problems.append("export.formats lists a format twice")
         if self.distill and self.student is None:
             problems.append("distill stages need a student section, e.g. student: {layers: 3}")
         if self.teacher.finetune or self.distill:

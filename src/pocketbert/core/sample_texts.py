@@ -39,6 +39,55 @@ SENTENCES: tuple[str, ...] = (
 """Short and long, plain and accented, other scripts, emoji, odd blanks."""
 
 
+ASCII_SENTENCES: tuple[str, ...] = (
+    *(text for text in SENTENCES if text.isascii()),
+    "Book a table for two at eight o'clock, near the window if possible.",
+    "The battery died on the first day; I want my money back.",
+    "Add milk, eggs and flour to the shopping list.",
+    "Honestly? The sequel is even worse than the original.",
+    "Call my sister when I get home.",
+    "I've never laughed so hard in a cinema.",
+    "Skip this song, please.",
+    "The instructions are missing page 4 (of 12).",
+    "Why is the internet so slow today?",
+    "A quiet, patient film about two brothers and a boat.",
+    "Dim the lights in the living-room to 25 percent.",
+    "e-mail: someone@example.org, phone: +49 30 1234567",
+    "WHERE IS MY PARCEL???",
+    "Half of the seats were empty, and rightly so.",
+    "Translate 'good morning' into Portuguese.",
+    "My flight (LH 1234) was cancelled without notice.",
+    "C:\\Users\\guest\\notes.txt was not found [error 2]",
+    "It's fine, I guess...",
+    "Wake me at 6:45 a.m. on weekdays only.",
+    "2 + 2 = 4, and 10 > 9; <b>bold</b> claims need proof & patience.",
+    "The waiter was friendly but the soup arrived cold twice.",
+    "Play something calm by a pianist I have not heard before.",
+    "snake_case, CamelCase and kebab-case walk into a bar",
+)
+"""50 sentences that every client's tokenizer must cut alike."""
+
+UNICODE_SENTENCES: tuple[str, ...] = (
+    *(text for text in SENTENCES if not text.isascii()),
+    "El niño pidió más azúcar para el café.",
+    "Zażółć gęślą jaźń",
+    "İstanbul'da hava nasıl, ışıklar açık mı?",
+    "Где ближайшая аптека?",
+    "Πού είναι ο σταθμός;",
+    "今日はとても良い天気ですね。",
+    "오늘 날씨가 어때요?",
+    "أين أقرب محطة قطار؟",
+    "मुझे कल सुबह छह बजे जगाना।",
+    "Trời hôm nay đẹp quá!",
+    "The cafe\u0301 on the corner is closed for the holidays.",
+    "The price rose from €20 to £35 – a 75 % increase.",
+    "“Don’t you dare!” she said… and left.",
+    "Turn on the lights 💡 in 家 please",
+    "Straße, ÆON, smørrebrød & crème brûlée 😋",
+)
+"""20 sentences with accents, other scripts, emoji: where clients with a tokenizer of their own may differ."""
+
+
 def sample_pairs() -> tuple[tuple[str, str], ...]:
     """The sentences as pairs, each with a later one."""
     count = len(SENTENCES)

@@ -134,6 +134,14 @@ class TextTokenizer:
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
+def cut(row: Encoded, length: int) -> Encoded:
+    """A row of at most `length` tokens that still ends with its last one."""
+    if len(row) <= length:
+        return row
+    keep = np.r_[0 : length - 1, len(row) - 1]
+    return Encoded(row.ids[keep], row.type_ids[keep], True)
+
+
 def is_unicode(text: str) -> bool:
     """False for text with half of a surrogate pair, which JSON can spell and no tokenizer takes."""
     try:

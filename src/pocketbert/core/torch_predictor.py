@@ -26,6 +26,7 @@ class TorchPredictor:
     """
 
     engine = "torch"
+    lengths: tuple[int, ...] = ()
 
     def __init__(self, model: torch.nn.Module, task: Task, inputs: tuple[str, ...]) -> None:
         self.engine_version = version_of("torch") or "unknown"

@@ -9,14 +9,33 @@ class Format(StrEnum):
     """A file format that a phone runtime opens."""
 
     ONNX = "onnx"
+    TFLITE = "tflite"
 
 
 class Scheme(StrEnum):
     """How the numbers in a file are stored and computed."""
 
     FP32 = "fp32"
+    FP16 = "fp16"
+    """Weights and embeddings stored as fp16, computed in fp32."""
+    W8 = "w8"
+    """Weights and embeddings stored as int8 per output channel, computed in fp32."""
     INT8 = "int8"
     """Dynamic: int8 weights per output channel, activations quantized on the fly, int8 embeddings."""
+
+
+class Target(StrEnum):
+    """A runtime that needs a file of its own."""
+
+    TFLITE_2_16 = "tflite-2.16"
+    """TFLite up to 2.16 accepts the default int8 file and computes it wrongly without an error."""
+
+
+class Client(StrEnum):
+    """A client that needs a file of its own."""
+
+    MEDIAPIPE = "mediapipe"
+    """MediaPipe Tasks: one signature, probabilities, tokenizer and labels inside the file."""
 
 
 class Provenance(StrEnum):

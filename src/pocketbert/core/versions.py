@@ -6,7 +6,7 @@ from importlib import metadata
 
 NAMES = (
     "pocketbert", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "onnx", "onnxscript",
-    "onnxruntime", "numpy",
+    "onnxruntime", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "numpy",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pocketbert.core.artefacts import FILE_NAME, read_artefacts
@@ -11,6 +11,7 @@ from pocketbert.core.data import DataSource, read_examples
 from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.labels import Labels
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
@@ -18,25 +19,29 @@ from pocketbert.core.recipe import Recipe, VerifySection
 from pocketbert.core.recipe_file import load_recipe, recipe_of
 from pocketbert.core.tasks import ready_task
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.types import Scheme, Status
+from pocketbert.core.types import Format, Scheme, Status, Target
 from pocketbert.pipeline.pack import make_pack, portable_recipe
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.verify import Verification, report_gates, verify_artefacts
 
+DEFAULT_FORMATS = tuple(f.value for f in Format)
+
 
 def export_model(
     model: str, output: Path, *, task: str, revision: str | None, scheme: str, opset: int, atol: float | None,
-    max_length: int | None, labels: Sequence[str] | None, overwrite: bool, ready: Path | None = None,
+    max_length: int | None, labels: Sequence[str] | None, overwrite: bool, formats: Sequence[str] = DEFAULT_FORMATS,
+    targets: Sequence[str] = (), lengths: Sequence[int] | None = None, ready: Mapping[str, Path] | None = None,
 ) -> Path:  # fmt: skip
-    """See `pocketbert.api.export`; `ready` is an fp32 ONNX file to use instead of exporting anew."""
+    """See `pocketbert.api.export`; `ready` are fp32 files to use instead of exporting anew."""
     ready_task(task, "--task")
-    _check_scheme(scheme)
+    _check_choices(scheme, formats, targets)
     folder = open_model_folder(model, revision, "--model")
     recipe = recipe_of({
         "schema": 1, "name": _name(folder), "task": task,
         "data": {"max_length": max_length, "labels": list(labels) if labels else None},
         "teacher": {"model": str(folder.path.resolve()) if Path(model).expanduser().is_dir() else model, "revision": revision},
-        "export": {"opset": opset, "atol": atol}, "quantize": {"scheme": scheme},
+        "export": {"formats": list(formats), "opset": opset, "atol": atol, **({"lengths": list(lengths)} if lengths else {})},
+        "quantize": {"scheme": scheme, "targets": list(targets)},
     }, "command line")  # fmt: skip
     work = output.parent / f".{output.name}.run"
     if _finished(output, recipe, folder.sha256):
@@ -45,7 +50,7 @@ def export_model(
         return output
     _refuse_existing(output, overwrite, folder.path)
     check_writable(output.parent)
-    run = Run(recipe, work, overwrite=True, ready_onnx=ready)
+    run = Run(recipe, work, overwrite=True, ready=ready)
     run.execute()
     if output.exists() and not any(output.iterdir()):
         output.rmdir()
@@ -81,12 +86,34 @@ def _refuse_existing(output: Path, overwrite: bool, *sources: Path) -> None:
             raise InputError(Problem(str(output), what, another))
 
 
-def _check_scheme(scheme: str) -> None:
-    known = [s.value for s in Scheme]
-    if scheme not in known:
-        raise InputError(
-            Problem("--scheme", f"'{scheme}' is not a scheme for ONNX; {nearest(scheme, known)}.")
-        )
+def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) -> None:
+    """Name every wrong flag at once, in the words of the command line."""
+    problems = []
+    for flag, values, known in (
+        ("--format", formats, [f.value for f in Format]), ("--scheme", [scheme], [s.value for s in Scheme]),
+        ("--target", targets, [t.value for t in Target]),
+    ):  # fmt: skip
+        problems += [
+            Problem(flag, f"'{v}' is not one of them; {nearest(v, known)}.") for v in values if v not in known
+        ]
+    if not formats:
+        problems.append(Problem("--format", f"names no format; known: {', '.join(Format)}."))
+    if problems:
+        raise InputError(problems)
+    for name in formats:
+        info = FORMATS[Format(name)]
+        if Scheme(scheme) not in info.schemes:
+            problems.append(Problem("--scheme", f"{info.title} has no '{scheme}' in this version, only {', '.join(info.schemes)}.",
+                                    f"Leave {name} out of --format, or choose another scheme."))  # fmt: skip
+    for target in targets:
+        if scheme != Scheme.INT8 or not any(target in FORMATS[Format(f)].targets for f in formats):
+            problems.append(
+                Problem(
+                    "--target", f"'{target}' is a form of tflite int8.", "Add --format tflite --scheme int8."
+                )
+            )
+    if problems:
+        raise InputError(problems)
 
 
 def _name(folder: ModelFolder) -> str:
@@ -97,24 +124,29 @@ def _name(folder: ModelFolder) -> str:
     return cleaned[:64] or "model"
 
 
-def quantize_folder(model: Path, output: Path, *, scheme: str, overwrite: bool) -> Path:
+def quantize_folder(
+    model: Path, output: Path, *, scheme: str, targets: Sequence[str], overwrite: bool
+) -> Path:
     """See `pocketbert.api.quantize`."""
-    _check_scheme(scheme)
     artefacts = read_artefacts(model)
-    fp32 = next((r for r in artefacts.models() if r.scheme is Scheme.FP32), None)
+    fp32 = [r for r in artefacts.models() if r.scheme is Scheme.FP32]
+    formats = list(dict.fromkeys(str(r.format) for r in fp32))
+    _check_choices(scheme, formats or DEFAULT_FORMATS, targets)
     problems = []
-    if fp32 is None:
+    if not fp32:
         problems.append(Problem(str(model), "has no fp32 file to quantize."))
     if not (model / "model.safetensors").is_file():
         problems.append(Problem(str(model), "has no model.safetensors to compare the quantized file with.",
                                 "Export the model again: pocketbert export -m MODEL -o FOLDER"))  # fmt: skip
     if model.resolve() == output.resolve():
         problems.append(Problem("--output", "is the folder that is read.", "Choose another folder."))
-    if problems or fp32 is None:
+    if problems:
         raise InputError(problems)
+    lengths = sorted({n for r in fp32 if r.signature for n in r.signature.lengths})
     return export_model(
         str(model), output, task=artefacts.task, revision=None, scheme=scheme, opset=20, atol=None,
-        max_length=artefacts.processing.max_length, labels=None, overwrite=overwrite, ready=model / fp32.path,
+        max_length=artefacts.processing.max_length, labels=None, overwrite=overwrite, formats=formats,
+        targets=targets, lengths=lengths, ready={r.path: model / r.path for r in fp32},
     )  # fmt: skip
 
 
@@ -155,7 +187,7 @@ def verify_folder(
 def _verify_run(folder: Path) -> Verification:
     run = open_run(folder)
     with run.folder.locked():
-        missing = [name for name in ("onnx", "golden") if run.folder.mark(name) is None]
+        missing = [name for name in (*run.recipe.export.formats, "golden") if run.folder.mark(name) is None]
         if missing:
             raise InputError(
                 Problem(

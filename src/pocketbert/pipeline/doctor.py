@@ -61,6 +61,8 @@ _PARTS = (
     _Part("predict (ONNX Runtime)", ("onnxruntime", "tokenizers", "numpy"), "pip install pocketbert"),
     _Part("train and distil", EXTRAS["train"], "pip install 'pocketbert[train]'"),
     _Part("export to ONNX, quantize", EXTRAS["onnx"], "pip install 'pocketbert[onnx]'"),
+    _Part("export to TFLite, quantize", EXTRAS["tflite"], "pip install 'pocketbert[tflite]'"),
+    _Part("run TFLite files", EXTRAS["tflite-runtime"], "pip install 'pocketbert[tflite-runtime]'"),
     _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 

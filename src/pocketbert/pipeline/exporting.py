@@ -1,90 +1,126 @@
-"""Stages that make files: ONNX with its parity gate, int8 with its type gate, golden rows."""
+"""Stages that make model files: export with its parity gate, quantization with its type gate."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from pocketbert.core.checkpoints import load_model
 from pocketbert.core.errors import GateError
-from pocketbert.core.evaluate import yardstick
 from pocketbert.core.files import write_json
-from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, write_golden
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.parity import Parity, build_probe, compare, padded_logits
-from pocketbert.core.predictor import run_encoded
+from pocketbert.core.parity import Parity, build_probe, compare
+from pocketbert.core.predictor import Predictor
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.scored import PROBABILITIES, ScoredPredictor
+from pocketbert.core.tasks import Task, ready_task
 from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.torch_predictor import TorchPredictor
-from pocketbert.core.types import Scheme
+from pocketbert.core.types import Client, Format
+from pocketbert.pipeline.model_files import ModelFile
 from pocketbert.runtime.engines import open_file
 
 PARITY_FILE = "parity.json"
-GOLDEN_ROWS = 40
-FP32_TOLERANCE = 1e-3
-INT8_TOLERANCE = 0.25
-"""Golden tolerances relative to the spread of the logits: engines and ISAs round dynamic int8 differently."""
+REFERENCE = "transformers"
 
 
-@dataclass(frozen=True)
-class ModelFile:
-    """Where a model file is in the run folder, and where it goes in the artefact folder."""
+def file_lengths(recipe: Recipe, file: ModelFile, length: int) -> list[int]:
+    """Lengths in tokens of a fixed-length file's signatures: those of the recipe, and the longest input allowed.
 
-    source: str
-    target: str
-    scheme: Scheme
-
-
-FP32 = ModelFile("onnx/model.onnx", "onnx/model.onnx", Scheme.FP32)
-INT8 = ModelFile("onnx-int8/model_int8.onnx", "onnx/model_int8.onnx", Scheme.INT8)
+    MediaPipe takes one signature and pads everything to it, so its file gets the recipe's longest, not the model's.
+    """
+    wanted = sorted({min(n, length) for n in recipe.export.lengths})
+    if file.client is Client.MEDIAPIPE:
+        return wanted[-1:]
+    return sorted({*wanted, length})
 
 
-def model_files(recipe: Recipe) -> list[ModelFile]:
-    """Files that a recipe makes, the fp32 one first."""
-    return [FP32, *([INT8] if recipe.quantize.scheme is Scheme.INT8 else [])]
-
-
-def make_onnx(
+def make_export(
     recipe: Recipe, weights: Path, texts: Sequence[Text], length: int, target: Path,
-    name: str = "onnx/model.onnx", ready: Path | None = None,
+    files: Sequence[ModelFile], ready: Mapping[str, Path] | None = None,
 ) -> Sequence[str]:  # fmt: skip
-    """Export one ONNX file, or take a ready one, and compare wrapper and file with the untouched model."""
-    from pocketbert.export import onnx
+    """Write one format's fp32 files, and compare wrapper and files with the untouched model.
+
+    Args:
+        recipe: What to do.
+        weights: Folder of the model.
+        texts: Real texts of the data.
+        length: Longest input in tokens.
+        target: Folder to write into.
+        files: What to write.
+        ready: Files of the same model to take instead of exporting anew, by path in the artefact folder.
+
+    Returns:
+        One line for each comparison that failed.
+    """
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
     folder = open_model_folder(str(weights))
     task, family = ready_task(recipe.task), folder.family
     model = load_model(folder, task)
     tokenizer = TextTokenizer(weights, length)
-    bound = recipe.export.atol or family.parity_atol
-    output, side = task.outputs[0], family.padding_side
     reference = TorchPredictor(model, task, family.inputs)
-    probe = build_probe(reference, tokenizer, probe_texts(folder, texts), recipe.export.lengths, output, side)
-    results, file = [], target / "model.onnx"
-    if ready is not None:
-        shutil.copyfile(ready, file)
-    else:
-        module = prepare(model, family, task)
-        prepared = PreparedPredictor(module, family, task)
-        results.append(compare(prepared, "prepared module", "transformers", probe, output, bound))
-        rows = tokenizer.encode(list(SENTENCES[:2]))
-        example = tokenizer.pad(rows, max(min(32, length), *map(len, rows)), side)
-        onnx.export(module, family, task, example, file, recipe.export.opset)
-    results.append(compare(open_file(file), name, "transformers", probe, output, bound))
+    module = prepare(model, family, task)
+    probed = probe_texts(folder, texts)
+    bound = recipe.export.atol or family.parity_atol
+    results = []
+
+    def check(subject: Predictor, name: str) -> None:
+        output = subject.outputs[0]
+        like: Predictor = ScoredPredictor(reference, task.score) if output == PROBABILITIES else reference
+        probe = build_probe(
+            like, tokenizer, probed, recipe.export.lengths, output, family.padding_side, subject.lengths
+        )
+        results.append(compare(subject, name, REFERENCE, probe, output, bound))
+
+    given = ready or {}
+    if any(f.target not in given for f in files):
+        check(PreparedPredictor(module, family, task), "prepared module")
+    for file in files:
+        path = target / Path(file.source).name
+        if file.target in given:
+            shutil.copyfile(given[file.target], path)
+        elif file.format is Format.ONNX:
+            from pocketbert.export import onnx
+
+            rows = tokenizer.encode(list(SENTENCES[:2]))
+            example = tokenizer.pad(rows, max(min(32, length), *map(len, rows)), family.padding_side)
+            onnx.export(module, family, task, example, path, recipe.export.opset)
+        else:
+            from pocketbert.export import tflite
+
+            lengths = file_lengths(recipe, file, length)
+            if file.client is Client.MEDIAPIPE:
+                tflite.export_mediapipe(module, family, task, lengths[0], path)
+                write_client_data(recipe, folder, task, path)
+            else:
+                tflite.export(module, family, task, lengths, path)
+        check(open_file(path, file.format), file.target)
+        worst = results[-1]
+        say(
+            f"  {file.target}: parity {worst.worst:.1e} of the logits' spread, bound {bound:.0e}, {len(worst.shapes)} shapes"
+        )
     write_json(target / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
-    say(
-        f"  parity: {results[-1].worst:.1e} of the logits' spread, bound {bound:.0e}, {len(results[-1].shapes)} shapes"
-    )
     return [parity_failure(r) for r in results if not r.passed]
+
+
+def write_client_data(recipe: Recipe, folder: ModelFolder, task: Task, path: Path) -> None:
+    """Put tokenizer and labels into a file for MediaPipe, before or after quantization."""
+    from pocketbert.core.versions import version_of
+    from pocketbert.export.mediapipe_vocabulary import vocabulary_of
+    from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
+
+    info = MediaPipeInfo(
+        name=recipe.name, description=recipe.description or f"{folder.family.title} for {task.name}",
+        version=f"made by PocketBERT {version_of('pocketbert') or ''}".strip(), author="", license=folder.licence,
+        labels=tuple(folder.labels or ()), vocabulary=vocabulary_of(folder.path),
+    )  # fmt: skip
+    path.write_bytes(write_metadata(path.read_bytes(), info))
 
 
 def parity_failure(result: Parity) -> str:
@@ -108,64 +144,40 @@ def probe_texts(folder: ModelFolder, texts: Sequence[Text]) -> list[Text]:
     return [*texts[:16], *SENTENCES, *pairs]
 
 
-def make_int8(source: Path, target: Path) -> Sequence[str]:
-    """Quantize and check the types in the result."""
-    from pocketbert.quantize.onnx import quantize_int8
-
-    try:
-        types = quantize_int8(source, target / "model_int8.onnx")
-    except GateError as error:
-        return error.failures
-    write_json(target / "types.json", types.model_dump())
-    say(f"  {types.int8_matmuls} matrix products and {types.int8_embeddings} tables in int8, "
-        f"{types.int8_bytes / 1e6:.1f} MB int8, {types.float_bytes / 1e6:.2f} MB float left")  # fmt: skip
-    return ()
-
-
-def make_golden(
-    recipe: Recipe, run: Path, weights: Path, texts: Sequence[Text], length: int, target: Path
+def make_quantized(
+    recipe: Recipe, run: Path, weights: Path, target: Path, pairs: Sequence[tuple[ModelFile, ModelFile]]
 ) -> Sequence[str]:
-    """Write golden rows: what the torch model and every file answer, and the tokenizer's own golden rows."""
-    folder = open_model_folder(str(weights))
-    task, side = ready_task(recipe.task), folder.family.padding_side
-    tokenizer = TextTokenizer(weights, length)
-    rows = golden_texts(folder, texts)
-    encoded = tokenizer.encode(rows)
-    output = task.outputs[0]
+    """Quantize files of one format and check the types in the results.
 
-    def answers(predictor: Any) -> np.ndarray:
-        return np.asarray(run_encoded(predictor, tokenizer, encoded, padding_side=side)[output], np.float32)
+    Args:
+        recipe: What to do.
+        run: The run folder.
+        weights: Folder of the model.
+        target: Folder to write into.
+        pairs: fp32 file and what to make of it.
 
-    torch_model = TorchPredictor(load_model(folder, task), task, folder.family.inputs)
-    reference, padded = answers(torch_model), padded_logits(torch_model, tokenizer, encoded, output, side)
-    files = {f.target: (answers(open_file(run / f.source)), f.scheme) for f in model_files(recipe)}
-    broken = [p for p, (v, _) in files.items() if not np.isfinite(v).all()]
-    if broken:
-        return [f"{p}: NaN or infinite logits on golden rows." for p in broken]
-    scale = yardstick(reference)
-    tolerance = {
-        p: (FP32_TOLERANCE if s is Scheme.FP32 else INT8_TOLERANCE) * scale for p, (_, s) in files.items()
-    }
-    labels = folder.labels or []
-    golden = [
-        GoldenRow(
-            text=text, label=labels[int(reference[i].argmax())], reference=_plain(reference[i]),
-            outputs={p: _plain(v[i]) for p, (v, _) in files.items()}, tolerance=tolerance, padded=_plain(padded[i]),
-        )
-        for i, text in enumerate(rows)
-    ]  # fmt: skip
-    write_golden(target / FILE_NAME, golden)
-    token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in rows]
-    (target / TOKENS_FILE_NAME).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
-    return ()
+    Returns:
+        One line for each file that is not what it should be.
+    """
+    from pocketbert.quantize.backends import quantizer_of
+
+    failures: list[str] = []
+    types = {}
+    for base, file in pairs:
+        path = target / Path(file.source).name
+        try:
+            found = quantizer_of(file.format).quantize(run / base.source, path, file.scheme, file.runtime)
+        except GateError as error:
+            failures += error.failures
+            continue
+        if file.client is Client.MEDIAPIPE:
+            write_client_data(recipe, open_model_folder(str(weights)), ready_task(recipe.task), path)
+        types[file.target] = found.model_dump(mode="json")
+        say(f"  {file.target}: {found.summary}")
+    write_json(target / "types.json", types)
+    return failures
 
 
-def golden_texts(folder: ModelFolder, texts: Sequence[Text]) -> list[Text]:
-    """Rows from the data where there is any, filled up with the project's own, and four pairs."""
-    own: list[Text] = [*SENTENCES]
-    mixed = [*texts[: GOLDEN_ROWS - 12], *own[-12:]] if texts else own
-    return mixed + (list(sample_pairs()[:4]) if folder.family.uses_segments else [])
-
-
-def _plain(row: np.ndarray) -> list[float]:
-    return [float(v) for v in row]
+def libraries(format: Format) -> tuple[str, ...]:
+    """Distributions whose versions decide what a format's files look like."""
+    return ("torch", "transformers", *FORMATS[format].libraries)

@@ -14,8 +14,9 @@ from pocketbert.core.tasks import ready_task
 from pocketbert.core.types import Scheme, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts
-from pocketbert.pipeline.exporting import model_files, read_parity
-from pocketbert.pipeline.measuring import TEACHER, TEACHER_FILE, row_name
+from pocketbert.pipeline.exporting import read_parity
+from pocketbert.pipeline.measuring import TEACHER, row_name, teacher_file
+from pocketbert.pipeline.model_files import default_file, model_files
 from pocketbert.pipeline.training import read_training
 from pocketbert.pipeline.verify import Verification, read_verification
 
@@ -38,7 +39,7 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
 
     metric = ready_task(recipe.task).metric
     bench = read_benchmark(run) if recipe.benchmark is not None else None
-    names = {row_name(f.scheme, recipe.student is not None): f.target for f in model_files(recipe)}
+    names = {row_name(f, recipe): f.target for f in model_files(recipe, folder.path)}
     latency, condition = [], ""
     if bench is not None:
         for m in bench.measurements:
@@ -55,9 +56,9 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
                     ratio,
                 )
             )
-        engine = bench.measurements[0]
+        engines = ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in bench.measurements))
         condition = (
-            f"Provenance {engine.provenance}, batch 1, {engine.engine} {engine.engine_version} on {bench.machine.summary}; "
+            f"Provenance {bench.measurements[0].provenance}, batch 1, {engines} on {bench.machine.summary}; "
             f"variants interleaved, {bench.protocol.runs_made[0]} or more runs in each of {bench.protocol.repeats} repeats. "
             "A phone's figures differ. Raw samples: `benchmark.json`."
         )
@@ -67,8 +68,9 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
     parity = [
         f"Parity of `{p.subject}` with the untouched model: largest difference {p.worst:.1e} of the logits' spread "
         f"(bound {p.bound:.0e}) over {len(p.shapes)} shapes, padded and unpadded."
-        for p in read_parity(run / "onnx")
-        if p.subject.endswith(".onnx")
+        for format in recipe.export.formats
+        for p in read_parity(run / format)
+        if p.subject.startswith(format)
     ]
     return CardFacts(
         folder.family, _licence(run), latency, condition, teacher, parity, honest_notes(recipe, folder.family)
@@ -110,7 +112,9 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
     result = read_verification(run / "verify.json")
     weights = run / ("student" if recipe.student else "teacher")
     family = family_of(str(read_json(weights / "config.json")["model_type"]))
-    parities = [*read_parity(run / "onnx-teacher"), *read_parity(run / "onnx")]
+    teacher = teacher_file(recipe)
+    parities = [p for folder in (teacher.stage, *recipe.export.formats) for p in read_parity(run / folder)]
+    files = model_files(recipe, weights)
     data = run / "data.json"
     return ReportData(
         title=recipe.name, description=recipe.description, task=recipe.task, machine=machine(), versions=installed(),
@@ -123,7 +127,7 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
         gates=[GateRow(**g.model_dump()) for g in result.gates],
         data=DataReport.model_validate(read_json(data)) if data.is_file() and recipe.data.eval else None,
         curves=_curves(run), confusion=confusion,
-        confusion_of=f"{row_name(model_files(recipe)[-1].scheme, recipe.student is not None)} on eval" if confusion else "",
+        confusion_of=f"{row_name(default_file(files), recipe)} on eval" if confusion else "",
         notes=[result.protocol, *honest_notes(recipe, family), *(f"{family.title}: {x}" for x in family.limits)],
         recipe=dump_recipe(recipe), command=command,
     )  # fmt: skip
@@ -134,13 +138,14 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
 
     metric = ready_task(recipe.task).metric
     rows = []
-    if (run / TEACHER_FILE).is_file():
+    teacher = teacher_file(recipe)
+    if (run / teacher.source).is_file():
         rows.append(ModelRow(
-            name=TEACHER, scheme=Scheme.FP32, bytes=(run / TEACHER_FILE).stat().st_size,
+            name=TEACHER, scheme=Scheme.FP32, bytes=(run / teacher.source).stat().st_size,
             parameters=read_training(run / "teacher").parameters, eval_score=result.teacher,
-            kept=1.0 if result.teacher else None, is_teacher=True, path=TEACHER_FILE,
+            kept=1.0 if result.teacher else None, is_teacher=True, path=teacher.source,
         ))  # fmt: skip
-    files = model_files(recipe)
+    files = model_files(recipe, weights)
     for file in files:
         scores = result.scores.get(file.target, {})
         score = scores.get("eval")
@@ -150,11 +155,11 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
             else None
         )
         rows.append(ModelRow(
-            name=row_name(file.scheme, recipe.student is not None), scheme=file.scheme,
+            name=row_name(file, recipe), scheme=file.scheme,
             bytes=(run / file.source).stat().st_size, parameters=read_training(weights).parameters,
             eval_score=score, holdout_score=scores.get("holdout"), kept=kept,
             status=Status.PASSED if result.passed(file.target) else Status.FAILED,
-            is_default=file is files[-1], path=file.target, sha256=result.files[file.target],
+            is_default=file is default_file(files), path=file.target, sha256=result.files[file.target],
         ))  # fmt: skip
     return rows
 

@@ -12,22 +12,26 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.artefacts import SeenRight
-from pocketbert.core.evaluate import Score, agreement, rms_error, worst_difference, yardstick
+from pocketbert.core.evaluate import Score, agreement, probabilities, rms_error, worst_difference, yardstick
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.golden import GoldenRow
 from pocketbert.core.hardware import machine
-from pocketbert.core.parity import cut, padding_difference
+from pocketbert.core.parity import padding_difference
 from pocketbert.core.predictor import Predictor, run_encoded
+from pocketbert.core.scored import PROBABILITIES
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.types import Scheme
+from pocketbert.core.tokenization import TextTokenizer, cut
+from pocketbert.core.types import Client, Format, Scheme, Target
 from pocketbert.core.versions import version_of
 
-INT8_RMS = 0.5
-"""Largest RMS error of int8 on golden rows, relative to the spread. Unrelated logits are at 1.4; sound files
-were measured at 0.02 to 0.25."""
-FP32_PADDING, INT8_PADDING = 1e-3, 1.0
-"""How far padding may move logits, relative to their spread: rounding in fp32; in dynamic int8 the activation
-ranges change with it. A file that ignores the mask moves by 1 to 4."""
+EXACT = 1e-3
+"""Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
+RMS = {Scheme.FP16: 0.02, Scheme.W8: 0.5, Scheme.INT8: 0.5}
+"""Largest RMS error on golden rows, relative to the spread. Unrelated answers are at 1.4; sound int8 files were
+measured at 0.02 to 0.25."""
+INT8_PADDING = {Format.ONNX: 1.0, Format.TFLITE: 0.02}
+"""How far padding may move the answers of dynamic int8, relative to their spread. ONNX Runtime takes one range for the
+whole tensor, padding included; XNNPACK one for each token. A file that ignores the mask moves by 1 to 4."""
 
 
 class Gate(BaseModel):
@@ -66,28 +70,65 @@ class Subject:
     Attributes:
         name: Path in the artefact folder.
         path: The file.
+        format: What kind of file it is.
         scheme: What it claims to be.
+        client: The client it is made for, if it is for one only.
+        runtime: The older runtime it is made for, if it is for one.
         predictor: The file, opened.
-        tokenizer: The folder's tokenizer.
+        tokenizer: The folder's tokenizer, cutting at the longest input of the file.
         labels: Label names in order of their ids.
         task: What it does.
         side: Padding side.
+        folder: Where its tokenizer files are.
     """
 
     name: str
     path: Path
+    format: Format
     scheme: Scheme
+    client: Client | None
+    runtime: Target | None
     predictor: Predictor
     tokenizer: TextTokenizer
     labels: list[str]
     task: Task
     side: str
+    folder: Path
 
-    def logits(self, rows: Sequence[GoldenRow]) -> NDArray[np.float32]:
-        """Logits of golden rows, one unpadded row at a time; [N, labels]."""
+    @property
+    def output(self) -> str:
+        """The output that decides."""
+        return self.predictor.outputs[0]
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes in fp32, whatever it stores."""
+        return self.scheme is not Scheme.INT8
+
+    def answers(self, rows: Sequence[GoldenRow]) -> NDArray[np.float32]:
+        """What the file answers to golden rows, one row at a time; [N, labels]."""
         encoded = self.tokenizer.encode([r.input for r in rows])
         out = run_encoded(self.predictor, self.tokenizer, encoded, padding_side=self.side)
-        return np.asarray(out[self.task.outputs[0]], np.float32)
+        return np.asarray(out[self.output], np.float32)
+
+    def recorded(self, logits: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+        """Recorded logits of the torch model as this file would answer; [N, labels]."""
+        values = np.array(logits, np.float32)
+        if self.output == PROBABILITIES:
+            values = probabilities(values, self.task.score).astype(np.float32)
+        return values
+
+    def reference(self, rows: Sequence[GoldenRow]) -> NDArray[np.float32]:
+        """What the torch model answers, padded where this file has to pad; [N, labels]."""
+        lengths = [len(e) for e in self.tokenizer.encode([r.input for r in rows])]
+        pads = [n not in self.predictor.lengths if self.predictor.lengths else False for n in lengths]
+        return self.recorded(
+            [r.padded if p and r.padded else r.reference for r, p in zip(rows, pads, strict=True)]
+        )
+
+    def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
+        """The golden rows that are not too long for this file."""
+        return [r for r in golden if self.name in r.outputs] or list(golden)
 
 
 def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
@@ -118,12 +159,13 @@ def _text(value: str | list[str]) -> str | tuple[str, str]:
 
 def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     """Recorded outputs again, the reference's outputs, and its labels by name."""
-    logits = subject.logits(rows)
+    rows = subject.rows(rows)
+    logits = subject.answers(rows)
     if not np.isfinite(logits).all():
         bad = int((~np.isfinite(logits)).any(-1).sum())
         return [Gate(name="finite", file=subject.name, passed=False, value=float("nan"),
                      detail=f"{bad} of {len(rows)} golden rows give NaN or infinite logits.")]  # fmt: skip
-    reference = np.array([r.reference for r in rows], np.float32)
+    reference = subject.reference(rows)
     if reference.shape != logits.shape:
         return [Gate(name="golden", file=subject.name, passed=False,
                      detail=f"logits have shape {logits.shape}, the golden rows {reference.shape}.")]  # fmt: skip
@@ -163,16 +205,17 @@ def _fidelity(subject: Subject, logits: NDArray[np.float32], reference: NDArray[
     share = agreement(logits, reference)
     if subject.scheme is Scheme.FP32:
         worst = worst_difference(logits, reference) / yardstick(reference)
-        return Gate(name="reference", file=subject.name, passed=worst <= FP32_PADDING, value=worst, bound=FP32_PADDING,
+        return Gate(name="reference", file=subject.name, passed=worst <= EXACT, value=worst, bound=EXACT,
                     detail=f"differs from the torch model by {worst:.3g} of the logits' spread, same label on {share:.1%}.")  # fmt: skip
-    error = rms_error(logits, reference)
-    return Gate(name="reference", file=subject.name, passed=error <= INT8_RMS, value=error, bound=INT8_RMS,
+    error, bound = rms_error(logits, reference), RMS[subject.scheme]
+    return Gate(name="reference", file=subject.name, passed=error <= bound, value=error, bound=bound,
                 detail=f"RMS difference to the torch model {error:.3g} of the logits' spread, same label on {share:.1%}.")  # fmt: skip
 
 
 def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether padding changes the answer: proof that the file uses its mask."""
-    bound = FP32_PADDING if subject.scheme is Scheme.FP32 else INT8_PADDING
+    bound = EXACT if subject.exact else INT8_PADDING[subject.format]
+    rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest = subject.tokenizer.max_length
     short = [i for i, e in enumerate(encoded) if len(e) < longest]
@@ -180,9 +223,10 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     if len(short) < 2:  # a length so small that the golden rows fill it: make room for one padding token
         inputs = [cut(e, longest - 1) for e in encoded]
     elif all(rows[i].padded for i in short):
-        own = np.array([np.subtract(rows[i].padded, rows[i].reference) for i in short], np.float32)
+        padded = subject.recorded([rows[i].padded for i in short])
+        own = padded - subject.reference([rows[i] for i in short])
     moved = padding_difference(
-        subject.predictor, subject.tokenizer, inputs, subject.task.outputs[0], subject.side, own
+        subject.predictor, subject.tokenizer, inputs, subject.output, subject.side, own
     )
     return Gate(name="padding", file=subject.name, passed=moved <= bound, value=moved, bound=bound,
                 detail=f"padding moves the logits by {moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
@@ -204,42 +248,61 @@ def labels_gate(have: Sequence[str], want: Sequence[str]) -> Gate:
 
 def weights_gate(subject: Subject) -> Gate:
     """Whether every stored number is finite, also those that no golden row reaches."""
-    if version_of("onnx") is None:
-        return Gate(
-            name="weights",
-            file=subject.name,
-            passed=True,
-            skipped=True,
-            detail="not checked: onnx is not installed here.",
-        )
-    import onnx
-    from onnx import numpy_helper
+    unread = _unread(subject, "weights")
+    if unread is not None:
+        return unread
+    from pocketbert.quantize.backends import quantizer_of
 
-    tensors = [(t.name, numpy_helper.to_array(t)) for t in onnx.load(subject.path).graph.initializer]
-    broken = [name for name, value in tensors if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    count, broken = 0, []
+    for name, value in quantizer_of(subject.format).stored_numbers(subject.path):
+        count += 1
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            broken.append(name)
     return Gate(name="weights", file=subject.name, passed=not broken, value=float(len(broken)), bound=0.0,
                 detail=f"NaN or infinite numbers in {', '.join(broken[:3])} ({len(broken)} in all)." if broken
-                else f"all numbers of {len(tensors)} tensors are finite.")  # fmt: skip
+                else f"all numbers of {count} tensors are finite.")  # fmt: skip
+
+
+def _unread(subject: Subject, gate: str) -> Gate | None:
+    """A skipped gate where the library that reads this kind of file is missing."""
+    reader = FORMATS[subject.format].reader
+    if version_of(reader) is not None:
+        return None
+    # a phone-side or core-only install cannot read the graph; say so rather than pass silently
+    return Gate(name=gate, file=subject.name, passed=True, skipped=True,
+                detail=f"not checked: {reader} is not installed here.")  # fmt: skip
 
 
 def types_gate(subject: Subject) -> Gate | None:
-    """Whether an int8 file holds int8 weights; None for fp32 files."""
-    if subject.scheme is not Scheme.INT8:
+    """Whether a smaller file holds what its name says, operator by operator; None for fp32 files."""
+    if subject.scheme is Scheme.FP32:
         return None
-    if version_of("onnx") is None:
-        # a phone-side or core-only install cannot read the graph; say so rather than pass silently
-        return Gate(
-            name="types",
-            file=subject.name,
-            passed=True,
-            skipped=True,
-            detail="not checked: onnx is not installed here.",
-        )
-    from pocketbert.quantize.onnx import type_problems, weight_types
+    unread = _unread(subject, "types")
+    if unread is not None:
+        return unread
+    from pocketbert.quantize.backends import quantizer_of
+    from pocketbert.quantize.weights import type_problems
 
-    problems = type_problems(weight_types(subject.path), subject.name)
-    return Gate(name="types", file=subject.name, passed=not problems,
-                detail=" ".join(problems) or "weights are int8 per channel, embeddings int8.")  # fmt: skip
+    types = quantizer_of(subject.format).weight_types(subject.path)
+    problems = type_problems(types, subject.name, subject.scheme, subject.runtime)
+    return Gate(
+        name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}."
+    )
+
+
+def client_gate(subject: Subject) -> Gate | None:
+    """Whether a file for MediaPipe carries the folder's own vocabulary and labels; None for other files."""
+    if subject.client is not Client.MEDIAPIPE:
+        return None
+    if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
+        return Gate(name="metadata", file=subject.name, passed=True, skipped=True,
+                    detail="not checked: ai-edge-litert and flatbuffers are not installed here.")  # fmt: skip
+    from pocketbert.export.mediapipe_vocabulary import vocabulary_of
+    from pocketbert.export.tflite_metadata import metadata_problems
+
+    problems = metadata_problems(subject.path.read_bytes(), subject.labels, vocabulary_of(subject.folder))
+    return Gate(name="metadata", file=subject.name, passed=not problems,
+                detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.")  # fmt: skip
 
 
 def chance_gate(name: str, score: Score, rows: str) -> Gate:

@@ -7,39 +7,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.recipe import BenchmarkSection
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.recipe import BenchmarkSection, Recipe
 from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.core.tokenization import Text
-from pocketbert.core.types import Scheme
-from pocketbert.pipeline.exporting import ModelFile
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.model_files import ModelFile
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult, Length, Variant
 
 TEACHER = "teacher fp32"
-TEACHER_FILE = "onnx-teacher/model.onnx"
 BUDGET_S = 60.0
 """Most seconds a run's benchmark takes; `pocketbert benchmark --budget` has its own."""
 
 
-def row_name(scheme: Scheme, distilled: bool) -> str:
-    """What tables call a file: ``student int8``, or ``model int8`` where nothing was distilled."""
-    return f"{'student' if distilled else 'model'} {scheme}"
+def row_name(file: ModelFile, recipe: Recipe) -> str:
+    """What tables call a file: ``student ONNX int8``, or ``model ONNX int8`` where nothing was distilled."""
+    return f"{'student' if recipe.student is not None else 'model'} {file.title}"
+
+
+def teacher_file(recipe: Recipe) -> ModelFile:
+    """The teacher as a file of the first format: what sizes and latencies are compared with."""
+    format = recipe.export.formats[0]
+    path = f"{format}-teacher/model{FORMATS[format].suffix}"
+    return ModelFile(path, path, format, Scheme.FP32)
 
 
 def run_variants(
-    run: Path, files: Sequence[ModelFile], weights: Path, length: int, distilled: bool
+    recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int
 ) -> list[Variant]:
-    """A run's files as the benchmark takes them, the teacher's first."""
+    """A run's files as the benchmark takes them, the teacher's first.
+
+    Files for one client or one older runtime are left out: the same graph, opened by something else than is timed here.
+    """
     from pocketbert.benchmarks.measurement import Variant
 
-    out = []
-    if (run / TEACHER_FILE).is_file():
-        out.append(Variant.of(TEACHER, run / TEACHER_FILE, run / "teacher", length, Scheme.FP32))
-    for file in files:
-        name = row_name(file.scheme, distilled)
-        out.append(Variant.of(name, run / file.source, weights, length, file.scheme))
-    return out
+    out, teacher = [], teacher_file(recipe)
+    if (run / teacher.source).is_file():
+        out.append(
+            Variant.of(TEACHER, run / teacher.source, run / "teacher", length, Scheme.FP32, teacher.format)
+        )
+    plain = (f for f in files if f.plain)
+    return [
+        *out,
+        *(
+            Variant.of(row_name(f, recipe), run / f.source, weights, length, f.scheme, f.format)
+            for f in plain
+        ),
+    ]
 
 
 def folder_variants(folders: Sequence[Path]) -> list[Variant]:
@@ -52,8 +68,16 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
         for record in artefacts.models():
             # several folders are told apart by their paths: their names may be equal
             prefix = f"{folder} " if len(folders) > 1 else ""
-            out.append(Variant.of(f"{prefix}{record.path}", folder / record.path, folder,
-                                  artefacts.processing.max_length, record.scheme))  # fmt: skip
+            format = record.format or Format.ONNX
+            lengths = record.signature.lengths if record.signature else []
+            longest = min(
+                artefacts.processing.max_length, max(lengths, default=artefacts.processing.max_length)
+            )
+            out.append(
+                Variant.of(
+                    f"{prefix}{record.path}", folder / record.path, folder, longest, record.scheme, format
+                )
+            )
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from pocketbert.core.artefacts import (
     FileRecord,
     Kind,
     Processing,
-    Signature,
     write_artefacts,
 )
 from pocketbert.core.errors import GateError
@@ -26,9 +26,11 @@ from pocketbert.core.tasks import ready_task
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts, render_card
-from pocketbert.pipeline.exporting import PARITY_FILE, ModelFile, model_files
+from pocketbert.pipeline.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.facts import card_facts, read_benchmark
+from pocketbert.pipeline.model_files import ModelFile, absent_files, default_file, model_files
 from pocketbert.pipeline.verify import Verification, read_verification
+from pocketbert.runtime.engines import open_file
 
 ALIAS = "onnx/model_quantized.onnx"
 """Name under which transformers.js (browser) and optimum look for the int8 file."""
@@ -50,10 +52,9 @@ _KINDS = {
 
 def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
     """Files that are packed as they are, by their path in the artefact folder."""
-    out = {file.target: run / file.source for file in model_files(recipe)}
+    out = {file.target: run / file.source for file in model_files(recipe, weights)}
     out |= {name: weights / name for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES)}
     out |= {name: run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl")}
-    out[PARITY_FILE] = run / "onnx" / PARITY_FILE
     return {name: path for name, path in out.items() if path.is_file()}
 
 
@@ -103,20 +104,25 @@ def make_pack(
     """
     result = check_packable(recipe, run, weights)
     folder = open_model_folder(str(weights))
-    (target / "onnx").mkdir()
     for name, path in sources(recipe, run, weights).items():
+        (target / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(path, target / name)
-    files = model_files(recipe)
-    if any(f.scheme is Scheme.INT8 for f in files):
-        _alias(target / files[-1].target, target / ALIAS)
-    else:
+    write_json(
+        target / PARITY_FILE,
+        [json.loads(p.model_dump_json()) for f in recipe.export.formats for p in read_parity(run / f)],
+    )
+    files = model_files(recipe, weights)
+    onnx = [f for f in files if f.format is Format.ONNX]
+    if any(f.scheme is Scheme.INT8 for f in onnx):
+        _alias(target / onnx[-1].target, target / ALIAS)
+    elif onnx:
         # without it transformers.js in a browser asks for model_quantized.onnx, which is not there
         write_json(
             target / "config.json",
             {**read_json(weights / "config.json"), "transformers.js_config": {"dtype": "fp32"}},
         )
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
-        _check_measured(run, result)
+        _check_measured(run, result, [f.target for f in files if f.plain])
         shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
     (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
@@ -127,11 +133,11 @@ def make_pack(
     return ()
 
 
-def _check_measured(run: Path, result: Verification) -> None:
+def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> None:
     """Figures belong to the files they were measured on."""
     bench = read_benchmark(run)
     measured = {v.sha256 for v in bench.variants} if bench else set()
-    strange = [name for name in result.files if name.endswith(".onnx") and result.files[name] not in measured]
+    strange = [name for name in files if result.files[name] not in measured]
     if strange:
         raise GateError(
             [f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."]
@@ -150,12 +156,12 @@ def _artefacts(
     run: Path, facts: CardFacts, source: str,
 ) -> Artefacts:  # fmt: skip
     task = ready_task(recipe.task)
-    weights = folder.sha256
-    default = Scheme.INT8 if any(f.scheme is Scheme.INT8 for f in files) else Scheme.FP32
+    weights, default = folder.sha256, default_file(files)
     records = [
         FileRecord(
             path=f.target, sha256=result.files[f.target], bytes=(run / f.source).stat().st_size, kind=Kind.MODEL,
-            format=Format.ONNX, scheme=f.scheme, default=f.scheme is default, signature=_signature(run / f.source),
+            format=f.format, scheme=f.scheme, client=f.client, runtime=f.runtime, default=f is default,
+            signature=open_file(run / f.source, f.format).signature,
             status=Status.PASSED, lineage=weights, scores=result.scores.get(f.target, {}),
             seen_right=[result.seen_right[f.target]] if f.target in result.seen_right else [],
         )
@@ -173,14 +179,8 @@ def _artefacts(
     return Artefacts(
         name=recipe.name, task=recipe.task, family=folder.family.name, labels=folder.labels or [], pair=pair,
         processing=Processing(max_length=length, padding_side=folder.family.padding_side, score=task.score),
-        files=records, lineage=lineage, versions=installed(), machine=machine().summary,
+        files=records, absent=absent_files(recipe, folder.path), lineage=lineage, versions=installed(), machine=machine().summary,
     )  # fmt: skip
-
-
-def _signature(path: Path) -> Signature:
-    from pocketbert.runtime.onnx import OnnxPredictor
-
-    return OnnxPredictor(path).signature
 
 
 def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:

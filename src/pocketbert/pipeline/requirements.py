@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.recipe import Recipe
+from pocketbert.core.types import Format
 from pocketbert.core.versions import installed
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "accelerate", "safetensors", "datasets"),
     "onnx": ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
+    "tflite": (
+        "torch",
+        "transformers",
+        "safetensors",
+        "litert-torch",
+        "ai-edge-quantizer",
+        "ai-edge-litert",
+        "flatbuffers",
+    ),
+    "tflite-runtime": ("ai-edge-litert",),
     "report": ("jinja2", "matplotlib"),
 }
 """Distributions of each extra of pyproject.toml that a command can miss."""
@@ -44,7 +55,7 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
     exporting = until not in ("teacher", "student")
     wanted = [
         ("train", training),
-        ("onnx", exporting),
+        *((f.value, exporting and f in recipe.export.formats) for f in Format),
         ("report", report and exporting and recipe.benchmark is not None),
     ]
     require(*(name for name, needed in wanted if needed))

@@ -6,9 +6,9 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
 from pocketbert.core.files import remove_tree, sha256_file, write_atomic, write_json
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.metrics import confusion
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
@@ -23,9 +24,10 @@ from pocketbert.core.recipe import Recipe
 from pocketbert.core.recipe_file import dump_recipe
 from pocketbert.core.tasks import ready_task
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.types import Scheme
-from pocketbert.pipeline import exporting, measuring, pack, training
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline import exporting, golden, measuring, pack, training
 from pocketbert.pipeline.data import RunData, load_data, max_length
+from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
 from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run_folder import RunFolder, Stage, data_digest
 from pocketbert.pipeline.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
@@ -33,7 +35,6 @@ from pocketbert.pipeline.verify import Verification, report_gates, run_subjects,
 log = logging.getLogger("pocketbert")
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
-_EXPORT = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
 
@@ -64,14 +65,14 @@ class Run:
         recipe: What to do.
         folder: Where.
         overwrite: Whether results of other settings may be replaced.
-        ready_onnx: An fp32 ONNX file of the same model to use instead of exporting anew.
+        ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, overwrite: bool = False, ready_onnx: Path | None = None
+        self, recipe: Recipe, folder: Path, overwrite: bool = False, ready: Mapping[str, Path] | None = None
     ) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
-        self.path, self.ready_onnx = folder, ready_onnx
+        self.path, self.ready = folder, dict(ready or {})
 
     @cached_property
     def model(self) -> ModelFolder:
@@ -102,10 +103,6 @@ class Run:
             "eval": data_digest(recipe.data.eval),
             "length": self.length,
         }  # fmt: skip
-        export = {
-            **recipe.export.model_dump(mode="json"),
-            "ready": sha256_file(self.ready_onnx) if self.ready_onnx else None,
-        }
         teacher = {"task": recipe.task, "weights": self.model.sha256, "labels": self.model.labels, "seed": recipe.seed,
                    "finetune": _dump(recipe.teacher.finetune)}  # fmt: skip
         stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
@@ -130,22 +127,24 @@ class Run:
                 Stage("student", "student", "student", student, ("teacher",), self._make_student, _TRAIN)
             )
         last = stages[-1].name
-        stages.append(Stage("onnx", "export to ONNX", "onnx", export, (last,), self._make_onnx, _EXPORT))
-        files = ["onnx"]
-        if recipe.quantize.scheme is Scheme.INT8:
-            stages.append(Stage("onnx-int8", "quantize to int8", "onnx-int8", "int8 per channel", ("onnx",), self._make_int8,
-                                ("onnx", "onnxruntime")))  # fmt: skip
-            files.append("onnx-int8")
+        scheme, made = recipe.quantize.scheme, []
+        for format in recipe.export.formats:
+            title = FORMATS[format].title
+            stages.append(Stage(format.value, f"export to {title}", format.value, self._export_settings(format), (last,),
+                                partial(self._make_export, format), exporting.libraries(format)))  # fmt: skip
+            made.append(format.value)
+            if scheme is not Scheme.FP32:
+                name = quantized_stage(format, scheme)
+                settings = {
+                    "scheme": scheme,
+                    "runtimes": [t for t in recipe.quantize.targets if t in FORMATS[format].targets],
+                }
+                stages.append(Stage(name, f"quantize {title} to {scheme}", name, settings, (format.value,),
+                                    partial(self._make_quantized, format), FORMATS[format].libraries))  # fmt: skip
+                made.append(name)
+        engines = tuple(dict.fromkeys(e for f in recipe.export.formats for e in FORMATS[f].engines))
         stages.append(
-            Stage(
-                "golden",
-                "golden rows",
-                "golden",
-                exporting.GOLDEN_ROWS,
-                (*files,),
-                self._make_golden,
-                ("onnxruntime",),
-            )
+            Stage("golden", "golden rows", "golden", golden.ROWS, (*made,), self._make_golden, engines)
         )
         stages.append(
             Stage(
@@ -155,16 +154,19 @@ class Run:
                 _dump(recipe.verify),
                 ("golden",),
                 self._make_verify,
-                ("onnxruntime",),
+                engines,
             )
         )
         if recipe.benchmark is not None:
+            needs = ["verify"]
             if recipe.student is not None:
-                stages.append(Stage("onnx-teacher", "export the teacher to compare with", "onnx-teacher", export, ("teacher",),
-                                    self._make_teacher_onnx, _EXPORT))  # fmt: skip
-            needs = ("verify", "onnx-teacher") if recipe.student is not None else ("verify",)
-            stages.append(Stage("benchmark", "benchmark", "benchmark.json", _dump(recipe.benchmark), needs, self._make_benchmark,
-                                ("onnxruntime",)))  # fmt: skip
+                first = recipe.export.formats[0]
+                name = measuring.teacher_file(recipe).stage
+                stages.append(Stage(name, "export the teacher to compare with", name, self._export_settings(first), ("teacher",),
+                                    self._make_teacher_file, exporting.libraries(first)))  # fmt: skip
+                needs.append(name)
+            stages.append(Stage("benchmark", "benchmark", "benchmark.json", _dump(recipe.benchmark), (*needs,),
+                                self._make_benchmark, engines))  # fmt: skip
         before = ("verify", *(("benchmark",) if recipe.benchmark is not None else ()))
         stages.append(Stage("pack", "pack", "phone", recipe.name, before, self._make_pack, ()))
         return stages
@@ -224,24 +226,42 @@ class Run:
     def _make_student(self, target: Path, work: Path) -> Sequence[str]:
         return training.make_student(self.recipe, self.path / "teacher", self.data, self.length, target, work)
 
-    def _make_onnx(self, target: Path, _: Path) -> Sequence[str]:
-        texts = self.data.texts(exporting.GOLDEN_ROWS)
-        return exporting.make_onnx(
-            self.recipe, self.weights, texts, self.length, target, ready=self.ready_onnx
-        )
+    @property
+    def files(self) -> list[ModelFile]:
+        """Model files of the recipe; known once the model that is exported is there."""
+        return model_files(self.recipe, self.weights)
 
-    def _make_teacher_onnx(self, target: Path, _: Path) -> Sequence[str]:
-        texts = self.data.texts(exporting.GOLDEN_ROWS)
-        return exporting.make_onnx(
-            self.recipe, self.path / "teacher", texts, self.length, target, name=measuring.TEACHER_FILE
-        )
+    def _export_settings(self, format: Format) -> object:
+        section = self.recipe.export
+        common: dict[str, object] = {"atol": section.atol, "lengths": section.lengths, "length": self.length}
+        if format is Format.ONNX:
+            common["opset"] = section.opset
+        if format is Format.TFLITE:
+            common["clients"] = section.clients
+        ready = {
+            name: sha256_file(path) for name, path in self.ready.items() if name.startswith(f"{format}/")
+        }
+        return {**common, "ready": ready}
 
-    def _make_int8(self, target: Path, _: Path) -> Sequence[str]:
-        return exporting.make_int8(self.path / exporting.FP32.source, target)
+    def _make_export(self, format: Format, target: Path, _: Path) -> Sequence[str]:
+        files = [f for f in self.files if f.stage == format.value]
+        texts = self.data.texts(golden.ROWS)
+        return exporting.make_export(self.recipe, self.weights, texts, self.length, target, files, self.ready)
+
+    def _make_teacher_file(self, target: Path, _: Path) -> Sequence[str]:
+        texts, file = self.data.texts(golden.ROWS), measuring.teacher_file(self.recipe)
+        return exporting.make_export(self.recipe, self.path / "teacher", texts, self.length, target, [file])
+
+    def _make_quantized(self, format: Format, target: Path, _: Path) -> Sequence[str]:
+        files = self.files
+        pairs = [(base_of(f, files), f) for f in files if f.format is format and f.scheme is not Scheme.FP32]
+        return exporting.make_quantized(self.recipe, self.path, self.weights, target, pairs)
 
     def _make_golden(self, target: Path, _: Path) -> Sequence[str]:
-        texts = self.data.texts(exporting.GOLDEN_ROWS)
-        return exporting.make_golden(self.recipe, self.path, self.weights, texts, self.length, target)
+        texts = self.data.texts(golden.ROWS)
+        return golden.make_golden(
+            self.recipe, self.path, self.weights, texts, self.length, target, self.files
+        )
 
     def _make_verify(self, target: Path, _: Path) -> Sequence[str]:
         result = self.verify()
@@ -252,12 +272,10 @@ class Run:
     def verify(self) -> Verification:
         """Put the files of the run folder through all gates."""
         task = ready_task(self.recipe.task)
-        subjects = run_subjects(
-            self.path, exporting.model_files(self.recipe), self.weights, self.length, task
-        )
-        golden = self.path / "golden"
+        subjects = run_subjects(self.path, self.files, self.weights, self.length, task)
+        recorded = self.path / "golden"
         result = verify_files(
-            subjects, read_golden(golden / FILE_NAME), golden / TOKENS_FILE_NAME, vocabulary_rows(self.weights),
+            subjects, read_golden(recorded / FILE_NAME), recorded / TOKENS_FILE_NAME, vocabulary_rows(self.weights),
             self.eval_sets(), self.recipe.verify,
             teacher=training.read_training(self.path / "teacher").score,
             reference=training.read_training(self.weights).score,
@@ -278,8 +296,7 @@ class Run:
 
     def _make_benchmark(self, target: Path, _: Path) -> Sequence[str]:
         assert self.recipe.benchmark is not None
-        files, distilled = exporting.model_files(self.recipe), self.recipe.student is not None
-        variants = measuring.run_variants(self.path, files, self.weights, self.length, distilled)
+        variants = measuring.run_variants(self.recipe, self.path, self.files, self.weights, self.length)
         result = measuring.measure(
             variants, self.data.texts(100), self.recipe.benchmark, self.recipe.export.lengths, root=self.path
         )
@@ -297,9 +314,7 @@ class Run:
         if not sets:
             return []
         task, names = ready_task(self.recipe.task), self.data.labels.names
-        subject = run_subjects(
-            self.path, exporting.model_files(self.recipe)[-1:], self.weights, self.length, task
-        )[0]
+        subject = run_subjects(self.path, [default_file(self.files)], self.weights, self.length, task)[0]
         _, logits = evaluate(subject.predictor, subject.tokenizer, sets[0], task, batch=32)
         counts = confusion(sets[0].gold, logits.argmax(-1).astype(np.int64), len(names))
         np.fill_diagonal(counts, 0)

@@ -13,16 +13,17 @@ from pocketbert.core.evaluate import EvalSet, Score, evaluate
 from pocketbert.core.files import read_json, sha256_file
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.predictor import Predictor
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import VerifySection
 from pocketbert.core.tasks import Task, ready_task
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.types import Scheme, Status
-from pocketbert.pipeline.exporting import ModelFile
+from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.gates import (
     Gate,
     Subject,
     chance_gate,
+    client_gate,
     drop_gate,
     golden_gates,
     kept_gate,
@@ -33,6 +34,7 @@ from pocketbert.pipeline.gates import (
     types_gate,
     weights_gate,
 )
+from pocketbert.pipeline.model_files import ModelFile
 from pocketbert.runtime.engines import open_file
 
 
@@ -108,8 +110,7 @@ def verify_files(
         gates.append(chance_gate("teacher", teacher, "eval"))
     for subject in subjects:
         own = [weights_gate(subject), *golden_gates(subject, golden), padding_gate(subject, golden)]
-        types = types_gate(subject)
-        own += [types] if types else []
+        own += [g for g in (types_gate(subject), client_gate(subject)) if g]
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             right[subject.name] = seen_right(subject.predictor)
         scores[subject.name] = {}
@@ -117,13 +118,13 @@ def verify_files(
             score, _ = evaluate(
                 subject.predictor,
                 subject.tokenizer,
-                rows,
+                rows.within(subject.tokenizer.max_length),
                 subject.task,
                 label=f"{subject.name} on {rows.name}",
             )
             scores[subject.name][rows.name] = score
             own.append(chance_gate(subject.name, score, rows.name))
-            own += _against(subject, rows.name, score, scores, subjects[0], settings, teacher, reference)
+            own += _against(subject, rows.name, score, scores, subjects, settings, teacher, reference)
         gates += own
     return Verification(
         status=Status.PASSED if all(g.passed for g in gates) else Status.FAILED, gates=gates, scores=scores,
@@ -132,9 +133,10 @@ def verify_files(
 
 
 def _against(
-    subject: Subject, rows: str, score: Score, scores: dict[str, dict[str, Score]], first: Subject,
+    subject: Subject, rows: str, score: Score, scores: dict[str, dict[str, Score]], subjects: Sequence[Subject],
     settings: VerifySection, teacher: Score | None, reference: Score | None,
 ) -> list[Gate]:  # fmt: skip
+    """What a score is compared with: fp32 with the torch model, smaller files with the fp32 file they were made from."""
     out = []
     task: Task = subject.task
     if subject.scheme is Scheme.FP32:
@@ -143,11 +145,10 @@ def _against(
             bound = max(0.001, 2 / score.rows)
             out.append(drop_gate(subject.name, score, reference, bound, "the torch model", task))
     else:
-        out.append(
-            drop_gate(
-                subject.name, score, scores[first.name][rows], settings.max_drop, f"fp32 on {rows}", task
-            )
-        )
+        same = [s for s in subjects if s.scheme is Scheme.FP32 and s.format is subject.format]
+        base = next((s for s in same if s.client is subject.client), subjects[0])
+        before = scores[base.name][rows]
+        out.append(drop_gate(subject.name, score, before, settings.max_drop, f"fp32 on {rows}", task))
     if rows == "eval" and teacher is not None and settings.min_kept is not None:
         out.append(kept_gate(subject.name, score, teacher, settings.min_kept, task))
     return out
@@ -158,12 +159,19 @@ def run_subjects(
 ) -> list[Subject]:
     """Open the files of a run folder."""
     folder = open_model_folder(str(weights))
-    tokenizer = TextTokenizer(weights, length)
-    return [
-        Subject(f.target, run / f.source, f.scheme, open_file(run / f.source), tokenizer, folder.labels or [], task,
-                folder.family.padding_side)
-        for f in files
-    ]  # fmt: skip
+    out = []
+    for f in files:
+        predictor = open_file(run / f.source, f.format)
+        out.append(Subject(
+            f.target, run / f.source, f.format, f.scheme, f.client, f.runtime, predictor,
+            file_tokenizer(weights, length, predictor), folder.labels or [], task, folder.family.padding_side, weights,
+        ))  # fmt: skip
+    return out
+
+
+def file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextTokenizer:
+    """A tokenizer that cuts at the longest input that folder and file both take."""
+    return TextTokenizer(folder, min(length, max(predictor.lengths, default=length)))
 
 
 def verify_artefacts(
@@ -202,10 +210,13 @@ def verify_artefacts(
 
 
 def _subject(folder: Path, artefacts: Artefacts, record: FileRecord, labels: list[str] | None) -> Subject:
-    tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
-    predictor = open_file(folder / record.path)
-    return Subject(record.path, folder / record.path, record.scheme or Scheme.FP32, predictor, tokenizer,
-                   labels or artefacts.labels, ready_task(artefacts.task), artefacts.processing.padding_side)  # fmt: skip
+    format, processing = record.format or Format.ONNX, artefacts.processing
+    predictor = open_file(folder / record.path, format)
+    return Subject(
+        record.path, folder / record.path, format, record.scheme or Scheme.FP32, record.client, record.runtime, predictor,
+        file_tokenizer(folder, processing.max_length, predictor), labels or artefacts.labels, ready_task(artefacts.task),
+        processing.padding_side, folder,
+    )  # fmt: skip
 
 
 def vocabulary_rows(folder: Path) -> int | None:

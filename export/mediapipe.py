@@ -1,0 +1,206 @@
+"""What MediaPipe Tasks does to a text, and which models it cannot serve.
+
+TextClassifier and TextEmbedder bring a tokenizer of their own, which is BERT's only as far as ASCII goes. All facts
+here were read out of mediapipe 1.2.2 with a model that returns its ids; tests/clients/test_mediapipe.py repeats that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, models, processors
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.files import read_json
+from pocketbert.core.sample_texts import ASCII_SENTENCES
+from pocketbert.core.tasks import TaskName
+from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, is_unicode, plain_tokenizer_json
+from pocketbert.export.mediapipe_vocabulary import vocabulary_of, vocabulary_problem, vocabulary_tokens
+
+MAX_WORD_BYTES = 100
+"""A longer word is [UNK] as a whole. Bytes, not characters: 50 Cyrillic letters are the limit."""
+
+UNKNOWN, FIRST, LAST = "[UNK]", "[CLS]", "[SEP]"
+
+_TASKS = {
+    TaskName.MULTI_LABEL: "its files hold softmax probabilities that sum to one, and independent yes/no scores would be read as such",
+    TaskName.REGRESSION: "its TextClassifier returns named categories, so a number has no place in the answer",
+    TaskName.TOKEN_CLASSIFICATION: "it has no task that labels tokens",
+    TaskName.QUESTION_ANSWERING: "its Tasks have no question answering",
+    TaskName.FILL_MASK: "it has no such task",
+}
+_LOWER = str.maketrans({chr(c): chr(c + 32) for c in range(ord("A"), ord("Z") + 1)})
+_BLANKS = r"\t\n\f\r "  # RE2's \s: neither \v nor any blank beyond ASCII
+_SINGLES = (
+    r"!-/:-@\[-`{-~\u4E00-\u9FFF\u3400-\u4DBF\U00020000-\U0002A6DF\U0002A700-\U0002B73F\U0002B740-\U0002B81F"
+    r"\U0002B820-\U0002CEAF\uF900-\uFAFF\U0002F800-\U0002FA1F"
+)
+"""ASCII marks and Chinese characters: each a word of its own. All marks of Unicode's category P come on top."""
+_NEWER_MARKS = (
+    "\u1b4e\u1b4f\u1b7f\U00010d6e\U00010ed0\U000113d4\U000113d5\U000113d7\U000113d8"
+    "\U00011b00-\U00011b09\U00011be1\U00011f43-\U00011f4f\U00016d6d-\U00016d6f\U0001e5ff"
+)
+"""Marks younger than Python 3.11's Unicode 14 that MediaPipe knows; found by trying every code point."""
+
+
+class MediaPipeTokenizer(TextTokenizer):
+    r"""MediaPipe's built-in BERT tokenizer, id for id.
+
+    Unlike tokenizer.json it lower-cases A-Z only, strips no accents, cleans nothing (a no-break space or a control
+    character stays in its word, which is then mostly [UNK]), knows no special tokens in the text (``[MASK]`` is
+    ``[``, ``mask``, ``]``), measures words in bytes, and reads a text only up to a null character.
+
+    Args:
+        vocabulary: Content of the vocab.txt that is packed into the file, or the model folder.
+        max_length: L of the file's inputs: longer texts lose their end and keep [SEP].
+    """
+
+    def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
+        raw = vocabulary if isinstance(vocabulary, bytes) else vocabulary_of(vocabulary)
+        # a token that stands twice has the later id, there as here
+        index = {token: i for i, token in enumerate(vocabulary_tokens(raw))}
+        missing = [t for t in (UNKNOWN, FIRST, LAST) if t not in index]
+        if missing:
+            raise InputError(
+                Problem("vocabulary", f"{', '.join(missing)} missing; MediaPipe would use id 0 instead.")
+            )
+        if max_length <= 2:
+            raise InputError(Problem("max_length", f"{max_length} leaves no room beside 2 special tokens."))
+        self._tokenizer = Tokenizer(
+            models.WordPiece(index, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD_BYTES)
+        )
+        self._tokenizer.post_processor = processors.BertProcessing((LAST, index[LAST]), (FIRST, index[FIRST]))
+        self._tokenizer.enable_truncation(max_length)
+        self.max_length, self.pad_id = max_length, 0
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        """Tokenize as MediaPipe does.
+
+        Args:
+            texts: Single texts.
+
+        Returns:
+            One entry per text, in order.
+
+        Raises:
+            InputError: Naming the first entry that is no text, or a pair.
+        """
+        words = [[w for w, _ in _words(_single(text, i))] for i, text in enumerate(texts)]
+        encodings = self._tokenizer.encode_batch(words, is_pretokenized=True)
+        return [
+            Encoded(np.array(e.ids, np.int64), np.zeros(len(e.ids), np.int64), bool(e.overflowing))
+            for e in encodings
+        ]
+
+    def golden(self, text: Text) -> dict[str, Any]:
+        """Ids and code-point offsets of one text; see `TextTokenizer.golden`."""
+        words = _words(_single(text, 0))
+        encoding = self._tokenizer.encode([w for w, _ in words], is_pretokenized=True)
+        offsets = []
+        for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+            first = 0 if word is None else words[word][1][0]
+            stop = first + end if word is None or words[word][0] != UNKNOWN else words[word][1][1]
+            offsets.append([first + start, stop])
+        return {"text": text, "ids": encoding.ids, "offsets": offsets}
+
+
+def refusal(tokenizer: Mapping[str, Any] | Path, task: TaskName, pair: bool) -> str | None:
+    """Why MediaPipe Tasks cannot run a model, in one sentence.
+
+    Args:
+        tokenizer: Content of tokenizer.json, or the folder that holds it.
+        task: The model's task.
+        pair: Whether its inputs are pairs of texts.
+
+    Returns:
+        The reason, or None if MediaPipe gives the model the ids it was trained on for every plain ASCII text.
+
+    Raises:
+        InputError: If the folder has no tokenizer.json that can be read.
+    """
+    content = read_json(tokenizer / "tokenizer.json") if isinstance(tokenizer, Path) else tokenizer
+    if pair:
+        return "MediaPipe takes one text, and this model takes pairs."
+    if task in _TASKS:
+        return f"MediaPipe cannot serve {task.value}: {_TASKS[task]}."
+    reason = _model_refusal(content) or vocabulary_problem(content["model"]["vocab"])
+    if reason is None and isinstance(tokenizer, Path) and (tokenizer / "vocab.txt").is_file():
+        listed = {t: i for i, t in enumerate(vocabulary_tokens(vocabulary_of(tokenizer)))}
+        reason = None if listed == content["model"]["vocab"] else "vocab.txt differs from tokenizer.json"
+    reason = reason or _ids_refusal(content)
+    return f"MediaPipe would feed this model wrong ids: {reason}." if reason else None
+
+
+def _model_refusal(content: Mapping[str, Any]) -> str | None:
+    """What the settings of a tokenizer.json give away."""
+    model: Mapping[str, Any] = content.get("model") or {}
+    kind, vocabulary = model.get("type"), model.get("vocab")
+    if kind != "WordPiece" or not isinstance(vocabulary, Mapping):
+        return f"its tokenizer is WordPiece, the model's is {kind or 'unknown'}"
+    if model.get("continuing_subword_prefix") != "##":
+        return f"it marks word parts with '##', the model with {model.get('continuing_subword_prefix')!r}"
+    missing = [t for t in (FIRST, LAST, UNKNOWN) if t not in vocabulary]
+    if missing or model.get("unk_token") != UNKNOWN:
+        return f"it needs [CLS], [SEP] and [UNK] by these names; {missing or model.get('unk_token')} differ"
+    if vocabulary.get("[PAD]") != 0:
+        return f"it pads with id 0, the model's [PAD] has id {vocabulary.get('[PAD]', 'none')}"
+    if not _lowers(content.get("normalizer")):
+        return "it lower-cases every text, and the model tells upper from lower case"
+    return None
+
+
+def _ids_refusal(content: Mapping[str, Any]) -> str | None:
+    """What only shows in the ids: the order of special tokens, other ways to cut words."""
+    try:
+        theirs = Tokenizer.from_str(plain_tokenizer_json(json.dumps(content)))
+    except Exception as error:  # the library raises plain Exception
+        raise InputError(Problem("tokenizer.json", f"not a tokenizer: {error}.")) from error
+    empty = theirs.encode("").tokens
+    if empty != [FIRST, LAST]:
+        return f"it writes [CLS] text [SEP], the model expects {' '.join(empty) or 'no special tokens'} around a text"
+    listed = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)
+    ours = MediaPipeTokenizer("".join(f"{t}\n" for t in listed).encode(), 1 << 16)
+    for text, row in zip(ASCII_SENTENCES, ours.encode(ASCII_SENTENCES), strict=True):
+        if theirs.encode(text).ids != row.ids.tolist():
+            return f"it cuts {text[:40]!r} otherwise than tokenizer.json"
+    return None
+
+
+def _lowers(normalizer: Mapping[str, Any] | None) -> bool:
+    if normalizer is None:
+        return False
+    if normalizer.get("type") == "Sequence":
+        return any(_lowers(n) for n in normalizer.get("normalizers", []))
+    return normalizer.get("type") == "Lowercase" or bool(normalizer.get("lowercase"))
+
+
+def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
+    """Words with their code-point range; [UNK] in place of those that are too long."""
+    found = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
+    return [
+        (w if len(w.encode()) <= MAX_WORD_BYTES else UNKNOWN, m.span()) for m in found if (w := m.group())
+    ]
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    marks = "".join(chr(c) for c in range(0x80, 0x20000) if unicodedata.category(chr(c))[0] == "P")
+    singles = _SINGLES + marks + _NEWER_MARKS
+    return re.compile(f"[{singles}]|[^{_BLANKS}{singles}]+")
+
+
+def _single(text: Text, number: int) -> str:
+    if not isinstance(text, str):
+        raise InputError(
+            Problem(f"text {number + 1}", f"{text!r} is no single text; MediaPipe takes no pairs.")
+        )
+    if not is_unicode(text):
+        raise InputError(Problem(f"text {number + 1}", f"{text!r} is no Unicode text."))
+    return text

@@ -1,0 +1,109 @@
+"""The TFLite exporter: litert-torch, one signature per length with shared weights, int32 inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.families import Family
+from pocketbert.core.quiet import quiet
+from pocketbert.core.tasks import ScoreFunction, Task
+from pocketbert.core.versions import version_of
+
+SIGNATURE = "seq_{length}"
+"""Key of the signature for one length."""
+MEDIAPIPE_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+PROBABILITIES = "probabilities"
+EMBEDDING = "sentence_embedding"
+
+
+def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int], path: Path) -> None:
+    """Write one file with a signature ``seq_N`` for every length; they share their weights.
+
+    A length that is free does not convert (litert-torch 0.10 specialises it), so lengths are listed.
+
+    Args:
+        module: A prepared module.
+        family: Names the inputs.
+        task: Names the outputs.
+        lengths: Tokens of the inputs [1, L], int32.
+        path: The file to write.
+
+    Raises:
+        MissingBackendError: If litert-torch is not installed.
+    """
+    named = _Named(module, task.outputs).eval()
+    _convert(
+        {SIGNATURE.format(length=n): (named, _sample(family.inputs, n)) for n in sorted(set(lengths))}, path
+    )
+
+
+def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int, path: Path) -> None:
+    """Write what MediaPipe Tasks take: one signature, three int32 inputs, probabilities or one embedding.
+
+    The metadata are written afterwards, by `pocketbert.export.tflite_metadata`.
+
+    Args:
+        module: A prepared module.
+        family: Names the inputs that the module takes; a family without segments gets a third input all the same.
+        task: text-classification or feature-extraction.
+        length: Tokens of the inputs [1, L].
+        path: The file to write.
+    """
+    whole = _MediaPipe(module, family.inputs, task).eval()
+    _convert({SIGNATURE.format(length=length): (whole, _sample(MEDIAPIPE_INPUTS, length))}, path)
+
+
+def _sample(inputs: Sequence[str], length: int) -> dict[str, Tensor]:
+    # real-looking: converters fold what they can prove constant, and an all-zero mask is a constant row
+    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
+    return {name: torch.full((1, length), values[name], dtype=torch.int32) for name in inputs}
+
+
+def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path: Path) -> None:
+    if version_of("litert-torch") is None:
+        raise MissingBackendError("litert-torch", "pip install 'pocketbert[tflite]'")
+    with quiet():
+        import litert_torch
+
+        converter = litert_torch.Converter()
+        for name, (module, sample) in signatures.items():
+            converter.signature(name, module, sample_kwargs=sample)
+        converter.convert().export(str(path))
+
+
+class _Named(nn.Module):
+    """Outputs by name: the names of a file's outputs are the keys of the returned dictionary."""
+
+    def __init__(self, module: nn.Module, outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.module, self.outputs = module, outputs
+
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self.outputs, self.module(**inputs), strict=True))
+
+
+class _MediaPipe(nn.Module):
+    """Scores inside the graph, and a third input even where the model has no segments."""
+
+    def __init__(self, module: nn.Module, inputs: tuple[str, ...], task: Task) -> None:
+        super().__init__()
+        self.module, self.inputs, self.task = module, inputs, task
+
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        values = self.module(**{name: inputs[name] for name in self.inputs})
+        outputs = dict(zip(self.task.outputs, values, strict=True))
+        result = outputs.get(EMBEDDING)
+        name = EMBEDDING
+        if result is None:
+            name, result = PROBABILITIES, outputs["logits"]
+            if self.task.score is ScoreFunction.SOFTMAX:
+                result = torch.softmax(result, -1)
+        for unused in (n for n in inputs if n not in self.inputs):
+            # an input without any reader is dropped by the converter, and MediaPipe wants three
+            result = result + inputs[unused][:, :1].to(result.dtype) * 0.0
+        return {name: result}

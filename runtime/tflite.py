@@ -1,0 +1,170 @@
+"""The TFLite engine: ai-edge-litert, else tflite_runtime, else tensorflow.lite."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.artefacts import Signature, Tensor
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.hardware import default_threads
+from pocketbert.core.predictor import Arrays
+from pocketbert.core.quiet import quiet
+from pocketbert.core.versions import version_of
+from pocketbert.runtime.coverage import Coverage, coverage
+
+_IDENTIFIER = b"TFL3"
+
+
+@dataclass(frozen=True)
+class _Engine:
+    name: str
+    module: str
+    distributions: tuple[str, ...]
+
+
+ENGINES = (
+    _Engine("litert", "ai_edge_litert.interpreter", ("ai-edge-litert", "ai-edge-litert-nightly")),
+    _Engine("tflite_runtime", "tflite_runtime.interpreter", ("tflite-runtime",)),
+    _Engine("tensorflow", "tensorflow.lite", ("tensorflow", "tensorflow-cpu", "tensorflow-intel")),
+)
+"""In order of preference. All have the same Interpreter class; the older ones miscompute some files, which the
+golden self-test finds out."""
+
+
+def installed_engine() -> tuple[_Engine, str] | None:
+    """The engine that would be used here and its version, without importing it."""
+    for engine in ENGINES:
+        for name in engine.distributions:
+            version = version_of(name)
+            if version is not None:
+                return engine, version
+    return None
+
+
+class TflitePredictor:
+    """Runs one TFLite file on the CPU.
+
+    A file has one signature per length; `run` takes exactly these lengths, and rows one after the other.
+    `pocketbert.core.predictor.feed` pads to the smallest one that fits.
+
+    Args:
+        path: The file.
+        threads: Threads within an operator; default `default_threads`.
+
+    Raises:
+        InputError: If the file is missing or the engine refuses it.
+        MissingBackendError: If no engine is installed.
+    """
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        found = installed_engine()
+        if found is None:
+            raise MissingBackendError("ai-edge-litert", "pip install 'pocketbert[tflite-runtime]'")
+        if not path.is_file():
+            raise InputError(Problem(str(path), "file not found."))
+        engine, self.engine_version = found
+        self.engine, self.path = engine.name, path
+        with path.open("rb") as stream:
+            # a broken flatbuffer can end the process inside the engine: at least the kind of file is looked at first
+            if stream.read(8)[4:] != _IDENTIFIER:
+                raise InputError(Problem(str(path), "is no TFLite file."))
+        try:
+            with quiet():  # the engine announces its XNNPACK delegate on stderr, once per process
+                self._new = importlib.import_module(engine.module).Interpreter
+                self._interpreter = self._new(model_path=str(path), num_threads=threads or default_threads())
+                self._interpreter.allocate_tensors()
+                self._runners = _runners(self._interpreter)
+        except (ValueError, RuntimeError) as error:
+            first = str(error).splitlines()[0]
+            raise InputError(
+                Problem(str(path), f"{engine.name} {self.engine_version} refuses the file: {first}")
+            ) from error
+        except ImportError as error:
+            raise MissingBackendError(
+                f"{engine.module} ({error})", "pip install 'pocketbert[tflite-runtime]'"
+            ) from error
+        if not self._runners:
+            raise InputError(Problem(str(path), "has no signature with inputs of shape [1, length]."))
+        self.lengths = tuple(sorted(self._runners))
+        first_runner = self._runners[self.lengths[0]]
+        self.inputs = tuple(n for n in _ORDER if n in first_runner.get_input_details())
+        self.outputs = tuple(sorted(first_runner.get_output_details(), key=_output_order))
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predictor.Predictor`.
+
+        Raises:
+            InputError: If no signature has that length.
+        """
+        rows, length = inputs[self.inputs[0]].shape
+        runner = self._runners.get(length)
+        if runner is None:
+            raise InputError(
+                Problem(str(self.path), f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
+                        "Pad to the next one: pocketbert.core.predictor.feed does.")
+            )  # fmt: skip
+        feed = {name: inputs[name].astype(np.int32) for name in self.inputs}
+        results = [runner(**{name: value[i : i + 1] for name, value in feed.items()}) for i in range(rows)]
+        if rows == 1:
+            return {name: results[0][name] for name in self.outputs}
+        return {name: np.concatenate([r[name] for r in results]) for name in self.outputs}
+
+    @property
+    def signature(self) -> Signature:
+        """Names, dtypes and shapes of inputs and outputs; the length is a name where the file has several."""
+        runner = self._runners[self.lengths[-1]]
+        several = len(self.lengths) > 1
+        inputs, outputs = runner.get_input_details(), runner.get_output_details()
+        return Signature(
+            inputs=[_tensor(n, inputs[n], self.lengths[-1] if several else None) for n in self.inputs],
+            outputs=[_tensor(n, outputs[n], self.lengths[-1] if several else None) for n in self.outputs],
+            lengths=list(self.lengths),
+        )
+
+    @cached_property
+    def coverage(self) -> Coverage | None:
+        """How much of the first signature XNNPACK runs; None where this engine's version does not tell."""
+        with quiet():
+            return coverage(self._new(model_path=str(self.path), num_threads=1))
+
+
+_ORDER = ("input_ids", "attention_mask", "token_type_ids")
+_OUTPUT_ORDER = (
+    "logits",
+    "probabilities",
+    "start_logits",
+    "end_logits",
+    "last_hidden_state",
+    "sentence_embedding",
+)
+
+
+def _output_order(name: str) -> int:
+    return _OUTPUT_ORDER.index(name) if name in _OUTPUT_ORDER else len(_OUTPUT_ORDER)
+
+
+def _runners(interpreter: Any) -> dict[int, Any]:
+    """Signature runners by length."""
+    out = {}
+    for key in interpreter.get_signature_list():
+        runner = interpreter.get_signature_runner(key)
+        shapes = [tuple(map(int, d["shape"])) for d in runner.get_input_details().values()]
+        if shapes and all(len(s) == 2 and s == shapes[0] and s[0] == 1 for s in shapes):
+            out[shapes[0][1]] = runner
+    return out
+
+
+def _tensor(name: str, details: Mapping[str, Any], free: int | None) -> Tensor:
+    shape = [int(n) for n in details["shape"]]
+    return Tensor(
+        name=name, dtype=np.dtype(details["dtype"]).name,
+        shape=["sequence" if i == 1 and n == free else n for i, n in enumerate(shape)],
+    )  # fmt: skip

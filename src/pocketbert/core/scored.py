@@ -1,0 +1,36 @@
+"""A predictor's logits as scores: what a file with the score function inside is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.evaluate import probabilities
+from pocketbert.core.predictor import Arrays, Predictor
+from pocketbert.core.tasks import ScoreFunction
+
+PROBABILITIES = "probabilities"
+"""Name of the output of a file that computes the scores itself."""
+
+
+class ScoredPredictor:
+    """Applies a score function to the first output of another predictor.
+
+    Args:
+        inner: Gives logits.
+        score: The score function.
+    """
+
+    outputs: tuple[str, ...] = (PROBABILITIES,)
+
+    def __init__(self, inner: Predictor, score: ScoreFunction) -> None:
+        self.inner, self.score = inner, score
+        self.engine, self.engine_version = inner.engine, inner.engine_version
+        self.inputs, self.lengths = inner.inputs, inner.lengths
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        logits = np.asarray(self.inner.run(inputs)[self.inner.outputs[0]], np.float32)
+        return {PROBABILITIES: probabilities(logits, self.score)}

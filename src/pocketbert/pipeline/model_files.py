@@ -1,0 +1,127 @@
+"""Which model files a recipe makes: where each is in the run folder, and where it goes in the artefact folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.tasks import ready_task
+from pocketbert.core.types import Client, Format, Scheme, Target
+
+MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """One model file.
+
+    Attributes:
+        source: Path in the run folder; its first part is the output of the stage that writes it.
+        target: Path in the artefact folder.
+        format: What opens it.
+        scheme: How its numbers are stored.
+        client: The client it is made for, if it is for one only.
+        runtime: The older runtime it is made for, if it is for one.
+    """
+
+    source: str
+    target: str
+    format: Format
+    scheme: Scheme
+    client: Client | None = None
+    runtime: Target | None = None
+
+    @property
+    def stage(self) -> str:
+        """The stage that writes it."""
+        return self.source.split("/")[0]
+
+    @property
+    def plain(self) -> bool:
+        """Whether any client of its format may open it."""
+        return self.client is None and self.runtime is None
+
+    @property
+    def title(self) -> str:
+        """What tables call it, e.g. ``ONNX int8``."""
+        extra = self.client or self.runtime
+        return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
+
+
+def quantized_stage(format: Format, scheme: Scheme) -> str:
+    """Name of the stage, and of its folder, that makes a format's small files."""
+    return f"{format}-{scheme}"
+
+
+def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
+    """Files that a recipe makes, format by format, each fp32 file before what is made from it.
+
+    Args:
+        recipe: What to do.
+        weights: Folder of the exported model, whose tokenizer decides whether MediaPipe can run it.
+    """
+    out = []
+    for format in recipe.export.formats:
+        bases = [_file(format, "model", Scheme.FP32)]
+        if Client.MEDIAPIPE in recipe.export.clients and mediapipe_refusal(recipe, weights) is None:
+            bases += (
+                [_file(format, "mediapipe", Scheme.FP32, Client.MEDIAPIPE)] if format is Format.TFLITE else []
+            )
+        out += bases
+        out += smaller(recipe, bases)
+    return out
+
+
+def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
+    """What is made from fp32 files of one format."""
+    scheme = recipe.quantize.scheme
+    if scheme is Scheme.FP32:
+        return []
+    out = [_file(b.format, Path(b.target).stem, scheme, b.client) for b in bases]
+    runtimes = [t for t in recipe.quantize.targets if t in FORMATS[bases[0].format].targets]
+    return [*out, *(_file(bases[0].format, "model", scheme, None, t) for t in runtimes)]
+
+
+def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
+    """The fp32 file that a file was made from."""
+    return next(
+        f for f in files if f.format is file.format and f.client is file.client and f.scheme is Scheme.FP32
+    )
+
+
+def default_file(files: Sequence[ModelFile]) -> ModelFile:
+    """What `pocketbert.load` opens: the first format's smallest plain file."""
+    return [f for f in files if f.plain and f.format is files[0].format][-1]
+
+
+def _file(
+    format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Target | None = None
+) -> ModelFile:
+    stage = format.value if scheme is Scheme.FP32 else quantized_stage(format, scheme)
+    name = stem + ("" if scheme is Scheme.FP32 else f"_{scheme}") + (f"_{runtime}" if runtime else "")
+    name += FORMATS[format].suffix
+    return ModelFile(f"{stage}/{name}", f"{format}/{name}", format, scheme, client, runtime)
+
+
+def mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
+    """Why MediaPipe Tasks cannot run this model, in one sentence; None where it can."""
+    from pocketbert.export.mediapipe import refusal
+
+    if Format.TFLITE not in recipe.export.formats:
+        return None
+    sources = (recipe.data.train, recipe.data.eval)
+    pair = any(s is not None and s.text_pair is not None for s in sources)
+    return refusal(weights, ready_task(recipe.task).name, pair)
+
+
+def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
+    """Files that a reader of the folder may look for, and why they are not there."""
+    if Format.TFLITE not in recipe.export.formats:
+        return {}
+    if Client.MEDIAPIPE not in recipe.export.clients:
+        return {MEDIAPIPE_FILE: "The recipe asked for no file for MediaPipe (export.clients)."}
+    reason = mediapipe_refusal(recipe, weights)
+    return {MEDIAPIPE_FILE: reason} if reason else {}

@@ -1,0 +1,393 @@
+"""Metadata on hand-made TFLite files of two matrix products: no converter, so everything can be broken on purpose."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_quantizer")
+from ai_edge_litert import schema_py_generated as schema
+
+from pocketbert.core.errors import GateError, InputError
+from pocketbert.export import tflite_files
+from pocketbert.export.tflite_buffers import dump_model, load_model
+from pocketbert.export.tflite_metadata import (
+    MediaPipeInfo,
+    metadata_problems,
+    pack_files,
+    read_files,
+    read_metadata,
+    write_metadata,
+)
+
+LENGTH, WIDTH = 64, 8192  # enough int8 weights that ai-edge-quantizer stores them behind the flatbuffer
+LABELS = ("negative", "neutral", "très bien")
+VOCABULARY = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##a\n"
+INFO = MediaPipeInfo("tiny", "a test", "1", "nobody", LABELS, VOCABULARY, "Probabilities.")
+INPUTS = {"input_ids": b"p_input_ids:0", "attention_mask": b"p_mask:0", "token_type_ids": b"p_types:0"}
+
+
+def tensor(name: bytes, shape: list[int], kind: int, buffer: int = 0) -> Any:
+    out = schema.TensorT()
+    out.name, out.shape, out.type, out.buffer, out.hasRank = name, shape, kind, buffer, True
+    return out
+
+
+def operator(code: int, inputs: list[int], outputs: list[int], kind: int, options: Any) -> Any:
+    out = schema.OperatorT()
+    out.opcodeIndex, out.inputs, out.outputs = code, inputs, outputs
+    out.builtinOptionsType, out.builtinOptions = kind, options
+    return out
+
+
+def named(name: str, index: int) -> Any:
+    out = schema.TensorMapT()
+    out.name, out.tensorIndex = name.encode(), index
+    return out
+
+
+@cache
+def built(
+    order: tuple[str, ...] = ("attention_mask", "input_ids", "token_type_ids"), width: int = WIDTH
+) -> bytes:
+    """ids [1, L] as floats, times a matrix, times another: [1, 3]."""
+    draw = np.random.default_rng(0)
+    model, kind = schema.ModelT(), schema.TensorType
+    model.version = 3
+    matrices = [draw.standard_normal(s).astype(np.float32) for s in ((width, LENGTH), (len(LABELS), width))]
+    model.buffers = [schema.BufferT() for _ in range(3)]
+    for buffer, matrix in zip(model.buffers[1:], matrices, strict=True):
+        buffer.data = matrix.reshape(-1).view(np.uint8)
+    model.operatorCodes = [schema.OperatorCodeT(), schema.OperatorCodeT()]
+    for code, builtin in zip(model.operatorCodes, (schema.BuiltinOperator.CAST, 9), strict=True):
+        code.builtinCode = code.deprecatedBuiltinCode = builtin
+        code.version = 1
+    graph = schema.SubGraphT()
+    graph.tensors = [tensor(INPUTS[n], [1, LENGTH], kind.INT32) for n in order]
+    graph.tensors += [
+        tensor(b"floats", [1, LENGTH], kind.FLOAT32), tensor(b"w1", [width, LENGTH], kind.FLOAT32, 1),
+        tensor(b"hidden", [1, width], kind.FLOAT32), tensor(b"w2", [len(LABELS), width], kind.FLOAT32, 2),
+        tensor(b"StatefulPartitionedCall:0", [1, len(LABELS)], kind.FLOAT32),
+    ]  # fmt: skip
+    ids, options = order.index("input_ids"), schema.BuiltinOptions
+    product = schema.FullyConnectedOptionsT
+    graph.operators = [
+        operator(0, [ids], [3], options.CastOptions, schema.CastOptionsT()),
+        operator(1, [3, 4, -1], [5], options.FullyConnectedOptions, product()),
+        operator(1, [5, 6, -1], [7], options.FullyConnectedOptions, product()),
+    ]
+    graph.inputs, graph.outputs = [0, 1, 2], [7]
+    signature = schema.SignatureDefT()
+    signature.signatureKey, signature.subgraphIndex = b"seq_64", 0
+    signature.inputs = [named(n, order.index(n)) for n in sorted(order)]  # alphabetical, unlike the graph
+    signature.outputs = [named("probabilities", 7)]
+    model.subgraphs, model.signatureDefs = [graph], [signature]
+    return dump_model(model)
+
+
+def quantized(model: bytes, folder: Path) -> bytes:
+    from ai_edge_quantizer import quantizer, recipe
+
+    source = folder / "source.tflite"
+    source.write_bytes(model)
+    work = quantizer.Quantizer(str(source))
+    work.load_quantization_recipe(recipe.dynamic_wi8_afp32())
+    return bytes(work.quantize().quantized_model)
+
+
+def answer(model: bytes) -> np.ndarray:
+    from ai_edge_litert.interpreter import Interpreter
+
+    ids = np.arange(LENGTH, dtype=np.int32)[None]
+    runner = Interpreter(model_content=model).get_signature_runner()
+    return np.asarray(runner(input_ids=ids, attention_mask=ids * 0, token_type_ids=ids * 0)["probabilities"])
+
+
+def outside(model: bytes) -> int:
+    packed = schema.Model.GetRootAs(model, 0)
+    return sum(packed.Buffers(i).Offset() > 1 for i in range(packed.BuffersLength()))
+
+
+def test_what_was_written_is_read_back() -> None:
+    written = write_metadata(built(), INFO)
+    found = read_metadata(written)
+    assert found is not None
+    assert (found.name, found.description, found.version) == ("tiny", "a test", "1")
+    assert (found.labels_file, found.vocabulary_file) == ("labels.txt", "vocab.txt")
+    assert found.min_parser_version == "1.1.0"
+    assert read_files(written) == {
+        "labels.txt": "negative\nneutral\ntrès bien\n".encode(),
+        "vocab.txt": VOCABULARY,
+    }
+    assert metadata_problems(written, LABELS, VOCABULARY) == []
+
+
+@pytest.mark.parametrize("order", [tuple(INPUTS), ("token_type_ids", "input_ids", "attention_mask")])
+def test_the_inputs_are_named_in_the_order_of_the_graph(order: tuple[str, ...]) -> None:
+    found = read_metadata(write_metadata(built(order), INFO))
+    names = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segment_ids"}
+    assert found is not None
+    assert found.inputs == tuple(names[n] for n in order)
+
+
+def test_an_embedder_has_no_labels() -> None:
+    written = write_metadata(built(), replace(INFO, labels=()))
+    found = read_metadata(written)
+    assert found is not None
+    assert (found.outputs, found.labels_file) == (("embedding",), None)
+    assert list(read_files(written)) == ["vocab.txt"]
+    assert metadata_problems(written, (), VOCABULARY) == []
+
+
+def test_the_model_computes_the_same_and_its_weights_are_aligned() -> None:
+    written = write_metadata(built(), INFO)
+    np.testing.assert_array_equal(answer(written), answer(built()))
+    packed = schema.Model.GetRootAs(written, 0)
+    for i in range(packed.BuffersLength()):
+        if not (buffer := packed.Buffers(i)).DataIsNone():
+            assert buffer._tab.Vector(buffer._tab.Offset(4)) % 16 == 0
+
+
+def test_writing_again_replaces_and_is_deterministic() -> None:
+    once = write_metadata(built(), INFO)
+    assert write_metadata(built(), INFO) == once
+    other = write_metadata(
+        write_metadata(built(), replace(INFO, labels=LABELS[::-1], name="longer name")), INFO
+    )
+    assert len(load_model(other).metadata) == 1
+    assert metadata_problems(other, LABELS, VOCABULARY) == []
+    assert read_metadata(other) == read_metadata(once)
+
+
+def test_quantize_then_metadata_loses_no_weights(tmp_path: Path) -> None:
+    small = quantized(built(), tmp_path)
+    assert outside(small) >= 1  # the premise: weights behind the flatbuffer
+    written = write_metadata(small, INFO)
+    assert outside(written) == 0
+    assert len(written) >= len(small)
+    np.testing.assert_array_equal(answer(written), answer(small))
+    assert metadata_problems(written, LABELS, VOCABULARY) == []
+
+
+def test_metadata_then_quantize_needs_the_files_again(tmp_path: Path) -> None:
+    small = quantized(write_metadata(built(), INFO), tmp_path)
+    assert outside(small) >= 1
+    problems = metadata_problems(small, LABELS, VOCABULARY)
+    assert [p.split(":")[0] for p in problems] == ["no vocabulary", "no labels"]
+    packed = pack_files(small, INFO.files)
+    assert metadata_problems(packed, LABELS, VOCABULARY) == []
+    np.testing.assert_array_equal(answer(packed), answer(small))
+    # and metadata may be written over it once more
+    again = write_metadata(packed, replace(INFO, version="2"))
+    np.testing.assert_array_equal(answer(again), answer(small))
+    assert metadata_problems(again, LABELS, VOCABULARY) == []
+
+
+def test_weights_that_another_writer_cut_off_are_found(tmp_path: Path) -> None:
+    """What MediaPipe's own writer does: unpack and pack again, leaving offsets that point nowhere."""
+    import flatbuffers
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(quantized(built(), tmp_path), 0))
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    broken = pack_files(bytes(builder.Output()), {"filler.bin": b"x" * 2_000_000, **INFO.files})
+    assert "cut off" in metadata_problems(broken, LABELS, VOCABULARY)[0]
+    with pytest.raises(InputError, match="behind the file"):
+        write_metadata(broken, INFO)
+
+
+def changed(change: Callable[[Any], None], model: bytes | None = None) -> bytes:
+    """A finished file with one thing changed behind the writer's back."""
+    source = model or write_metadata(built(width=16), INFO)
+    loaded = load_model(source)
+    change(loaded)
+    return pack_files(dump_model(loaded), read_files(source) or {"none": b""})
+
+
+def swap_inputs(model: Any) -> None:
+    model.subgraphs[0].inputs = model.subgraphs[0].inputs[::-1]
+
+
+def swap_names(model: Any) -> None:
+    first, second = model.signatureDefs[0].inputs[:2]
+    first.name, second.name = second.name, first.name
+
+
+def drop_metadata(model: Any) -> None:
+    model.metadata = [m for m in model.metadata if m.name != b"TFLITE_METADATA"]
+
+
+def shape(index: int, value: list[int]) -> Callable[[Any], None]:
+    return lambda m: setattr(m.subgraphs[0].tensors[index], "shape", value)
+
+
+def kind(index: int, value: int) -> Callable[[Any], None]:
+    return lambda m: setattr(m.subgraphs[0].tensors[index], "type", value)
+
+
+BREAKS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "inputs in another order": (swap_inputs, "the graph's order is"),
+    "swapped names": (swap_names, "the graph's order is"),
+    "no metadata": (drop_metadata, "no metadata"),
+    "two subgraphs": (lambda m: m.subgraphs.append(m.subgraphs[0]), "2 subgraphs"),
+    "two signatures": (lambda m: m.signatureDefs.append(m.signatureDefs[0]), "inputs [] in the signature"),
+    "two inputs": (lambda m: setattr(m.subgraphs[0], "inputs", [0, 1]), "2 in the graph"),
+    "int64 input": (kind(0, schema.TensorType.INT64), "not all int32"),
+    "free length": (shape(1, [1, 32]), "needed is one [1, L]"),
+    "batch of two": (shape(2, [2, LENGTH]), "needed is one [1, L]"),
+    "no batch axis": (shape(0, [LENGTH]), "needed is one [1, L]"),
+    "int8 output": (kind(7, schema.TensorType.INT8), "not float32"),
+    "two outputs": (lambda m: setattr(m.subgraphs[0], "outputs", [7, 5]), "2 outputs"),
+    "output without batch": (shape(7, [3]), "needed is [1, N]"),
+    "wide output": (shape(7, [1, 4]), "4 numbers for 3 labels"),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_the_gate_finds_a_broken_file(what: str) -> None:
+    change, text = BREAKS[what]
+    problems = metadata_problems(changed(change), LABELS, VOCABULARY)
+    assert len(problems) == 1
+    assert text in problems[0]
+
+
+REFUSED = (
+    "two subgraphs",
+    "two signatures",
+    "two inputs",
+    "int64 input",
+    "free length",
+    "batch of two",
+    "int8 output",
+)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_the_writer_refuses_what_mediapipe_cannot_run(what: str) -> None:
+    with pytest.raises(GateError):
+        write_metadata(changed(BREAKS[what][0]), INFO)
+
+
+def test_the_writer_refuses_foreign_input_names() -> None:
+    def rename(model: Any) -> None:
+        model.signatureDefs[0].inputs[0].name = b"mask"
+
+    with pytest.raises(GateError, match="'mask'"):
+        write_metadata(changed(rename), INFO)
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        (replace(INFO, labels=("neutral", "negative", "très bien")), "labels differ"),
+        (replace(INFO, labels=("a", "b", "c")), "labels differ"),
+        (replace(INFO, labels=()), "no labels"),
+        (replace(INFO, vocabulary=VOCABULARY + b"b\n"), "vocabulary differs"),
+    ],
+)
+def test_the_gate_compares_with_the_folder(info: MediaPipeInfo, text: str) -> None:
+    problems = metadata_problems(write_metadata(built(width=16), info), LABELS, VOCABULARY)
+    assert len(problems) == 1
+    assert text in problems[0]
+
+
+def test_the_gate_finds_missing_files_and_odd_vocabularies() -> None:
+    good = write_metadata(built(width=16), INFO)
+    assert (
+        "no labels" in metadata_problems(pack_files(good, {"vocab.txt": VOCABULARY}), LABELS, VOCABULARY)[0]
+    )
+    assert "an embedder has labels" in metadata_problems(good, (), VOCABULARY)[0]
+    blank = VOCABULARY.replace(b"[SEP]\n", b"[SEP]\n\n")
+    odd = write_metadata(built(width=16), replace(INFO, vocabulary=blank))
+    assert "empty lines" in metadata_problems(odd, LABELS, blank)[0]
+
+
+def test_the_gate_survives_any_bytes() -> None:
+    good = write_metadata(built(width=16), INFO)
+    for broken in (
+        b"",
+        b"PK\5\6" + bytes(18),
+        b"\x00" * 400,
+        good[:300],
+        good[:20] + b"\xff" * 500 + good[520:],
+    ):
+        assert metadata_problems(broken, LABELS, VOCABULARY)
+    at = good.index(b"M001")
+    assert "identifier" in metadata_problems(good[:at] + b"M999" + good[at + 4 :], LABELS, VOCABULARY)[0]
+    draw = np.random.default_rng(0)
+    for _ in range(60):
+        noisy = np.frombuffer(good, np.uint8).copy()
+        noisy[draw.integers(at - 4, at + 600, 5)] = draw.integers(0, 256, 5)
+        metadata_problems(noisy.tobytes(), LABELS, VOCABULARY)  # any answer, but no crash
+
+
+def test_metadata_behind_the_flatbuffer_do_not_count() -> None:
+    """MediaPipe looks at the buffer itself, not where it points to."""
+    good = write_metadata(built(width=16), INFO)
+    model = load_model(good)
+    buffer = model.buffers[model.metadata[0].buffer]
+    content, buffer.data = buffer.data.tobytes(), None
+    buffer.offset = buffer.size = len(content)  # any value takes the same room
+    start = len(dump_model(model))
+    buffer.offset = start
+    moved = pack_files(dump_model(model) + content, INFO.files)
+    assert load_model(moved).buffers[model.metadata[0].buffer].data.tobytes() == content
+    assert "no metadata" in metadata_problems(moved, LABELS, VOCABULARY)[0]
+
+
+@pytest.mark.parametrize("label", ["", "two\nlines", "carriage\rreturn"])
+def test_labels_that_are_no_line_are_refused(label: str) -> None:
+    with pytest.raises(InputError, match="one label a line"):
+        write_metadata(built(width=16), replace(INFO, labels=("a", label, "b")))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "a\\b", "..", "", "C:x", "a\0b"])
+def test_names_that_are_paths_are_neither_written_nor_read(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="no plain file name"):
+        pack_files(b"model", {name: b""})
+    stream = io.BytesIO(b"model")
+    with zipfile.ZipFile(stream, "a") as archive:
+        entry = zipfile.ZipInfo("placeholder")
+        entry.filename = entry.orig_filename = name
+        archive.writestr(entry, b"content")
+    with pytest.raises(InputError, match="no plain file name"):
+        read_files(stream.getvalue())
+
+
+def test_packed_files_are_bounded_and_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_files(b"model", {"a": b"12345", "b": b"6789"})
+    assert packed[:5] == b"model"
+    assert read_files(packed) == {"a": b"12345", "b": b"6789"}
+    assert pack_files(packed, {"c": b""}) == pack_files(b"model", {"c": b""})
+    assert read_files(b"model") == {}
+    monkeypatch.setattr(tflite_files, "MAX_BYTES", 8)
+    for refused in (
+        lambda: read_files(packed),
+        lambda: pack_files(b"", {"a": b"123456789"}),
+        lambda: pack_files(b"", {}),
+    ):
+        with pytest.raises(InputError):
+            refused()
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", "aaaaaaa")
+    with pytest.raises(InputError, match="compressed"):
+        read_files(stream.getvalue())
+
+
+def test_damaged_archives_are_refused() -> None:
+    packed = pack_files(b"model", {"a": b"12345"})
+    with pytest.raises(InputError, match="not readable"):
+        read_files(packed.replace(b"12345", b"12346"))  # the checksum
+    with pytest.raises(InputError, match="not readable"):
+        read_files(packed[5 + 20 :])
