@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, read_artefacts
-from pocketbert.core.errors import GateError, InputError, Problem, nearest
+from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.evaluate import probabilities
-from pocketbert.core.predictor import run_encoded
+from pocketbert.core.predictor import Predictor, run_encoded
+from pocketbert.core.scored import PROBABILITIES
 from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.fastest import fastest
 from pocketbert.runtime.selftest import self_test
 
 BATCH = 32
@@ -44,12 +46,10 @@ class Prediction:
 class Model:
     """An artefact folder opened for prediction; made by `load`."""
 
-    def __init__(self, folder: Path, artefacts: Artefacts, record: FileRecord, threads: int | None) -> None:
-        self.folder, self.artefacts, self.record = folder, artefacts, record
-        processing = artefacts.processing
-        self.tokenizer = TextTokenizer(folder, processing.max_length)
-        self.predictor = open_file(folder / record.path, record.format or Format.ONNX, threads)
-        self_test(self.predictor, self.tokenizer, folder, record)
+    def __init__(self, folder: Path, artefacts: Artefacts, record: FileRecord, predictor: Predictor) -> None:
+        self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
+        most = artefacts.processing.max_length
+        self.tokenizer = TextTokenizer(folder, min(most, max(predictor.lengths, default=most)))
 
     @property
     def labels(self) -> list[str]:
@@ -92,7 +92,8 @@ class Model:
         if not rows:
             return []
         logits, truncated = self.logits(rows, progress)
-        scores = probabilities(logits, self.artefacts.processing.score)
+        inside = self.predictor.outputs[0] == PROBABILITIES  # a file for MediaPipe computes them itself
+        scores = logits if inside else probabilities(logits, self.artefacts.processing.score)
         best = scores.argmax(-1)
         return [
             Prediction(
@@ -103,13 +104,25 @@ class Model:
         ]  # fmt: skip
 
 
-def load(folder: str | Path, scheme: str | None = None, threads: int | None = None) -> Model:
+def load(
+    folder: str | Path,
+    scheme: str | None = None,
+    threads: int | None = None,
+    *,
+    format: str | None = None,
+    engine: str | None = None,
+    file: str | None = None,
+) -> Model:
     """Open an artefact folder.
 
     Args:
         folder: The folder that `pocketbert export` or `pocketbert run` wrote.
-        scheme: ``int8``, ``fp32``; default the variant marked as default.
+        scheme: ``int8``, ``fp32``, ...; default that of the variant marked as default.
         threads: Threads; default all cores this process may use.
+        format: ``onnx`` or ``tflite``; default that of the variant marked as default.
+        engine: ``"fastest"`` for the fastest of the scheme's files at each length: measured once in a few seconds on
+            this machine, then remembered. None for the one engine of the file.
+        file: Path of one file of the folder, instead of scheme and format.
 
     Returns:
         A model whose `predict` takes texts.
@@ -117,25 +130,87 @@ def load(folder: str | Path, scheme: str | None = None, threads: int | None = No
     Raises:
         InputError: If the folder is no artefact folder, is incomplete, or has no such variant.
         GateError: If this machine computes the file wrongly, or the file failed its gates.
+        MissingBackendError: If nothing here runs files of that format.
     """
     path = Path(folder)
     artefacts = read_artefacts(path)
-    record = artefacts.default_model() if scheme is None else _variant(artefacts, scheme)
+    if engine not in (None, "fastest"):
+        raise InputError(
+            Problem(
+                "engine", f"'{engine}' is unknown; known: fastest.", "Choose a file by format and scheme."
+            )
+        )
+    if engine == "fastest":
+        if format is not None or file is not None:
+            raise InputError(
+                Problem("engine", "'fastest' chooses the format and the file itself.", "Leave them out.")
+            )
+        return _fastest(path, artefacts, scheme, threads)
+    record = _variant(artefacts, scheme, format, file)
+    _check(path, record)
+    predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
+    model = Model(path, artefacts, record, predictor)
+    self_test(predictor, model.tokenizer, path, record)
+    return model
+
+
+def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None) -> Model:
+    """All plain files of one scheme whose engine is installed and computes them right."""
+    default = _variant(artefacts, scheme, None, None)
+    records = [r for r in artefacts.models() if r.plain and r.scheme is default.scheme]
+    processing, right, refused = artefacts.processing, [], []
+    tokenizer = TextTokenizer(path, processing.max_length)
+    for record in records:
+        _check(path, record)
+        try:
+            predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
+            self_test(predictor, tokenizer, path, record)
+        except (MissingBackendError, GateError) as error:
+            refused.append(error)
+            continue
+        right.append(record)
+    if not right:
+        raise refused[0]
+    files = [(path / r.path, r.format or Format.ONNX) for r in right]
+    chosen = fastest(files, threads, processing.max_length, tokenizer.pad_id, processing.padding_side)
+    return Model(path, artefacts, right[0], chosen)
+
+
+def _check(path: Path, record: FileRecord) -> None:
     if record.status is Status.FAILED:
         raise GateError([f"{record.path} is marked failed in {path}; it was never meant to be used."])
     file = path / record.path
     if file.is_file() and file.stat().st_size != record.bytes:
         raise InputError(Problem(str(file), f"{file.stat().st_size:,} bytes, the folder's list says {record.bytes:,}.",
                                  "Copy the folder again."))  # fmt: skip
-    return Model(path, artefacts, record, threads)
 
 
-def _variant(artefacts: Artefacts, scheme: str) -> FileRecord:
-    for record in artefacts.models():
-        if record.scheme == scheme:
+def _variant(artefacts: Artefacts, scheme: str | None, format: str | None, file: str | None) -> FileRecord:
+    models = artefacts.models()
+    if file is not None:
+        found = [r for r in models if r.path == file]
+        if found and scheme is None and format is None:
+            return found[0]
+        names = [r.path for r in models]
+        why = f"no model file '{file}' in the folder; {nearest(file, names)}"
+        raise InputError(
+            Problem("file", why if not found else "names a file already; leave scheme and format out")
+        )
+    default = artefacts.default_model()
+    wanted = (scheme or default.scheme, format or default.format)
+    for record in models:
+        if record.plain and (record.scheme, record.format) == wanted:
             return record
-    have = [str(r.scheme) for r in artefacts.models()]
-    known = ", ".join(s.value for s in Scheme)
-    raise InputError(
-        Problem("scheme", f"no '{scheme}' file in the folder; {nearest(scheme, have)}. Known: {known}.")
-    )
+    have = ", ".join(f"{r.format} {r.scheme}" for r in models if r.plain)
+    problems = []
+    if scheme is not None and scheme not in [str(r.scheme) for r in models]:
+        known = ", ".join(s.value for s in Scheme)
+        names = list(dict.fromkeys(str(r.scheme) for r in models))
+        problems.append(
+            Problem("scheme", f"no '{scheme}' file in the folder; {nearest(scheme, names)}. Known: {known}.")
+        )
+    if format is not None and format not in [str(r.format) for r in models]:
+        names = list(dict.fromkeys(str(r.format) for r in models))
+        problems.append(Problem("format", f"no '{format}' file in the folder; {nearest(format, names)}."))
+    both = Problem("scheme", f"the folder has no {wanted[1]} {wanted[0]}; it has {have}.")
+    raise InputError(problems or [both])

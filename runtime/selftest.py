@@ -6,7 +6,6 @@ The result is remembered per machine, engine version and file, so that it costs 
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +18,7 @@ from pocketbert.core.golden import FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.hardware import machine
 from pocketbert.core.predictor import Predictor, run_encoded
 from pocketbert.core.tokenization import TextTokenizer
-
-
-def cache_folder() -> Path:
-    """Where results are remembered: ``$POCKETBERT_CACHE``, else the user's cache folder."""
-    base = os.environ.get("POCKETBERT_CACHE")
-    if base:
-        return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pocketbert"
+from pocketbert.runtime.cache import cache_folder
 
 
 def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, record: FileRecord) -> None:

@@ -228,19 +228,30 @@ def pack(run: Path, output: Path, overwrite: bool = False) -> Path:
 
 
 def predict(
-    model: Path, texts: Sequence[Text], *, scheme: str | None = None, threads: int | None = None
+    model: Path,
+    texts: Sequence[Text],
+    *,
+    scheme: str | None = None,
+    threads: int | None = None,
+    format: str | None = None,
+    engine: str | None = None,
+    file: str | None = None,
 ) -> list[Prediction]:
-    """Classify texts with an artefact folder.
+    """Classify texts with an artefact folder; see `pocketbert.load` for how its file is chosen.
 
     Args:
         model: The folder.
         texts: Texts, or pairs as tuples.
-        scheme: Which file; default the folder's default.
+        scheme: ``int8``, ``fp32``, ...; default that of the folder's default file.
         threads: Threads; default all cores.
+        format: ``onnx`` or ``tflite``; default that of the folder's default file.
+        engine: ``"fastest"``, or None.
+        file: One file of the folder by its path, instead of scheme and format.
     """
     from pocketbert.runtime.model import load
 
-    return load(model, scheme, threads).predict(texts, progress="predict")
+    opened = load(model, scheme, threads, format=format, engine=engine, file=file)
+    return opened.predict(texts, progress="predict")
 
 
 def benchmark(

@@ -28,13 +28,20 @@ def embed(model, texts):
         return [[float(v) for v in client.embed(entry).embeddings[0].embedding] for entry in texts]
 
 
+def ids(model, texts):
+    """Per text, the ids of a model that gives its ids back, padding left out."""
+    return [
+        [int(v) for v in row[: max(i for i, v in enumerate(row) if v) + 1]] for row in embed(model, texts)
+    ]
+
+
 def main():
     """Answer one question; an error of MediaPipe is an answer too."""
     question = json.loads(Path(sys.argv[1]).read_text())
-    verb = {"classify": classify, "embed": embed}[question["verb"]]
+    verb = {"classify": classify, "embed": embed, "ids": ids}[question["verb"]]
     try:
         answer = {"rows": verb(question["model"], question["texts"])}
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     Path(sys.argv[2]).write_text(json.dumps(answer))
 

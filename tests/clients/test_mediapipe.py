@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,8 @@ def test_the_emulation_gives_mediapipes_ids(
     vocabulary = (tmp_path / "vocab.txt").read_bytes()
     model = write_ids_model(tmp_path / "ids.tflite", LENGTH, vocabulary)
     texts, tokenizer = many_texts(), MediaPipeTokenizer(vocabulary, LENGTH)
-    expected = tokenizer.pad(tokenizer.encode(texts), LENGTH)["input_ids"].tolist()
-    seen = mediapipe("embed", model, texts)
-    wrong = [t for t, a, b in zip(texts, expected, seen, strict=True) if a != b]
+    seen = mediapipe("ids", model, texts)
+    wrong = [t for t, a, b in zip(texts, tokenizer.encode(texts), seen, strict=True) if a.ids.tolist() != b]
     assert not wrong, f"{len(wrong)} of {len(texts)}: {wrong[:3]!r}"
 
 
@@ -109,9 +109,17 @@ def test_every_code_point_is_cut_as_mediapipe_cuts_it(tmp_path: Path, mediapipe:
     points = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
     texts = [" ".join(f"a{c}a b" for c in points[i : i + 9000]) for i in range(0, len(points), 9000)]
     tokenizer = MediaPipeTokenizer(vocabulary, length)
-    for text in texts:  # one at a time: 40 000 numbers each
-        (row,), (seen,) = tokenizer.encode([text]), mediapipe("embed", model, [text])
-        assert seen[: len(row)] == row.ids.tolist(), repr(text[:20])
+    for text, row, seen in zip(texts, tokenizer.encode(texts), mediapipe("ids", model, texts), strict=True):
+        assert seen == row.ids.tolist(), repr(text[:20])
+
+
+def balance(model: Any, tokenizer: TextTokenizer) -> None:
+    """Make every label likely: a random head answers the same to all texts."""
+    logits = np.log(probabilities(model, tokenizer, ASCII_SENTENCES))
+    with torch.no_grad():
+        model.classifier.bias -= torch.from_numpy(logits.mean(0))
+        model.classifier.weight *= 10
+        model.classifier.bias *= 10
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +128,14 @@ def classifier(
 ) -> Callable[..., Any]:
     """`classifier(family)`: model in torch, folder, MediaPipe file, and the information in it."""
 
+    @cache
     def build(name: str) -> tuple[Any, Path, Path, MediaPipeInfo]:
         folder = tmp_path_factory.mktemp(f"mediapipe-{name}")
         make_tokenizer(folder)
         model, family = make_classifier(name, 2, LABELS), family_of(name)
         task = TASKS[TaskName.TEXT_CLASSIFICATION]
         assert refusal(folder, task.name, pair=False) is None
+        balance(model, TextTokenizer(folder, LENGTH))
         path = folder / "mediapipe.tflite"
         tflite.export_mediapipe(prepare(model, family, task), family, task, LENGTH, path)
         info = MediaPipeInfo(
@@ -156,7 +166,7 @@ def test_the_classifier_gives_torchs_probabilities(
     rows = mediapipe("classify", path, ASCII_SENTENCES)
     assert rows[0]["names"] == list(LABELS)
     expected = probabilities(model, TextTokenizer(folder, LENGTH), ASCII_SENTENCES)
-    assert len(set(expected.argmax(-1))) > 1  # else equal labels would prove nothing
+    assert len(set(expected.argmax(-1))) == len(LABELS)  # else equal labels would prove nothing
     np.testing.assert_allclose([r["scores"] for r in rows], expected, atol=1e-5)
     # beyond ASCII the ids are MediaPipe's own, and the emulation knows them
     own = probabilities(model, MediaPipeTokenizer(info.vocabulary, LENGTH), UNICODE_SENTENCES)
@@ -171,7 +181,6 @@ def test_int8_gives_the_same_labels_in_both_orders(
     plain = np.array([r["scores"] for r in mediapipe("classify", path, ASCII_SENTENCES)])
     small = tmp_path / "int8.tflite"
     quantize_tflite.quantize(path, small, Scheme.INT8)
-    assert mediapipe("classify", small, ["ok"]) != []
     after = {
         "files again": pack_files(small.read_bytes(), info.files),
         "metadata": write_metadata(small.read_bytes(), info),
@@ -184,6 +193,7 @@ def test_int8_gives_the_same_labels_in_both_orders(
         answers.append(np.array([r["scores"] for r in mediapipe("classify", file, ASCII_SENTENCES)]))
     np.testing.assert_array_equal(*answers)
     sure = np.sort(plain, -1)[:, -1] - np.sort(plain, -1)[:, -2] > 0.02  # a random model is often undecided
+    print("SURE", sure.sum(), (answers[0].argmax(-1) == plain.argmax(-1)).sum(), np.abs(answers[0] - plain).max(), np.sort(plain,-1)[:,-1]-np.sort(plain,-1)[:,-2])
     assert sure.sum() >= 40
     assert (answers[0].argmax(-1) == plain.argmax(-1))[sure].all()
     assert np.abs(answers[0] - plain).max() < 0.05

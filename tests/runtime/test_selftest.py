@@ -13,7 +13,8 @@ from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.runtime import selftest
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.selftest import cache_folder, golden_difference
+from pocketbert.runtime.cache import cache_folder
+from pocketbert.runtime.selftest import golden_difference
 
 FILE = "onnx/model_int8.onnx"
 

@@ -35,7 +35,21 @@ def predict(
     text: options.Text = "text",
     text_pair: options.TextPair = None,
     scheme: Annotated[
-        str | None, typer.Option("--scheme", help="Which file of the folder; default its default.")
+        str | None,
+        typer.Option("--scheme", help="int8, fp32, ...; default that of the folder's default file."),
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="onnx, tflite; default that of the folder's default file.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine", help="fastest: the fastest file at each length, measured once on this machine."
+        ),
+    ] = None,
+    model_file: Annotated[
+        str | None,
+        typer.Option("--model-file", help="One file of the folder, e.g. tflite/model_int8.tflite."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")
@@ -50,7 +64,10 @@ def predict(
     from pocketbert import api
 
     rows = _rows(texts or [], file, text, text_pair)
-    for row, answer in zip(rows, api.predict(model, rows, scheme=scheme, threads=threads), strict=True):
+    answers = api.predict(
+        model, rows, scheme=scheme, threads=threads, format=format, engine=engine, file=model_file
+    )
+    for row, answer in zip(rows, answers, strict=True):
         ranked = sorted(answer.scores.items(), key=lambda item: -item[1])[:top]
         shown = row if isinstance(row, str) else list(row)
         if json:

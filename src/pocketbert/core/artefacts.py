@@ -110,6 +110,11 @@ class FileRecord(_Record):
     scores: dict[str, Score] = {}
     seen_right: list[SeenRight] = []
 
+    @property
+    def plain(self) -> bool:
+        """Whether any client of its format may open it."""
+        return self.client is None and self.runtime is None
+
 
 class Processing(_Record):
     """How to turn text into inputs and outputs into answers.
