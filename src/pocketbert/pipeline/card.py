@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.families import Family
 from pocketbert.core.tasks import TASKS
-from pocketbert.core.types import Scheme
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.snippets import snippets
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
         facts: Measured figures and lineage.
     """
     parts = [
-        _head(artefacts, facts), _files(artefacts, facts), _latency(facts), _use(artefacts), _processing(artefacts),
+        _head(artefacts, facts), _files(artefacts, facts), _latency(facts), snippets(artefacts),
+        _processing(artefacts),
         _lineage(artefacts, facts),
     ]  # fmt: skip
     return "\n\n".join(p for p in parts if p) + "\n"
@@ -51,7 +52,11 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
 def _head(artefacts: Artefacts, facts: CardFacts) -> str:
     schemes = ", int8" if any(r.scheme is Scheme.INT8 for r in artefacts.models()) else ""
     labels = ", ".join(f"`{_plain(n)}`" for n in artefacts.labels[:60])
-    tags = f"---\npipeline_tag: {artefacts.task}\nlibrary_name: onnx\ntags: [pocketbert, {artefacts.family}, onnx{schemes}]\n---"
+    formats = list(dict.fromkeys(str(r.format) for r in artefacts.models()))
+    tags = (
+        f"---\npipeline_tag: {artefacts.task}\nlibrary_name: {formats[0]}\n"
+        f"tags: [pocketbert, {artefacts.family}, {', '.join(formats)}{schemes}]\n---"
+    )
     return (
         f"{tags}\n\n# {_plain(artefacts.name)}\n\n{facts.family.title} for {artefacts.task}, made for phones by PocketBERT. "
         f"{len(artefacts.labels)} labels: {labels}."
@@ -69,9 +74,15 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
             metric.format(s.value) if (s := record.scores.get(k)) else "not measured"
             for k in ("eval", "holdout")
         ]
-        default = " (default)" if record.default else ""
+        purpose = (
+            " (default)"
+            if record.default
+            else f" (for {x})"
+            if (x := record.client or record.runtime)
+            else ""
+        )
         rows.append(
-            f"| `{record.path}`{default} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |"
+            f"| `{record.path}`{purpose} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |"
         )
     aliases = [f"`{r.path}` equals `{r.alias_of}`." for r in artefacts.files if r.alias_of]
     text = ["## Files", "", *rows, ""]
@@ -79,7 +90,8 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
         text.append(facts.teacher_score)
     text.append("Scores: provenance measured, on the file itself, every row alone and unpadded. "
                 f"Machine: {artefacts.machine}.")  # fmt: skip
-    return "\n".join([*text, *facts.parity, *aliases])
+    absent = [f"No `{path}`: {reason}" for path, reason in artefacts.absent.items()]
+    return "\n".join([*text, *facts.parity, *aliases, *absent])
 
 
 def _latency(facts: CardFacts) -> str:
@@ -93,84 +105,27 @@ def _latency(facts: CardFacts) -> str:
     return "\n".join(["## Latency", "", *rows, "", facts.condition])
 
 
-def _use(artefacts: Artefacts) -> str:
-    by_scheme: Mapping[Scheme | None, FileRecord] = {r.scheme: r for r in artefacts.models()}
-    chosen = artefacts.default_model()
-    inputs = (
-        [t.name for t in chosen.signature.inputs] if chosen.signature else ["input_ids", "attention_mask"]
-    )
-    dtype = "int8" if Scheme.INT8 in by_scheme else "fp32"
-    length = artefacts.processing.max_length
-    feeds = ", ".join(f'"{n}": ...' for n in inputs)
-    kotlin = "\n".join(f'    "{n}" to OnnxTensor.createTensor(env, arrayOf({_camel(n)})),' for n in inputs)
-    swift = "\n".join(f'    "{n}": try int64Tensor({_camel(n)}),' for n in inputs)
-    return f"""## Use
-
-Python, with PocketBERT (neither torch nor transformers needed):
-
-```python
-import pocketbert
-model = pocketbert.load("path/to/this/folder")
-print(model.predict(["your text"])[0].label)
-```
-
-Python, with ONNX Runtime and tokenizers alone:
-
-```python
-import numpy as np, onnxruntime, tokenizers
-tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({length})
-session = onnxruntime.InferenceSession("{chosen.path}")
-e = tokenizer.encode("your text")
-values = {{"input_ids": e.ids, "attention_mask": e.attention_mask, "token_type_ids": e.type_ids}}
-feed = {{i.name: np.array([values[i.name]], np.int64) for i in session.get_inputs()}}  # {feeds}
-logits = session.run(["logits"], feed)[0]
-```
-
-JavaScript, with transformers.js (the folder lies under `models/`):
-
-```js
-import {{ env, pipeline }} from "@huggingface/transformers";
-env.allowRemoteModels = false; env.localModelPath = "models/";
-const classify = await pipeline("text-classification", "FOLDER", {{ dtype: "{dtype}" }});
-console.log(await classify("your text"));
-```
-
-Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android` (ids from a tokenizer that reproduces `golden_tokens.jsonl`; not run by this project yet):
-
-```kotlin
-val env = OrtEnvironment.getEnvironment()
-val session = env.createSession("{chosen.path}")
-val logits = session.run(mapOf(   // LongArray each, equal lengths, at most {length}
-{kotlin}
-)).get("logits").get().value as Array<FloatArray>
-```
-
-Swift, with `onnxruntime-swift-package-manager` (not run by this project yet):
-
-```swift
-let session = try ORTSession(env: env, modelPath: "{chosen.path}", sessionOptions: nil)
-let outputs = try session.run(withInputs: [   // int64, shape [1, length]
-{swift}
-], outputNames: ["logits"], runOptions: nil)
-```"""
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(w.capitalize() for w in rest)
-
-
 def _processing(artefacts: Artefacts) -> str:
     p = artefacts.processing
-    return (
-        "## Processing\n\n"
+    lines = [
         f"At most {p.max_length} tokens, cut at the end; padding on the {p.padding_side}, masked; {p.score} over the logits "
-        "gives probabilities. Inputs are int64, both axes free. `golden.jsonl` holds texts with the logits that each file must "
-        "give (tolerance beside them), `golden_tokens.jsonl` the ids a tokenizer must give: "
-        "`pocketbert verify -m .` checks both without labels. Dynamic int8 depends a little on batch and padding: feed one "
-        "unpadded text at a time for the recorded figures."
-    )
+        "gives probabilities. `golden.jsonl` holds texts with the answers that each file must give (tolerance beside them), "
+        "`golden_tokens.jsonl` the ids a tokenizer must give: `pocketbert verify -m .` checks both without labels."
+    ]
+    formats = {r.format for r in artefacts.models()}
+    if Format.ONNX in formats:
+        lines.append("ONNX: int64 inputs, both axes free. Dynamic int8 depends a little on batch and padding: feed one unpadded "
+                     "text at a time for the recorded figures.")  # fmt: skip
+    tflite = [r for r in artefacts.models() if r.format is Format.TFLITE and r.signature]
+    if tflite and tflite[0].signature:
+        lengths = ", ".join(map(str, tflite[0].signature.lengths))
+        lines.append(
+            f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {lengths} tokens; pad to the next one."
+        )
+        lines.append("An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
+                     "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
+                     "before first use; an app should run one as well.")  # fmt: skip
+    return "\n".join(["## Processing", "", *lines])
 
 
 def _lineage(artefacts: Artefacts, facts: CardFacts) -> str:

@@ -11,11 +11,12 @@ from pocketbert.core.hardware import machine
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.tasks import ready_task
-from pocketbert.core.types import Scheme, Status
+from pocketbert.core.types import Client, Scheme, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts
 from pocketbert.pipeline.exporting import read_parity
 from pocketbert.pipeline.measuring import TEACHER, row_name, teacher_file
+from pocketbert.pipeline.mediapipe import tokenizer_effect
 from pocketbert.pipeline.model_files import default_file, model_files
 from pocketbert.pipeline.training import read_training
 from pocketbert.pipeline.verify import Verification, read_verification
@@ -72,9 +73,11 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
         for p in read_parity(run / format)
         if p.subject.startswith(format)
     ]
-    return CardFacts(
-        folder.family, _licence(run), latency, condition, teacher, parity, honest_notes(recipe, folder.family)
-    )
+    notes = honest_notes(recipe, folder.family)
+    mediapipe = [f for f in model_files(recipe, folder.path) if f.client is Client.MEDIAPIPE]
+    if mediapipe:
+        notes.append(f"MediaPipe: {tokenizer_effect(run / mediapipe[0].source, folder.path).summary}")
+    return CardFacts(folder.family, _licence(run), latency, condition, teacher, parity, notes)
 
 
 def _licence(run: Path) -> str:

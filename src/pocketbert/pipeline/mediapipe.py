@@ -1,0 +1,71 @@
+"""What MediaPipe's own tokenizer changes: measured with its emulation, for the model card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+
+from pocketbert.core.predictor import run_encoded
+from pocketbert.core.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Format
+from pocketbert.runtime.engines import open_file
+
+_SAME = 1e-5
+
+
+class TokenizerEffect(BaseModel):
+    """How often MediaPipe sees other tokens than the model was trained on.
+
+    Attributes:
+        sentences: How many sentences with accents, other scripts and emoji were tried.
+        ids: Share of them that get other ids.
+        scores: Share of them whose probabilities differ by more than 1e-5.
+        labels: Share of them that get another label.
+        ascii: Share of plain ASCII sentences that get other ids; 0 where all is well.
+    """
+
+    sentences: int
+    ids: float
+    scores: float
+    labels: float
+    ascii: float
+
+    @property
+    def summary(self) -> str:
+        """One sentence for the card."""
+        return (
+            f"Its built-in tokenizer keeps accents and lower-cases A-Z only: of {self.sentences} sentences with accents, other "
+            f"scripts and emoji {self.ids:.0%} get other tokens, {self.scores:.0%} other probabilities and {self.labels:.0%} "
+            f"another label than with `tokenizer.json`; of {len(ASCII_SENTENCES)} ASCII sentences {self.ascii:.0%} get other tokens "
+            "(by an emulation of that tokenizer, which the project's tests compare with MediaPipe itself)."
+        )
+
+
+def tokenizer_effect(file: Path, weights: Path) -> TokenizerEffect:
+    """Run a MediaPipe file on both tokenizations of the project's sentences.
+
+    Args:
+        file: ``mediapipe.tflite``.
+        weights: Folder with tokenizer.json and vocab.txt.
+    """
+    from pocketbert.export.mediapipe import MediaPipeTokenizer
+
+    predictor = open_file(file, Format.TFLITE)
+    length = max(predictor.lengths)
+    own, theirs = TextTokenizer(weights, length), MediaPipeTokenizer(weights, length)
+    ours, others = own.encode(list(UNICODE_SENTENCES)), theirs.encode(list(UNICODE_SENTENCES))
+    before, after = (
+        np.asarray(run_encoded(predictor, own, rows)[predictor.outputs[0]], np.float64)
+        for rows in (ours, others)
+    )
+    plain = zip(own.encode(list(ASCII_SENTENCES)), theirs.encode(list(ASCII_SENTENCES)), strict=True)
+    return TokenizerEffect(
+        sentences=len(ours),
+        ids=float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in zip(ours, others, strict=True)])),
+        scores=float(np.mean(np.abs(before - after).max(-1) > _SAME)),
+        labels=float(np.mean(before.argmax(-1) != after.argmax(-1))),
+        ascii=float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in plain])),
+    )
