@@ -135,7 +135,7 @@ def test_run_prints_the_answer_on_stdout_and_progress_on_stderr(finished: Path) 
     out = finished.with_suffix(".stdout").read_text().splitlines()
     err = finished.with_suffix(".stderr").read_text()
     assert out[0].split("\t")[0] == "model"
-    assert [line.split("\t")[0] for line in out[1:3]] == ["student fp32", "student int8 *"]
+    assert [line.split("\t")[0] for line in out[1:3]] == ["student ONNX fp32", "student ONNX int8 *"]
     assert out[3:] == [
         f"artefact folder: {finished / 'phone'}",
         f"report:          {finished / 'report.html'}",
@@ -145,7 +145,7 @@ def test_run_prints_the_answer_on_stdout_and_progress_on_stderr(finished: Path) 
         "train: 600 rows, 0 duplicates",
         "student",
         "export to ONNX",
-        "quantize to int8",
+        "quantize ONNX to int8",
         "verify",
         "pack",
     ):
@@ -161,7 +161,7 @@ def test_again_everything_is_finished_and_said(cli: Cli, task: Any, run_copy: Pa
     assert result.stderr.count("finished before, skipped") == 8
     answer = json.loads(result.stdout.splitlines()[-1])
     assert answer["phone"] == str(run_copy / "phone")
-    assert [row["model"] for row in answer["table"]] == ["student fp32", "student int8 *"]
+    assert [row["model"] for row in answer["table"]] == ["student ONNX fp32", "student ONNX int8 *"]
     assert {p: p.stat().st_mtime_ns for p in (run_copy / "phone").rglob("*")} == before
 
 

@@ -236,7 +236,7 @@ def test_existing_folder_that_is_no_run(
         (["export", "--modle", "x"], "No such option: --modle"),
         (["export", "-m", "."], "Missing option"),
         (["run"], "Missing argument"),
-        (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not a scheme for ONNX; did you mean 'int8'?"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not one of them; did you mean 'int8'?"),
         (["export", "-m", ".", "-o", "x", "--task", "text-clasification"], "--task: 'text-clasification' is no task; did you mean 'text-classification'?"),
         (["export", "-m", ".", "-o", "x", "--task", "fill-mask"], "'fill-mask' is not served by this version"),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
@@ -417,14 +417,14 @@ def test_second_process_on_one_run_folder(
 def test_a_crash_is_one_line_and_the_log_has_the_rest(
     cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pocketbert.pipeline import exporting
+    from pocketbert.pipeline import golden
 
     (run_copy / ".stages" / "golden.json").unlink()
 
     def fail(*_: object) -> None:
         raise RuntimeError("a bug\nwith details")
 
-    monkeypatch.setattr(exporting, "make_golden", fail)
+    monkeypatch.setattr(golden, "make_golden", fail)
     result = cli("run", task.recipe, "-o", run_copy)
     assert result.exit_code == 1
     assert (

@@ -16,6 +16,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
 import torch
+from ai_edge_litert import schema_py_generated as schema
 
 from pocketbert.core.families import family_of
 from pocketbert.core.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES
@@ -126,13 +127,13 @@ def balance(model: Any, tokenizer: TextTokenizer) -> None:
 def classifier(
     tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Any, make_classifier: Any
 ) -> Callable[..., Any]:
-    """`classifier(family)`: model in torch, folder, MediaPipe file, and the information in it."""
+    """`classifier(family, **config changes)`: model in torch, folder, MediaPipe file, and the information in it."""
 
     @cache
-    def build(name: str) -> tuple[Any, Path, Path, MediaPipeInfo]:
+    def build(name: str, **changes: Any) -> tuple[Any, Path, Path, MediaPipeInfo]:
         folder = tmp_path_factory.mktemp(f"mediapipe-{name}")
         make_tokenizer(folder)
-        model, family = make_classifier(name, 2, LABELS), family_of(name)
+        model, family = make_classifier(name, 2, LABELS, **changes), family_of(name)
         task = TASKS[TaskName.TEXT_CLASSIFICATION]
         assert refusal(folder, task.name, pair=False) is None
         balance(model, TextTokenizer(folder, LENGTH))
@@ -177,10 +178,12 @@ def test_the_classifier_gives_torchs_probabilities(
 def test_int8_gives_the_same_labels_in_both_orders(
     classifier: Callable[..., Any], mediapipe: Callable[..., Any], tmp_path: Path
 ) -> None:
-    _, _, path, info = classifier("bert")
+    _, _, path, info = classifier("bert", intermediate_size=4096)
     plain = np.array([r["scores"] for r in mediapipe("classify", path, ASCII_SENTENCES)])
     small = tmp_path / "int8.tflite"
     quantize_tflite.quantize(path, small, Scheme.INT8)
+    packed = schema.Model.GetRootAs(small.read_bytes(), 0)
+    assert any(packed.Buffers(i).Offset() > 1 for i in range(packed.BuffersLength()))  # weights lie behind
     after = {
         "files again": pack_files(small.read_bytes(), info.files),
         "metadata": write_metadata(small.read_bytes(), info),

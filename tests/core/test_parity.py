@@ -24,6 +24,7 @@ class Broken:
 
     engine, engine_version = "broken", "1"
     outputs = ("logits",)
+    lengths: tuple[int, ...] = ()
 
     def __init__(self, right: TorchPredictor, before: Any = None, after: Any = None) -> None:
         self.right, self.inputs = right, right.inputs

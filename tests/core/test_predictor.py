@@ -35,6 +35,7 @@ class Echo:
 
     engine, engine_version = "echo", "1"
     inputs, outputs = ("input_ids", "attention_mask"), ("logits",)
+    lengths: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []

@@ -17,7 +17,7 @@ def recipe(**more: Any) -> Recipe:
 
 def test_the_smallest_recipe_exports_and_quantizes_a_model() -> None:
     made = recipe()
-    assert made.export.formats == [Format.ONNX]
+    assert made.export.formats == [Format.ONNX, Format.TFLITE]
     assert made.export.lengths == [32, 64, 128]
     assert made.quantize.scheme is Scheme.INT8
     assert made.verify.max_drop == 0.01

@@ -41,7 +41,7 @@ RECIPE = {
     "teacher": {"model": "./teacher", "finetune": {"steps": 140, "batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 10}},
     "student": {"layers": 1},
     "distill": [{"method": "task", "steps": 80, "batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 10}],
-    "export": {"lengths": [16, 32]},
+    "export": {"formats": ["onnx"], "lengths": [16, 32]},
     "verify": {"max_drop": 0.02},
 }  # fmt: skip
 

@@ -117,13 +117,13 @@ def test_export(
     source, output = model(family), tmp_path / "phone"
     before = kit.tree(source)
     if family == "bert":  # once as a user does it
-        done = pb("export", "-m", source, "-o", output)
+        done = pb("export", "-m", source, "-o", output, "--format", "onnx")
         assert done.returncode == 0, done.stderr
         assert f"{output}/onnx/model_int8.onnx  " in done.stdout
         assert done.stdout.splitlines()[-1] == f"model card: {output}/README.md"
         assert "parity: " in done.stderr
     else:
-        api.export(str(source), output)
+        api.export(str(source), output, formats=["onnx"])
     assert kit.tree(source) == before
     assert [p.name for p in tmp_path.iterdir() if p.name != "pocketbert-cache"] == ["phone"]
 
@@ -161,7 +161,7 @@ def test_an_untrained_model_is_no_parity_failure(
     family: str, model: Callable[..., Path], tmp_path: Path
 ) -> None:
     # its answers differ by a thousandth of the logits: measured by that alone, rounding would look like an error
-    api.export(str(model(family, 0.0)), tmp_path / "phone", scheme="fp32")
+    api.export(str(model(family, 0.0)), tmp_path / "phone", scheme="fp32", formats=["onnx"])
     parity = json.loads((tmp_path / "phone" / "parity.json").read_text())
     assert all(p["worst"] < 1e-4 for p in parity)
     assert all(p["mask_effect"] > 100 * p["bound"] for p in parity)  # a lost mask would still be seen
@@ -171,7 +171,7 @@ def test_an_untrained_model_is_no_parity_failure(
 def fp32_folder(model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported folder with the fp32 file alone; read-only by convention."""
     folder = tmp_path_factory.mktemp("exported") / "phone"
-    api.export(str(model("bert")), folder, scheme="fp32")
+    api.export(str(model("bert")), folder, scheme="fp32", formats=["onnx"])
     return folder
 
 
@@ -179,7 +179,7 @@ def test_the_same_command_again(
     cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace
 ) -> None:
     before = kit.tree(fp32_folder)
-    again = cli("export", "-m", model("bert"), "-o", fp32_folder, "--scheme", "fp32")
+    again = cli("export", "-m", model("bert"), "-o", fp32_folder, "--scheme", "fp32", "--format", "onnx")
     assert again.exit_code == 0, again.output
     assert f"{fp32_folder}: finished before with the same model and settings, skipped" in again.stderr
     assert kit.tree(fp32_folder) == before
@@ -190,13 +190,13 @@ def test_other_settings_need_overwrite(
 ) -> None:
     folder = Path(shutil.copytree(fp32_folder, tmp_path / "phone"))
     before = kit.tree(folder)
-    for more in (["--scheme", "int8"], ["--scheme", "fp32", "--max-length", "32"]):
-        result = cli("export", "-m", model("bert"), "-o", folder, *more)
+    for more in (["--scheme", "int8"], ["--scheme", "fp32", "--max-length", "32"], ["--format", "tflite"]):
+        result = cli("export", "-m", model("bert"), "-o", folder, "--format", "onnx", *more)
         assert result.exit_code == 2
         assert f"{folder}: exists and holds something else; nothing was written." in result.stderr
         assert kit.tree(folder) == before
     replaced = cli(
-        "export", "-m", model("bert"), "-o", folder, "--scheme", "fp32", "--max-length", "32", "--overwrite"
+        "export", "-m", model("bert"), "-o", folder, "--format", "onnx", "--scheme", "fp32", "--max-length", "32", "--overwrite",
     )
     assert replaced.exit_code == 0, replaced.output
     assert json.loads((folder / "artifacts.json").read_text())["processing"]["max_length"] == 32
@@ -224,7 +224,7 @@ def test_quantize_adds_the_int8_file(
 
 
 def test_a_length_that_every_text_fills(model: Callable[..., Path], tmp_path: Path) -> None:
-    api.export(str(model("bert")), tmp_path / "phone", max_length=4)
+    api.export(str(model("bert")), tmp_path / "phone", max_length=4, formats=["onnx"])
     answer = pocketbert.load(tmp_path / "phone").predict("please the song")[0]
     assert answer.truncated
     assert api.verify(tmp_path / "phone").status == "passed"
@@ -242,13 +242,13 @@ def unnamed(source: Path, target: Path) -> Path:
 
 def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_path: Path) -> None:
     folder = unnamed(model("bert"), tmp_path / "model")
-    api.export(str(folder), tmp_path / "plain", scheme="fp32")
+    api.export(str(folder), tmp_path / "plain", scheme="fp32", formats=["onnx"])
     assert json.loads((tmp_path / "plain" / "artifacts.json").read_text())["labels"] == [
         "LABEL_0",
         "LABEL_1",
         "LABEL_2",
     ]
-    api.export(str(folder), tmp_path / "named", scheme="fp32", labels=["bad", "so-so", "good"])
+    api.export(str(folder), tmp_path / "named", scheme="fp32", formats=["onnx"], labels=["bad", "so-so", "good"])
     want = expected(folder, ["please", "the song"])
     for answer, row in zip(
         pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True

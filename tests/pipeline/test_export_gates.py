@@ -133,6 +133,6 @@ def test_benchmark_report_and_card_of_a_run(task: Any, run_copy: Path, tmp_path:
     assert result.report is not None
     assert (result.phone / "benchmark.json").is_file()
     assert "## Latency" in (result.phone / "README.md").read_text()
-    assert [row[0] for row in result.table] == ["teacher fp32", "student fp32", "student int8 *"]
+    assert [row[0] for row in result.table] == ["teacher fp32", "student ONNX fp32", "student ONNX int8 *"]
     assert api.report(run_copy, tmp_path / "again.html").read_text().startswith("<!DOCTYPE html>")
     assert str(run_copy) not in (result.phone / "benchmark.json").read_text()

@@ -195,10 +195,10 @@ def test_killed_twenty_times_at_random(task: Any, kit: SimpleNamespace, tmp_path
 @pytest.mark.slow
 def test_killed_export_verb(finished: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
     work, output = tmp_path / ".phone.run", tmp_path / "phone"
-    arguments = ["export", "-m", finished / "student", "-o", output]
+    arguments = ["export", "-m", finished / "student", "-o", output, "--format", "onnx"]
     reference = tmp_path / "reference" / "phone"
     subprocess.run(
-        kit.command("export", "-m", finished / "student", "-o", reference),
+        kit.command("export", "-m", finished / "student", "-o", reference, "--format", "onnx"),
         check=True,
         capture_output=True,
         preexec_fn=kit.one_core,

@@ -15,8 +15,11 @@ from pocketbert.core.evaluate import agreement, rms_error
 from pocketbert.core.predictor import run_encoded
 from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.export.onnx import check_readable
+from pocketbert.core.types import Scheme
 from pocketbert.quantize import onnx as quantizer
-from pocketbert.quantize.onnx import WeightTypes, quantize_int8, type_problems, weight_types
+from pocketbert.quantize import weights
+from pocketbert.quantize.onnx import quantize, stored_numbers, weight_types
+from pocketbert.quantize.weights import Use, WeightTypes, type_problems
 from pocketbert.runtime.onnx import OnnxPredictor
 
 LAYERS = 2
@@ -25,7 +28,7 @@ LAYERS = 2
 @pytest.fixture(autouse=True)
 def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no matrix above the usual bound."""
-    monkeypatch.setattr(quantizer, "SMALL", 512)
+    monkeypatch.setattr(weights, "SMALL", 512)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +36,14 @@ def int8(
     exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, WeightTypes]:
     path = tmp_path_factory.mktemp("int8") / "model_int8.onnx"
-    return path, quantize_int8(exported("bert"), path)
+    return path, quantize(exported("bert"), path)
 
 
 def test_the_types_are_those_of_dynamic_int8(int8: tuple[Path, WeightTypes]) -> None:
     _, types = int8
     assert types.int8_matmuls >= 6 * LAYERS + 1
     assert types.int8_embeddings >= 2
-    assert types.per_channel
+    assert all(u.per_channel for u in types.uses if u.use is Use.MATMUL and u.dtype == "int8")
     assert types.int8_bytes > types.float_bytes
     assert types.operators["DynamicQuantizeLinear"] >= 1
 
@@ -48,8 +51,8 @@ def test_the_types_are_those_of_dynamic_int8(int8: tuple[Path, WeightTypes]) -> 
 def test_the_file_on_disk_has_them(int8: tuple[Path, WeightTypes]) -> None:
     path, _ = int8
     types = weight_types(path)
-    assert type_problems(types, path.name) == []
-    assert types.float_left == []
+    assert type_problems(types, path.name, Scheme.INT8) == []
+    assert {u.dtype for u in types.uses if u.numbers >= 512} == {"int8"}
     check_readable(path)
     integers = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
     model = onnx.load(path)
@@ -87,10 +90,10 @@ def test_a_quantizer_that_does_nothing_is_an_error(
         lambda source, target, **_: shutil.copyfile(source, target),
     )
     with pytest.raises(GateError) as caught:
-        quantize_int8(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx")
     found = "\n".join(caught.value.failures)
     assert "no matrix product has int8 weights; the quantizer did nothing" in found
-    assert "no embedding table is int8" in found
+    assert "no embedding table has int8 numbers" in found
     assert "still float" in found
 
 
@@ -107,7 +110,7 @@ def test_a_weight_that_was_left_float_is_named(
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", forgetful)
     with pytest.raises(GateError, match=r"still float: .*\(1 in all\)"):
-        quantize_int8(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx")
 
 
 def test_embeddings_left_float_are_an_error(
@@ -119,8 +122,8 @@ def test_embeddings_left_float_are_an_error(
         quantize_dynamic(source, target, **{**more, "op_types_to_quantize": ["MatMul", "Gemm"]})
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", matrices_only)
-    with pytest.raises(GateError, match="no embedding table is int8"):
-        quantize_int8(exported("bert"), tmp_path / "model_int8.onnx")
+    with pytest.raises(GateError, match="no embedding table has int8 numbers"):
+        quantize(exported("bert"), tmp_path / "model_int8.onnx")
 
 
 def test_one_scale_per_matrix_is_an_error(
@@ -133,7 +136,7 @@ def test_one_scale_per_matrix_is_an_error(
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", per_tensor)
     with pytest.raises(GateError, match="one scale per matrix, not per output channel"):
-        quantize_int8(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx")
 
 
 def test_the_applications_logging_is_left_alone(exported: Callable[[str], Path], tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def test_the_applications_logging_is_left_alone(exported: Callable[[str], Path],
     before = root.level
     root.setLevel(logging.INFO)
     try:
-        quantize_int8(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx")
         assert root.level == logging.INFO
     finally:
         root.setLevel(before)
@@ -150,4 +153,4 @@ def test_the_applications_logging_is_left_alone(exported: Callable[[str], Path],
 def test_a_missing_onnx_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(quantizer, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[onnx\]'"):
-        quantize_int8(tmp_path / "a.onnx", tmp_path / "b.onnx")
+        quantize(tmp_path / "a.onnx", tmp_path / "b.onnx")

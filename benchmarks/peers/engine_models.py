@@ -1,0 +1,193 @@
+"""Files of one model for every engine of `engines.py`, made once and kept.
+
+A model is a folder with trained weights, or one of four published shapes with random weights. The toolkit's
+own files and the Hugging Face folder are made here; optimum and OpenVINO make theirs in environments of
+their own, through `engine_builder.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from environments import environment
+
+from pocketbert.core.files import sha256_file
+from pocketbert.core.hardware import machine
+from pocketbert.core.versions import installed
+
+LENGTHS = (16, 32, 64, 128, 384)
+BASE = {"vocab_size": 30522, "num_labels": 2}
+SHAPES: dict[str, tuple[str, dict[str, int]]] = {
+    "bert-base": ("BertConfig", {}),
+    "distilbert": ("DistilBertConfig", {}),
+    "tinybert4": (
+        "BertConfig",
+        {"num_hidden_layers": 4, "hidden_size": 312, "intermediate_size": 1200, "num_attention_heads": 12},
+    ),
+    "mobilebert": ("MobileBertConfig", {}),
+}
+"""Configuration class and what differs from its defaults."""
+FEWER_LENGTHS = {"mobilebert": (32, 128, 384)}
+"""Shapes that take minutes per TFLite signature are measured at fewer lengths."""
+ROOT = Path(__file__).resolve().parents[2]
+_OWN_CODE = ("export", "quantize")
+_OWN_LIBRARIES = (
+    "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "litert-torch", "ai-edge-quantizer",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything there is of one model.
+
+    Attributes:
+        name: How the table calls it.
+        weights: ``random weights`` or ``trained``.
+        lengths: TFLite signatures, and the lengths measured.
+        folder: Hugging Face folder.
+        ours: Folder with model.onnx, model_int8.onnx, model.tflite, model_int8.tflite.
+        optimum: Folder with model.onnx and model_quantized.onnx; None where it could not make them.
+        openvino: Folder with fp32.xml, weights.xml, int8.xml; None where it could not make them.
+        key: Changes with whatever the files depend on.
+    """
+
+    name: str
+    weights: str
+    lengths: tuple[int, ...]
+    folder: Path
+    ours: Path
+    optimum: Path | None
+    openvino: Path | None
+    key: str
+
+
+def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = None) -> Model:
+    """Make whatever is missing.
+
+    Args:
+        name: A key of `SHAPES`, or a folder with trained weights.
+        cache: Where files are kept.
+        texts: Real texts, for OpenVINO's calibration.
+        ready: Folder with environments that exist already.
+
+    Returns:
+        Where everything is.
+    """
+    shape = SHAPES.get(name)
+    lengths = FEWER_LENGTHS.get(name, LENGTHS)
+    if shape is None:
+        source = Path(name)
+        title = source.parent.name if source.name in ("student", "phone") else source.name
+        weights_key = _digest(sha256_file(source / "model.safetensors"))
+        folder = _once(cache / f"{title}-hf-{weights_key}", lambda out: _copy_folder(source, out))
+    else:
+        title = name
+        weights_key = _digest(shape, BASE, installed(("torch", "transformers")))
+        folder = _once(cache / f"{title}-hf-{weights_key}", lambda out: _random_folder(name, out))
+    own_key = _digest(weights_key, lengths, _sources(), installed(_OWN_LIBRARIES))
+    ours = _once(cache / f"{title}-ours-{own_key}", lambda out: _own_files(folder, lengths, out))
+
+    def peer(env: str, depends: str, *arguments: str) -> Path | None:
+        python = environment(env, ready)
+        key = _digest(depends, _frozen(python), sha256_file(Path(__file__).parent / "engine_builder.py"))
+        try:
+            return _once(cache / f"{title}-{env}-{key}", lambda out: _run_builder(python, env, out, arguments))
+        except subprocess.CalledProcessError:
+            print(f"  {env} failed on {title}; its columns stay empty", flush=True)
+            return None
+
+    vnni = "avx512_vnni" if "avx512_vnni" in machine().isa else "avx2"
+    calibration = cache / f"texts-{_digest(list(texts))}.json"
+    cache.mkdir(parents=True, exist_ok=True)
+    calibration.write_text(json.dumps(list(texts)))
+    optimum = peer("optimum", weights_key + vnni, str(folder), vnni)
+    openvino = peer("ov", own_key + calibration.name, str(ours), str(folder), str(calibration))
+    weights = "random weights" if shape else "trained"
+    return Model(
+        title, weights, lengths, folder, ours, optimum, openvino,
+        _digest(own_key, str(optimum and optimum.name), str(openvino and openvino.name)),
+    )  # fmt: skip
+
+
+def _once(target: Path, make: Callable[[Path], None]) -> Path:
+    """Fill a folder unless it is there; it appears whole or not at all."""
+    if not target.is_dir():
+        partial = target.with_name(target.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        began = time.monotonic()
+        print(f"  building {target.name} ...", flush=True)
+        make(partial)
+        partial.rename(target)
+        print(f"  built {target.name} in {time.monotonic() - began:.0f} s", flush=True)
+    return target
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def _sources() -> list[str]:
+    files = sorted(p for wing in _OWN_CODE for p in (ROOT / wing).rglob("*.py"))
+    return [sha256_file(p) for p in files]
+
+
+def _frozen(python: Path) -> list[str]:
+    """Distributions in an environment, by the names of their metadata folders."""
+    packages = next(python.parent.parent.glob("lib/python3*/site-packages"))
+    return sorted(p.name for p in packages.glob("*.dist-info"))
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    for path in source.iterdir():
+        if path.is_file() and path.suffix in (".json", ".txt", ".safetensors"):
+            shutil.copyfile(path, target / path.name)
+
+
+def _random_folder(name: str, target: Path) -> None:
+    """Random weights, as transformers draws them; the tokenizer is the demo teacher's (bert-base-uncased's)."""
+    import torch
+    import transformers
+
+    from pocketbert.core.checkpoints import save_model
+    from pocketbert.core.labels import Labels
+    from pocketbert.core.model_folder import open_model_folder
+
+    kind, values = SHAPES[name]
+    torch.manual_seed(1)
+    config = getattr(transformers, kind)(**BASE, **values)
+    model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+    save_model(model, open_model_folder("minilm-l6"), Labels(("negative", "positive")), 512, target)
+
+
+def _own_files(source: Path, lengths: Sequence[int], target: Path) -> None:
+    from pocketbert.core.checkpoints import load_model
+    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.core.sample_texts import SENTENCES
+    from pocketbert.core.tasks import ready_task
+    from pocketbert.core.tokenization import TextTokenizer
+    from pocketbert.export import onnx, tflite
+    from pocketbert.export.prepare import prepare
+    from pocketbert.quantize import onnx as quantize_onnx
+    from pocketbert.quantize import tflite as quantize_tflite
+
+    folder, task = open_model_folder(str(source)), ready_task("text-classification")
+    module = prepare(load_model(folder, task), folder.family, task)
+    tokenizer = TextTokenizer(source, 128)
+    example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), 32)
+    onnx.export(module, folder.family, task, example, target / "model.onnx")
+    quantize_onnx.quantize(target / "model.onnx", target / "model_int8.onnx")
+    tflite.export(module, folder.family, task, lengths, target / "model.tflite")
+    quantize_tflite.quantize(target / "model.tflite", target / "model_int8.tflite")
+
+
+def _run_builder(python: Path, kind: str, target: Path, arguments: Sequence[str]) -> None:
+    script = Path(__file__).parent / "engine_builder.py"
+    subprocess.run([str(python), str(script), kind, str(target), *arguments], check=True)
