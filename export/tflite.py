@@ -88,7 +88,7 @@ class _Named(nn.Module):
 
 
 class _MediaPipe(nn.Module):
-    """Scores inside the graph, and a third input even where the model has no segments."""
+    """Scores inside the graph, and a third input even where the model has no segments: the converter keeps it."""
 
     def __init__(self, module: nn.Module, inputs: tuple[str, ...], task: Task) -> None:
         super().__init__()
@@ -103,7 +103,4 @@ class _MediaPipe(nn.Module):
             name, result = PROBABILITIES, outputs["logits"]
             if self.task.score is ScoreFunction.SOFTMAX:
                 result = torch.softmax(result, -1)
-        for unused in (n for n in inputs if n not in self.inputs):
-            # an input without any reader is dropped by the converter, and MediaPipe wants three
-            result = result + inputs[unused][:, :1].to(result.dtype) * 0.0
         return {name: result}
