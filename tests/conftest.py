@@ -33,6 +33,8 @@ settings.load_profile("pocketbert")
 
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 MAX_LENGTH = 48
+TFLITE_LENGTHS = {"bert": (16, 32, 40), **dict.fromkeys(("roberta", "distilbert", "mobilebert"), (16, 40))}
+"""Signatures of `exported_tflite`: converting one takes seconds."""
 LABELS = ("negative", "neutral", "positive")
 
 WORDS = [
@@ -260,6 +262,20 @@ def open_tiny(tiny_model: Callable[..., Path]) -> Callable[..., tuple[Any, Model
     return open_folder
 
 
+def written_once(factory: pytest.TempPathFactory, name: str, write: Callable[[Path], None]) -> Path:
+    """The file `name`, which the first of all test processes to come writes."""
+    base = factory.getbasetemp()
+    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    path = root / name
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not path.is_file():
+            part = path.with_suffix(".partial")
+            write(part)
+            part.rename(path)
+    return path
+
+
 @pytest.fixture(scope="session")
 def exported(
     open_tiny: Callable[..., tuple[Any, ModelFolder, TextTokenizer]], tmp_path_factory: pytest.TempPathFactory
@@ -267,24 +283,39 @@ def exported(
     """`exported(family)`: the ONNX file of a tiny 2-layer classifier, written once for all test processes."""
 
     def export_once(family: str) -> Path:
-        base = tmp_path_factory.getbasetemp()
-        root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-        path = root / f"exported-{family}" / "model.onnx"
-        path.parent.mkdir(exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if not path.is_file():
-                from pocketbert.core.sample_texts import SENTENCES
-                from pocketbert.core.tasks import TASKS, TaskName
-                from pocketbert.export import onnx
-                from pocketbert.export.prepare import prepare
+        def write(path: Path) -> None:
+            from pocketbert.core.sample_texts import SENTENCES
+            from pocketbert.core.tasks import TASKS, TaskName
+            from pocketbert.export import onnx
+            from pocketbert.export.prepare import prepare
 
-                task = TASKS[TaskName.TEXT_CLASSIFICATION]
-                model, folder, tokenizer = open_tiny(family, 2)
-                example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), 32)
-                part = path.with_suffix(".partial")
-                onnx.export(prepare(model, folder.family, task), folder.family, task, example, part)
-                part.rename(path)
-        return path
+            task = TASKS[TaskName.TEXT_CLASSIFICATION]
+            model, folder, tokenizer = open_tiny(family, 2)
+            example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), 32)
+            onnx.export(prepare(model, folder.family, task), folder.family, task, example, path)
+
+        return written_once(tmp_path_factory, f"exported-{family}/model.onnx", write)
+
+    return export_once
+
+
+@pytest.fixture(scope="session")
+def exported_tflite(
+    open_tiny: Callable[..., tuple[Any, ModelFolder, TextTokenizer]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """`exported_tflite(family)`: the TFLite file of the same classifier, with signatures for `TFLITE_LENGTHS`."""
+
+    def export_once(family: str) -> Path:
+        def write(path: Path) -> None:
+            from pocketbert.core.tasks import TASKS, TaskName
+            from pocketbert.export import tflite
+            from pocketbert.export.prepare import prepare
+
+            task = TASKS[TaskName.TEXT_CLASSIFICATION]
+            model, folder, _ = open_tiny(family, 2)
+            tflite.export(prepare(model, folder.family, task), folder.family, task, TFLITE_LENGTHS[family], path)
+
+        return written_once(tmp_path_factory, f"exported-tflite-{family}/model.tflite", write)
 
     return export_once
 

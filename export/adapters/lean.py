@@ -1,0 +1,156 @@
+"""Exact rewrites of the stock encoders into cheaper graphs.
+
+Every rewrite gives the same numbers up to rounding; what is kept is what paid when measured in the engine that runs
+the format. Classes are matched by full name: a model that this file does not know is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.types import Format
+from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean_layers import (
+    BottleneckAttention,
+    FirstRowBottleneckLayer,
+    Parts,
+    PostNormLayer,
+    Shape,
+)
+
+
+def slim(model: Any, format: Format) -> Any:
+    """Rewrite the encoder of a model for export.
+
+    In every format: the attention scale is folded into the query's weights, and where the head reads nothing but the
+    first token, the last layer computes nothing but that (`FirstRow`). In ONNX: see `Shape.flat_ffn`. In TFLite, whose
+    operators know no layer normalization: `SpelledNorm` and `SpelledSegments`.
+
+    Args:
+        model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
+            [B, 1, 1, L]. **It is changed in place**: pass a deep copy.
+        format: What the graph is going to be written as.
+
+    Returns:
+        The model.
+    """
+    encoder = getattr(model, "base_model", model)
+    layers = _layers(encoder)
+    if layers is None:
+        return model
+    shape = Shape(flat_ffn=format is Format.ONNX, opaque=format is Format.TFLITE)
+    first_row = _full_name(model) in _READ_FIRST_ROW
+    for i, layer in enumerate(layers):
+        layers[i] = _LAYERS[_full_name(layer)](layer, first_row and i == len(layers) - 1, shape)
+    if format is Format.TFLITE:
+        _spell_segments(encoder.embeddings)
+        for parent in list(model.modules()):
+            for name, child in list(parent.named_children()):
+                if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:
+                    setattr(parent, name, SpelledNorm(child))
+    return model
+
+
+class SpelledNorm(nn.Module):
+    """Layer normalization as arithmetic over the last axis.
+
+    litert-torch's own lowering takes one pass over the tensor more, and its converter folds weight and bias into the
+    linear layers behind, which then lose precision in int8: the factors differ between the inputs of a channel, and
+    a channel has one scale.
+    """
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Normalize, [..., H] to [..., H]."""
+        centred = states - states.mean(-1, keepdim=True)
+        variance = (centred * centred).mean(-1, keepdim=True)
+        return centred * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
+class SpelledSegments(nn.Module):
+    """Embedding of segments 0 and 1 as a line through both: what differs between them times the id.
+
+    TFLite looks up int8 rows one number at a time; two vectors need no table. The embedding of segment 0 is every
+    token's, so it is added to the position table.
+    """
+
+    def __init__(self, segments: nn.Embedding) -> None:
+        super().__init__()
+        self.difference = nn.Parameter((segments.weight[1] - segments.weight[0]).detach().clone())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """What to add beside the position, [B, L] to [B, L, H]."""
+        return ids[:, :, None].to(self.difference.dtype) * self.difference
+
+
+def _spell_segments(embeddings: Any) -> None:
+    segments = getattr(embeddings, "token_type_embeddings", None)
+    positions = getattr(embeddings, "position_embeddings", None)
+    if type(segments) is nn.Embedding and type(positions) is nn.Embedding and segments.num_embeddings == 2:
+        with torch.no_grad():
+            positions.weight.add_(segments.weight[0])
+        embeddings.token_type_embeddings = SpelledSegments(segments)
+
+
+def _bert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
+    own, out = layer.attention.self, layer.attention.output
+    parts = Parts(
+        own.query, own.key, own.value, own.num_attention_heads, own.scaling, out.dense, out.LayerNorm,
+        layer.intermediate.dense, layer.intermediate.intermediate_act_fn, layer.output.dense, layer.output.LayerNorm,
+    )  # fmt: skip
+    return PostNormLayer(parts, first_row, shape)
+
+
+def _distilbert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
+    own = layer.attention
+    parts = Parts(
+        own.q_lin, own.k_lin, own.v_lin, own.n_heads, own.scaling, own.out_lin, layer.sa_layer_norm,
+        layer.ffn.lin1, layer.ffn.activation, layer.ffn.lin2, layer.output_layer_norm,
+    )  # fmt: skip
+    return PostNormLayer(parts, first_row, shape)
+
+
+def _mobilebert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
+    own = layer.attention.self
+    projections = (own.query, own.key, own.value, own.num_attention_heads, own.scaling)
+    if first_row:
+        return FirstRowBottleneckLayer(layer, FirstRow(*projections, opaque=shape.opaque))
+    layer.attention.self = BottleneckAttention(AllRows(*projections))
+    return layer  # type: ignore[no-any-return]
+
+
+_MODELS = "transformers.models."
+_LAYERS: dict[str, Callable[[Any, bool, Shape], nn.Module]] = {
+    f"{_MODELS}bert.modeling_bert.BertLayer": _bert,
+    f"{_MODELS}roberta.modeling_roberta.RobertaLayer": _bert,
+    f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock": _distilbert,
+    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer": _mobilebert,
+}
+_READ_FIRST_ROW = {
+    f"{_MODELS}bert.modeling_bert.BertForSequenceClassification",
+    f"{_MODELS}roberta.modeling_roberta.RobertaForSequenceClassification",
+    f"{_MODELS}distilbert.modeling_distilbert.DistilBertForSequenceClassification",
+    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertForSequenceClassification",
+}
+"""Models whose outputs depend on the first token's last state alone."""
+
+
+def _full_name(module: Any) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def _layers(encoder: Any) -> nn.ModuleList | None:
+    """The encoder's list of layers, if each is known and none is a decoder's."""
+    for stack in ("encoder", "transformer"):
+        layers = getattr(getattr(encoder, stack, None), "layer", None)
+        if isinstance(layers, nn.ModuleList) and len(layers):
+            known = all(_full_name(m) in _LAYERS for m in layers)
+            return layers if known and not getattr(encoder.config, "is_decoder", False) else None
+    return None

@@ -1,0 +1,125 @@
+"""Encoder layers put together from the parts of the stock ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How to write the layers.
+
+    Attributes:
+        flat_ffn: Run the feed-forward part on [B * L, H]. ONNX Runtime then cannot prove that its output has the shape
+            of the residual, and leaves Add and LayerNormalization as they are; its SkipLayerNormalization, which it
+            would put in their place, takes several times as long as both.
+        opaque: See `FirstRow`.
+    """
+
+    flat_ffn: bool = False
+    opaque: bool = False
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Modules of one post-norm encoder layer.
+
+    Attributes:
+        query: Projection to queries.
+        key: Projection to keys.
+        value: Projection to values.
+        heads: Number of heads.
+        scaling: What attention scores are multiplied with.
+        attention_out: Projection of the context.
+        attention_norm: Normalization after the first residual.
+        up: First feed-forward projection.
+        act: Activation between the two.
+        down: Second feed-forward projection.
+        output_norm: Normalization after the second residual.
+    """
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    heads: int
+    scaling: float
+    attention_out: nn.Linear
+    attention_norm: nn.Module
+    up: nn.Linear
+    act: nn.Module
+    down: nn.Linear
+    output_norm: nn.Module
+
+
+class PostNormLayer(nn.Module):
+    """A layer of BERT, RoBERTa or DistilBERT, for all rows or for the first one only."""
+
+    def __init__(self, parts: Parts, first_row: bool, shape: Shape) -> None:
+        super().__init__()
+        self.first_row, self.flat_ffn = first_row, shape.flat_ffn
+        projections = (parts.query, parts.key, parts.value, parts.heads, parts.scaling)
+        self.attention = FirstRow(*projections, opaque=shape.opaque) if first_row else AllRows(*projections)
+        self.attention_out, self.attention_norm = parts.attention_out, parts.attention_norm
+        self.up, self.act, self.down = parts.up, parts.act, parts.down
+        self.output_norm = parts.output_norm
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Run the layer; what else the stock encoder passes is for decoders.
+
+        Args:
+            hidden_states: [B, L, H].
+            attention_mask: Added to attention scores, [B, 1, 1, L].
+
+        Returns:
+            [B, L, H], or [B, 1, H] of a first-row layer.
+        """
+        rows = hidden_states[:, :1] if self.first_row else hidden_states
+        context = self.attention(rows, hidden_states, hidden_states, attention_mask)
+        attended = self.attention_norm(self.attention_out(context) + rows)
+        inner = attended.flatten(0, 1) if self.flat_ffn else attended
+        change = self.down(self.act(self.up(inner)))
+        if self.flat_ffn:
+            change = change.view(attended.shape)
+        return self.output_norm(change + attended)  # type: ignore[no-any-return]
+
+
+class BottleneckAttention(nn.Module):
+    """`AllRows` behind the signature of MobileBERT's attention module."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, None]:
+        """Attend; there are no attention weights to return."""
+        return self.attention(queries, keys, values, mask), None
+
+
+class FirstRowBottleneckLayer(nn.Module):
+    """The last layer of MobileBERT, for the first row only."""
+
+    def __init__(self, layer: Any, attention: FirstRow) -> None:
+        super().__init__()
+        self.attention, self.attention_output = attention, layer.attention.output
+        self.bottleneck = layer.bottleneck if layer.use_bottleneck else None
+        self.ffn = layer.ffn if layer.num_feedforward_networks > 1 else nn.ModuleList()
+        self.intermediate, self.output = layer.intermediate, layer.output
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Run the layer, [B, L, H] to [B, 1, H]; `attention_mask` is [B, 1, 1, L]."""
+        first = hidden_states[:, :1]
+        queries, keys, values, residual = first, hidden_states, hidden_states, first
+        if self.bottleneck is not None:
+            queries, _, _, residual = self.bottleneck(first)
+            _, keys, values, _ = self.bottleneck(hidden_states)
+        states = self.attention_output(self.attention(queries, keys, values, attention_mask), residual)
+        for network in self.ffn:
+            states = network(states)
+        return self.output(self.intermediate(states), states, first)  # type: ignore[no-any-return]

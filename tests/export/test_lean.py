@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pocketbert.core.families import Family, family_of
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format
+from pocketbert.export import onnx as exporter
+from pocketbert.export.adapters import mask_4d
+from pocketbert.export.adapters.lean import SpelledNorm, SpelledSegments, slim
+from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean_layers import PostNormLayer
+from pocketbert.runtime.onnx import OnnxPredictor
+
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
+FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
+BOUND = 1e-5
+
+ODD: dict[str, list[dict[str, Any]]] = {
+    "bert": [
+        {"hidden_size": 312, "num_attention_heads": 12, "intermediate_size": 1200},
+        {"num_attention_heads": 1, "hidden_act": "relu", "type_vocab_size": 3},
+        {"layer_norm_eps": 1e-3, "chunk_size_feed_forward": 8},
+    ],
+    "roberta": [{"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"}],
+    "distilbert": [{"dim": 36, "n_heads": 6, "hidden_dim": 20}, {"activation": "relu", "n_heads": 1}],
+    "mobilebert": [
+        {"normalization_type": "layer_norm", "num_feedforward_networks": 4},
+        {"use_bottleneck": False, "trigram_input": False},
+        {"use_bottleneck_attention": True},
+        {"key_query_shared_bottleneck": False, "num_feedforward_networks": 1},
+        {"classifier_activation": False},
+    ],
+}
+"""Shapes and switches that no default has, by family."""
+
+CASES = [(name, {}) for name in FAMILIES] + [(name, change) for name in FAMILIES for change in ODD[name]]
+
+
+def random_model(family: str, layers: int = 3, head: str = TASK.head, **changes: Any) -> Any:
+    import transformers
+
+    sizes = {
+        "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4,
+        "intermediate_size": 48, "max_position_embeddings": 66, "num_labels": 3,
+    }  # fmt: skip
+    own: dict[str, dict[str, Any]] = {
+        "bert": {}, "roberta": {"pad_token_id": 1, "type_vocab_size": 1},
+        "distilbert": {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 48},
+        "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
+    }  # fmt: skip
+    if family == "distilbert":
+        sizes = {k: sizes[k] for k in ("vocab_size", "max_position_embeddings", "num_labels")}
+    prefix = family_of(family).classes
+    config = getattr(transformers, f"{prefix}Config")(**{**sizes, **own[family], **changes})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = getattr(transformers, prefix + head)(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                matrix = parameter.dim() > 1
+                parameter.add_(torch.randn_like(parameter) * (2 / parameter.shape[-1] ** 0.5 if matrix else 0.3))
+    return model.eval()
+
+
+def slimmed(model: Any, family: Family, format: Format, task: TaskName = TASK.name) -> nn.Module:
+    copied = slim(copy.deepcopy(model), format)
+    return mask_4d.wrap(copied, family.inputs, TASKS[task].outputs)
+
+
+def batch(family: Family, rows: int, length: int, padding: tuple[int, ...] = ()) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(length)
+    ids = torch.randint(5, 90, (rows, length), generator=draw)
+    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
+    types[:, length // 2 :] = 1
+    for row, padded in enumerate(padding):
+        if padded:
+            mask[row, -padded:] = 0
+            types[row, -padded:] = 0
+            ids[row, -padded:] = 1 if family.name == "roberta" else 0
+    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    return {name: made[name] for name in family.inputs}
+
+
+def batches(family: Family) -> list[dict[str, torch.Tensor]]:
+    return [batch(family, 1, 9), batch(family, 3, 16, (0, 5, 15)), batch(family, 2, 1), batch(family, 1, 64, (41,))]
+
+
+def difference(model: Any, module: nn.Module, inputs: dict[str, torch.Tensor], output: str) -> float:
+    with torch.inference_mode():
+        expected, found = model(**inputs)[output], module(**inputs)[0]
+    assert found.shape == expected.shape
+    # random heads may answer all rows alike, so what a difference is relative to is never below a tenth of the logits
+    return float((found - expected).abs().max() / max(expected.std(), 0.1 * expected.abs().max()))
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_the_numbers_stay_the_same(name: str, changes: dict[str, Any], format: Format) -> None:
+    family, model = family_of(name), random_model(name, **changes).double()
+    module = slimmed(model, family, format)
+    assert max(difference(model, module, b, "logits") for b in batches(family)) < 1e-10
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_single_precision_is_enough(name: str, format: Format) -> None:
+    family, model = family_of(name), random_model(name)
+    module = slimmed(model, family, format)
+    assert max(difference(model, module, b, "logits") for b in batches(family)) < BOUND
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "task", [TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION]
+)  # fmt: skip
+def test_heads_that_read_every_token_get_every_token(task: TaskName, name: str, format: Format) -> None:
+    family, model = family_of(name), random_model(name, head=TASKS[task].head).double()
+    copied = slim(copy.deepcopy(model), format)
+    assert not [m for m in copied.modules() if isinstance(m, FirstRow)]
+    assert len([m for m in copied.modules() if isinstance(m, AllRows)]) == 3
+    outputs = TASKS[task].outputs[:1]
+    module = mask_4d.wrap(copied, family.inputs, outputs)
+    for inputs in batches(family):
+        assert difference(model, module, inputs, outputs[0]) < 1e-10
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_original_is_not_touched(name: str) -> None:
+    model = random_model(name)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    kinds = [type(m) for m in model.modules()]
+    for format in Format:
+        with torch.no_grad():
+            for parameter in slim(copy.deepcopy(model), format).parameters():
+                parameter.zero_()
+    assert [type(m) for m in model.modules()] == kinds
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_rewrites_happen(name: str, format: Format) -> None:
+    copied = slim(random_model(name), format)
+    kinds = [type(m) for m in copied.modules()]
+    assert kinds.count(FirstRow) == 1
+    assert kinds.count(AllRows) == 2
+    tflite = format is Format.TFLITE
+    assert kinds.count(SpelledSegments) == (tflite and name in ("bert", "mobilebert"))
+    norms = 0 if name == "mobilebert" else 7
+    assert kinds.count(SpelledNorm) == tflite * norms
+    assert kinds.count(nn.LayerNorm) == (not tflite) * norms
+    layers = [m for m in copied.modules() if isinstance(m, PostNormLayer)]
+    assert [m.first_row for m in layers] == ([] if name == "mobilebert" else [False, False, True])
+    assert all(m.flat_ffn == (format is Format.ONNX) for m in layers)
+
+
+def flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(**inputs)
+    return int(counter.get_total_flops())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_last_layer_costs_next_to_nothing(name: str) -> None:
+    family = family_of(name)
+    inputs = batch(family, 1, 64)
+
+    def cost(layers: int, format: Format | None) -> int:
+        model = random_model(name, layers, embedding_size=32) if name == "mobilebert" else random_model(name, layers)
+        wrapped = mask_4d.wrap(model, family.inputs, TASK.outputs) if format is None else slimmed(model, family, format)
+        return flops(wrapped, inputs)
+
+    layer = cost(2, None) - cost(1, None)
+    saved = cost(2, None) - cost(2, Format.ONNX)
+    assert saved > (0.7 if name == "mobilebert" else 0.85) * layer
+    assert cost(2, Format.ONNX) - cost(1, Format.ONNX) == layer
+
+
+def test_slimming_twice_is_slimming_once() -> None:
+    model = slim(random_model("bert"), Format.TFLITE)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    kinds = [type(m) for m in model.modules()]
+    assert slim(model, Format.TFLITE) is model
+    assert [type(m) for m in model.modules()] == kinds
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def strangers() -> list[Any]:
+    import transformers
+    from transformers.models.bert.modeling_bert import BertLayer
+
+    class Changed(BertLayer):  # type: ignore[misc]
+        """Looks like BERT's layer and may compute anything."""
+
+    sizes = {
+        "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    }  # fmt: skip
+    subclassed = random_model("bert")
+    subclassed.bert.encoder.layer[1] = Changed(subclassed.config)
+    return [
+        transformers.ElectraForSequenceClassification(transformers.ElectraConfig(**sizes)),
+        transformers.BertLMHeadModel(transformers.BertConfig(**sizes, is_decoder=True)),
+        subclassed,
+        nn.Linear(2, 2),
+    ]
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("format", Format)
+def test_what_is_not_known_is_left_as_it_is(place: int, format: Format) -> None:
+    model = strangers()[place]
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    kinds = [type(m) for m in model.modules()]
+    assert slim(model, format) is model
+    assert [type(m) for m in model.modules()] == kinds
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def onnx_file(module: nn.Module, family: Family, path: Path) -> Path:
+    example = {k: v.numpy() for k, v in batch(family, 2, 16).items()}
+    exporter.export(module, family, TASK, example, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES if f != "bert")]
+)
+def test_the_onnx_file_computes_what_the_model_computes(name: str, tmp_path: Path) -> None:
+    family, model = family_of(name), random_model(name)
+    path = onnx_file(slimmed(model, family, Format.ONNX), family, tmp_path / "model.onnx")
+    predictor = OnnxPredictor(path)
+    for inputs in batches(family):
+        found = torch.from_numpy(np.asarray(predictor.run({k: v.numpy() for k, v in inputs.items()})["logits"]))
+        with torch.inference_mode():
+            expected = model(**inputs).logits
+        assert float((found - expected).abs().max()) < BOUND * max(expected.std(), 0.1 * expected.abs().max())
+    plain = onnx_file(mask_4d.wrap(copy.deepcopy(model), family.inputs, TASK.outputs), family, tmp_path / "plain.onnx")
+    weights = {n: sum(t.dims[0] for t in onnx.load(p).graph.initializer if len(t.dims) > 1) for n, p in (("lean", path), ("plain", plain))}
+    assert weights["lean"] <= weights["plain"] + 2 * 4  # the head masks are all that is new
+
+
+def test_onnx_runtime_keeps_its_fast_normalization_in_int8(tmp_path: Path) -> None:
+    import onnxruntime
+
+    from pocketbert.quantize.onnx import quantize
+
+    family, model = family_of("bert"), random_model("bert")
+    counts = {}
+    for name, format in (("lean", Format.ONNX), ("plain", Format.TFLITE)):
+        source = onnx_file(slimmed(model, family, format), family, tmp_path / f"{name}.onnx")
+        int8, optimized = tmp_path / f"{name}_int8.onnx", tmp_path / f"{name}_optimized.onnx"
+        quantize(source, int8)
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(optimized)
+        onnxruntime.InferenceSession(int8, options, providers=["CPUExecutionProvider"])
+        counts[name] = [n.op_type for n in onnx.load(optimized).graph.node]
+    assert "SkipLayerNormalization" not in counts["lean"]
+    assert counts["lean"].count("LayerNormalization") == 7
