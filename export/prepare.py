@@ -13,23 +13,25 @@ from torch import nn
 from pocketbert.core.families import Adapter, Family
 from pocketbert.core.predictor import Arrays
 from pocketbert.core.tasks import Task
+from pocketbert.core.types import Format
 from pocketbert.core.versions import version_of
 from pocketbert.export.adapters import mask_4d
 
 
-def prepare(model: Any, family: Family, task: Task) -> nn.Module:
+def prepare(model: Any, family: Family, task: Task, format: Format = Format.ONNX) -> nn.Module:
     """Make a model exportable without touching it.
 
     Args:
         model: A transformers model with the task's head.
         family: Its row of the family table; names the adapter.
         task: Names the outputs.
+        format: What it will be written as: the cheapest graph for one engine is not the cheapest for another.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
     """
     adapters = {Adapter.MASK_4D: mask_4d.wrap}
-    return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs)
+    return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs, format)
 
 
 class PreparedPredictor:

@@ -33,7 +33,11 @@ class _Engine:
 ENGINES = (
     _Engine("litert", "ai_edge_litert.interpreter", ("ai-edge-litert", "ai-edge-litert-nightly")),
     _Engine("tflite_runtime", "tflite_runtime.interpreter", ("tflite-runtime",)),
-    _Engine("tensorflow", "tensorflow.lite.python.interpreter", ("tensorflow", "tensorflow-cpu", "tensorflow-intel")),
+    _Engine(
+        "tensorflow",
+        "tensorflow.lite.python.interpreter",
+        ("tensorflow", "tensorflow-cpu", "tensorflow-intel"),
+    ),
 )
 """In order of preference. All have the same Interpreter class; the older ones miscompute some files, which the
 golden self-test finds out."""

@@ -313,7 +313,9 @@ def exported_tflite(
 
             task = TASKS[TaskName.TEXT_CLASSIFICATION]
             model, folder, _ = open_tiny(family, 2)
-            tflite.export(prepare(model, folder.family, task), folder.family, task, TFLITE_LENGTHS[family], path)
+            tflite.export(
+                prepare(model, folder.family, task), folder.family, task, TFLITE_LENGTHS[family], path
+            )
 
         return written_once(tmp_path_factory, f"exported-tflite-{family}/model.tflite", write)
 

@@ -98,7 +98,9 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
         python = environment(env, ready)
         key = _digest(depends, _frozen(python), sha256_file(Path(__file__).parent / "engine_builder.py"))
         try:
-            return _once(cache / f"{title}-{env}-{key}", lambda out: _run_builder(python, env, out, arguments))
+            return _once(
+                cache / f"{title}-{env}-{key}", lambda out: _run_builder(python, env, out, arguments)
+            )
         except subprocess.CalledProcessError:
             print(f"  {env} failed on {title}; its columns stay empty", flush=True)
             return None
@@ -173,17 +175,20 @@ def _own_files(source: Path, lengths: Sequence[int], target: Path) -> None:
     from pocketbert.core.sample_texts import SENTENCES
     from pocketbert.core.tasks import ready_task
     from pocketbert.core.tokenization import TextTokenizer
+    from pocketbert.core.types import Format
     from pocketbert.export import onnx, tflite
     from pocketbert.export.prepare import prepare
     from pocketbert.quantize import onnx as quantize_onnx
     from pocketbert.quantize import tflite as quantize_tflite
 
     folder, task = open_model_folder(str(source)), ready_task("text-classification")
-    module = prepare(load_model(folder, task), folder.family, task)
+    model = load_model(folder, task)
     tokenizer = TextTokenizer(source, 128)
     example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), 32)
+    module = prepare(model, folder.family, task, Format.ONNX)
     onnx.export(module, folder.family, task, example, target / "model.onnx")
     quantize_onnx.quantize(target / "model.onnx", target / "model_int8.onnx")
+    module = prepare(model, folder.family, task, Format.TFLITE)
     tflite.export(module, folder.family, task, lengths, target / "model.tflite")
     quantize_tflite.quantize(target / "model.tflite", target / "model_int8.tflite")
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 QUIET_S = 0.004
 """A worker that used no CPU time for so long has stopped spinning."""
@@ -82,9 +80,8 @@ class Worker:
         self._process = subprocess.Popen(
             [str(column.python), str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=None if os.environ.get("ENGINES_DEBUG") else subprocess.DEVNULL, text=True,
-            env={k: v for k, v in environ.items() if v}, cwd=Path(sys.executable).parent,
+            env={k: v for k, v in environ.items() if v},
         )  # fmt: skip
-        self._usage = psutil.Process(self._process.pid)
         try:
             opened = self.ask("open", engine=column.engine, path=str(column.path), threads=threads,
                               options=column.options)  # fmt: skip
@@ -92,6 +89,7 @@ class Worker:
             self.close()
             raise
         self.version: str = opened["version"]
+        self.note: str = opened["note"]
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         """Send one request and wait for its answer.
@@ -115,7 +113,9 @@ class Worker:
 
     def feed(self, key: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Give token ids of inputs and get the logits of each."""
-        logits: list[list[float]] = self.ask("feed", key=key, rows=[list(map(int, r)) for r in rows])["logits"]
+        logits: list[list[float]] = self.ask("feed", key=key, rows=[list(map(int, r)) for r in rows])[
+            "logits"
+        ]
         return logits
 
     def run(self, key: str, first: int, count: int, untimed: int) -> Burst:
@@ -124,21 +124,22 @@ class Worker:
         return Burst(answer["wall"], answer["cpu"], self._wait_until_quiet())
 
     def _wait_until_quiet(self) -> float:
-        first = before = self._cpu_ms()
+        first = before = self.cpu_ms()
         deadline = time.monotonic() + QUIET_MOST_S
         while time.monotonic() < deadline:
             time.sleep(QUIET_S)
-            now = self._cpu_ms()
+            now = self.cpu_ms()
             if now - before < 0.5:
                 break
             before = now
-        return self._cpu_ms() - first
+        return self.cpu_ms() - first
 
-    def _cpu_ms(self) -> float:
+    def cpu_ms(self) -> float:
         """CPU time of all threads; the scheduler's own count, since that of /proc/PID/stat has steps of 10 ms."""
         total = 0
-        for task in Path(f"/proc/{self._process.pid}/task").glob("*/schedstat"):
-            total += int(task.read_text().split()[0])
+        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # a thread may end meanwhile
+                total += int((task / "schedstat").read_text().split()[0])
         return total / 1e6
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ Reads one JSON object per line on stdin and answers with one on stdout:
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import sys
@@ -111,7 +110,12 @@ class OpenVino:
         import openvino
 
         self.version = version("openvino")
-        settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", **properties}
+        settings = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            **properties,
+        }
         compiled = openvino.Core().compile_model(path, "CPU", settings)
         self._inputs = [i.get_any_name() for i in compiled.inputs]
         self._request = compiled.create_infer_request()
@@ -125,18 +129,26 @@ class OpenVino:
 
 
 class Fastest:
-    """The toolkit's own choice among its engines."""
+    """The toolkit's own choice among its int8 files; padding to a signature is inside the clock."""
 
     def __init__(self, path: str, threads: int) -> None:
-        module = importlib.import_module("pocketbert.runtime.fastest")
-        self.version = version("pocketbert") if "pocketbert" in sys.modules else ""
-        self._predictor = module.open_fastest(Path(path), threads)
-        self._lengths = tuple(self._predictor.lengths)
+        from pocketbert.core.types import Format
+        from pocketbert.runtime.fastest import fastest
+
+        files = [
+            (Path(path) / "model_int8.tflite", Format.TFLITE),
+            (Path(path) / "model_int8.onnx", Format.ONNX),
+        ]
+        self._predictor = fastest(files, threads, 384, 0, "right")
+        self.version = self._predictor.engine_version
+        plan = self._predictor.plan
+        best = {n: plan.timings[plan.best(n)] for n in (16, 32, 64, 128, 384)}
+        self.note = ", ".join(f"{n}: {t.file} on {t.threads}" for n, t in best.items())
+        if plan.disturbed:
+            self.note += " (probed on a busy machine)"
 
     def prepare(self, feed: Feed) -> Feed:
-        tokens = feed["input_ids"].shape[1]
-        length = next((n for n in self._lengths if n >= tokens), tokens) if self._lengths else tokens
-        return {n: np.pad(v, ((0, 0), (0, length - tokens))) for n, v in feed.items()}
+        return feed
 
     def run(self, feed: Feed) -> np.ndarray:
         return next(iter(self._predictor.run(feed).values()))
@@ -156,14 +168,18 @@ class Worker:
 
     def open(self, engine: str, path: str, threads: int, options: dict[str, Any]) -> dict[str, Any]:
         self._engine = ENGINES[engine](path, threads, **options)
-        return {"version": self._engine.version}
+        return {"version": self._engine.version, "note": getattr(self._engine, "note", "")}
 
     def feed(self, key: str, rows: list[list[int]]) -> dict[str, Any]:
         """Prepare inputs and run each once, so that every shape is known; tells what came out."""
         self._feeds[key] = []
         for ids in rows:
             row = np.array([ids], np.int64)
-            values = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
+            values = {
+                "input_ids": row,
+                "attention_mask": np.ones_like(row),
+                "token_type_ids": np.zeros_like(row),
+            }
             self._feeds[key].append(self._engine.prepare(values))
         return {"logits": [self._engine.run(f).ravel().tolist() for f in self._feeds[key]]}
 

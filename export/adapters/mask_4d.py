@@ -7,26 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pocketbert.core.types import Format
+from pocketbert.export.adapters.lean import slim
 from pocketbert.export.heads import mean_pooling
 
 MASKED = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
 
 
-def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Module:
+def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], format: Format) -> nn.Module:
     """A module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
-        model: A transformers model with a head; switched to eager attention.
+        model: A transformers model with a head; switched to eager attention and rewritten in place by `lean.slim`.
         inputs: Names of the graph's inputs, of the family table.
         outputs: Names of the graph's outputs, of the task table.
+        format: What the graph will be written as.
 
     Returns:
         The module, in eval mode.
     """
     model.set_attn_implementation("eager")
     kind = _WithSegments if "token_type_ids" in inputs else _WithoutSegments
-    return kind(model, outputs).eval()
+    return kind(slim(model, format), outputs).eval()
 
 
 class _Wrapped(nn.Module):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pocketbert.core.evaluate import (
+    EvalSet,
     agreement,
     probabilities,
     rms_error,
@@ -17,6 +18,7 @@ from pocketbert.core.evaluate import (
     worst_difference,
 )
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
+from pocketbert.core.tokenization import Encoded
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 MATRIX = hnp.arrays(np.float64, (4, 3), elements=st.floats(-50, 50))
@@ -85,3 +87,17 @@ def test_sigmoid_and_none() -> None:
         probabilities(np.array([0.0, 2.0]), ScoreFunction.SIGMOID), [0.5, 1 / (1 + math.exp(-2))]
     )
     np.testing.assert_array_equal(probabilities(np.array([0.5, -3.0]), ScoreFunction.NONE), [0.5, -3.0])
+
+
+def test_rows_within_a_length_are_cut_and_the_labels_stay() -> None:
+    def row(size: int) -> Encoded:
+        return Encoded(np.arange(size), np.zeros(size, np.int64), False)
+
+    rows = EvalSet(name="eval", encoded=[row(3), row(9), row(5)], gold=np.array([0, 1, 0]), labels=2)
+    assert rows.within(9) is rows
+    short = rows.within(5)
+    assert [len(e) for e in short.encoded] == [3, 5, 5]
+    assert [e.truncated for e in short.encoded] == [False, True, False]
+    assert short.encoded[1].ids.tolist() == [0, 1, 2, 3, 8]
+    assert (short.name, short.labels, short.gold.tolist()) == ("eval", 2, [0, 1, 0])
+    assert [len(e) for e in rows.encoded] == [3, 9, 5]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pocketbert.core.predictor import Arrays, length_batches, run_encoded
+from pocketbert.core.errors import InputError
+from pocketbert.core.predictor import Arrays, feed, fitting, length_batches, run_encoded
 from pocketbert.core.tokenization import TextTokenizer
 
 
@@ -35,9 +36,9 @@ class Echo:
 
     engine, engine_version = "echo", "1"
     inputs, outputs = ("input_ids", "attention_mask"), ("logits",)
-    lengths: tuple[int, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: tuple[int, ...] = ()) -> None:
+        self.lengths = lengths
         self.shapes: list[tuple[int, ...]] = []
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
@@ -60,3 +61,53 @@ def test_results_come_back_in_order(
     assert max(s[0] for s in echo.shapes) <= rows
     if rows == 1:
         assert len(echo.shapes) == 25
+
+
+@pytest.mark.parametrize(
+    ("lengths", "length", "expected"),
+    [((), 7, 7), ((16, 32), 1, 16), ((16, 32), 16, 16), ((16, 32), 17, 32), ((16, 32), 32, 32)],
+)
+def test_the_smallest_length_that_fits(lengths: tuple[int, ...], length: int, expected: int) -> None:
+    assert fitting(lengths, length) == expected
+
+
+def test_a_text_longer_than_the_longest_is_refused() -> None:
+    with pytest.raises(InputError, match=r"33 tokens; the file takes 16, 32\..*Cut the text to the longest"):
+        fitting((16, 32), 33)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_rows_are_padded_to_what_the_predictor_takes(
+    tmp_path: Path, make_tokenizer: Callable[..., None], side: str
+) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path, 48)
+    rows = tokenizer.encode(["good day", "good " * 11])
+    assert [len(r) for r in rows] == [4, 13]
+    free, fixed = Echo(), Echo((8, 16, 48))
+    assert feed(free, tokenizer, rows, side)["input_ids"].shape == (2, 13)
+    assert feed(free, tokenizer, rows, side, 20)["input_ids"].shape == (2, 20)
+    assert feed(fixed, tokenizer, rows[:1], side)["input_ids"].shape == (1, 8)
+    assert feed(fixed, tokenizer, rows[:1], side, 9)["input_ids"].shape == (1, 16)
+    batch = feed(fixed, tokenizer, rows, side)
+    assert {name: value.shape for name, value in batch.items()} == dict.fromkeys(
+        ("input_ids", "attention_mask", "token_type_ids"), (2, 16)
+    )
+    ours = batch["attention_mask"] == 1
+    assert [batch["input_ids"][i][ours[i]].tolist() for i in range(2)] == [r.ids.tolist() for r in rows]
+    assert ours[:, 0 if side == "right" else -1].all()
+    with pytest.raises(InputError, match="49 tokens"):
+        feed(fixed, tokenizer, rows, side, 49)
+
+
+def test_a_predictor_with_fixed_lengths_is_fed_only_these(
+    tmp_path: Path, make_tokenizer: Callable[..., None]
+) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer, echo = TextTokenizer(tmp_path, 48), Echo((8, 16, 48))
+    encoded = tokenizer.encode(["good " * n for n in range(1, 40, 3)])
+    out = run_encoded(echo, tokenizer, encoded, 2, 0.5)
+    assert out["logits"][:, 0].tolist() == [len(e) for e in encoded]
+    assert out["logits"][:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
+    assert {s[1] for s in echo.shapes} == {8, 16, 48}
+    assert len(echo.shapes) < len(encoded)

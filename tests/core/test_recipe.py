@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pocketbert.core.recipe import Optimisation, Recipe, SignalWeights, StudentSection, TaskStage
-from pocketbert.core.types import Format, Scheme, Signal
+from pocketbert.core.types import Client, Format, Scheme, Signal, Target
 
 
 def recipe(**more: Any) -> Recipe:
@@ -78,3 +78,58 @@ def test_sizes_of_its_own_need_a_random_start() -> None:
 def test_only_operator_sets_that_phones_read(opset: int) -> None:
     with pytest.raises(ValidationError, match="opset"):
         recipe(export={"opset": opset})
+
+
+def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
+    for scheme in Scheme:
+        assert recipe(export={"formats": ["tflite"]}, quantize={"scheme": scheme}).quantize.scheme is scheme
+    made = recipe(quantize={"targets": ["tflite-2.16"]})
+    assert made.quantize.targets == [Target.TFLITE_2_16]
+    assert made.export.clients == [Client.MEDIAPIPE]
+    assert recipe(export={"formats": ["onnx"]}, quantize={"scheme": "fp32"}).export.formats == [Format.ONNX]
+
+
+@pytest.mark.parametrize(
+    ("sections", "messages"),
+    [
+        ({"quantize": {"scheme": "w8"}}, ["quantize.scheme: onnx has no 'w8' in this version, only fp32, int8"]),
+        ({"export": {"formats": ["onnx"]}, "quantize": {"scheme": "fp16"}}, ["onnx has no 'fp16'"]),
+        (
+            {"export": {"formats": ["onnx"]}, "quantize": {"targets": ["tflite-2.16"]}},
+            ["quantize.targets: 'tflite-2.16' is a form of tflite int8; add tflite to export.formats"],
+        ),
+        (
+            {"export": {"formats": ["tflite"]}, "quantize": {"scheme": "w8", "targets": ["tflite-2.16"]}},
+            ["'tflite-2.16' is a form of tflite int8", "set scheme: int8"],
+        ),
+        ({"export": {"formats": ["tflite", "onnx", "tflite"]}}, ["export.formats lists a format twice"]),
+        ({"export": {"formats": []}}, ["at least 1 item"]),
+        ({"export": {"formats": ["coreml"]}}, ["'onnx' or 'tflite'"]),
+        ({"export": {"clients": ["mediapie"]}}, ["'mediapipe'"]),
+        ({"quantize": {"targets": ["tflite-2.17"]}}, ["'tflite-2.16'"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_formats_schemes_and_targets_that_do_not_go_together(
+    sections: dict[str, Any], messages: list[str]
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        recipe(**sections)
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def test_all_of_these_at_once() -> None:
+    with pytest.raises(ValidationError) as caught:
+        recipe(
+            export={"formats": ["onnx", "onnx"]}, quantize={"scheme": "w8", "targets": ["tflite-2.16"]},
+            student={"layers": 2},
+        )  # fmt: skip
+    [error] = caught.value.errors()
+    for message in (
+        "onnx has no 'w8'",
+        "'tflite-2.16' is a form of tflite int8",
+        "lists a format twice",
+        "a student without a distill stage",
+    ):
+        assert error["msg"].count(message) == 1

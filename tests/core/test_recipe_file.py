@@ -235,9 +235,16 @@ def test_the_schema_accepts_a_good_recipe_and_refuses_bad_ones(recipe: Path) -> 
     validator = jsonschema.Draft202012Validator(schema)
     good = yaml.safe_load(dump_recipe(load_recipe(recipe)))
     assert not list(validator.iter_errors(good))
+    tflite = {"export": {"formats": ["tflite"]}, "quantize": {"scheme": "int8", "targets": ["tflite-2.16"]}}
+    assert not list(validator.iter_errors({**good, **tflite}))
     for key, value in (
         ("sed", 1),
         ("schema", 2),
+        ("export", {"formats": ["tflit"]}),
+        ("export", {"formats": []}),
+        ("export", {"clients": ["web"]}),
+        ("quantize", {"scheme": "w4"}),
+        ("quantize", {"targets": ["tflite-2.16", "ios"]}),
         ("distill", [{"method": "tasks", "steps": 1}]),
         ("teacher", {}),
     ):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pocketbert.core.errors import InputError
 from pocketbert.core.model_folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
 from pocketbert.core.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, plain_tokenizer_json
+from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, cut, plain_tokenizer_json
 from pocketbert.core.versions import version_of
 
 
@@ -155,3 +155,23 @@ def test_ids_equal_those_of_transformers() -> None:
             wanted = reference(*parts, truncation=True, max_length=max_length, padding=False)
             assert row.ids.tolist() == wanted["input_ids"]
             assert row.type_ids.tolist() == wanted["token_type_ids"]
+
+
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_a_cut_row_keeps_its_beginning_and_its_last_token(size: int, length: int) -> None:
+    row = Encoded(np.arange(size) + 5, np.arange(size) % 2, False)
+    found = cut(row, length)
+    if size <= length:
+        assert found is row
+        return
+    assert len(found) == len(found.type_ids) == length
+    assert found.truncated
+    assert found.ids.tolist() == [*range(5, 5 + length - 1), size + 4]
+    assert found.type_ids[-1] == (size - 1) % 2
+    assert len(row) == size  # the row itself stays as it is
+
+
+def test_a_cut_text_is_what_a_shorter_tokenizer_gives(folder: Path) -> None:
+    text = "good day " * 20
+    long, short = TextTokenizer(folder, 40).encode([text])[0], TextTokenizer(folder, 16).encode([text])[0]
+    assert cut(long, 16).ids.tolist() == short.ids.tolist()

@@ -57,14 +57,17 @@ def test_the_file_computes_what_the_untouched_model_computes(
                 reference.run(inputs)["logits"],
                 atol=family.parity_atol * found.spread,
             )
-    rows = tokenizer.encode([t for t in SENTENCES if len(t) < 12][:6])
-    assert len(rows) == 6
+    rows = tokenizer.encode(
+        ["a good film", "no", "what will the weather be like", "play music", "you", "is it"]
+    )
     if name != "mobilebert":  # its last token sees the embedding of the padding beside it, in torch as here
         assert padding_difference(predictor, tokenizer, rows, "logits", "right") < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_inputs_and_outputs_are_those_of_the_tables(name: str, exported_tflite: Callable[[str], Path]) -> None:
+def test_inputs_and_outputs_are_those_of_the_tables(
+    name: str, exported_tflite: Callable[[str], Path]
+) -> None:
     predictor = TflitePredictor(exported_tflite(name))
     signature = predictor.signature
     assert tuple(t.name for t in signature.inputs) == family_of(name).inputs == predictor.inputs
@@ -88,7 +91,16 @@ def test_the_bytes_tell_nothing_of_the_machine_and_the_mask_is_finite(
     name: str, exported_tflite: Callable[[str], Path]
 ) -> None:
     raw = exported_tflite(name).read_bytes()
-    for trace in (b"/work/", b"/root/", b"/home/", b"/tmp/", b"/usr/", b"site-packages", b".py", b"Traceback"):
+    for trace in (
+        b"/work/",
+        b"/root/",
+        b"/home/",
+        b"/tmp/",
+        b"/usr/",
+        b"site-packages",
+        b".py",
+        b"Traceback",
+    ):
         assert trace not in raw, trace
     floats = np.concatenate(
         [v.ravel() for _, v in TfliteGraph(exported_tflite(name)).stored() if v.dtype == np.float32]
@@ -122,7 +134,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable
 @cache
 def tiny(task: Task, family: str = "bert", labels: int = 4) -> Any:
     """A random model with the head of a task, as transformers builds it."""
-    sizes = {"vocab_size": 200, "num_labels": 1 if task.name is TaskName.REGRESSION else labels}
+    outputs = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}.get(task.name, labels)
+    sizes = {"vocab_size": 200, "num_labels": outputs}
     config: Any
     if family == "distilbert":
         own = {"dim": 32, "n_layers": 1, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 48}
@@ -170,7 +183,7 @@ def test_every_task_answers_as_torch_does(name: TaskName, tokenizer: TextTokeniz
     encoded = tokenizer.encode(["a good film", ("what will the", "weather be"), "play music " * 30])
     rows = [*encoded[:2], Encoded(encoded[2].ids[:LENGTH], encoded[2].type_ids[:LENGTH], True)]
     inputs = tokenizer.pad(rows, LENGTH)
-    assert set(inputs["attention_mask"].sum(1)) == {5, 9, LENGTH}
+    assert set(inputs["attention_mask"].sum(1)) == {5, 8, LENGTH}
     want = answers(task, inputs)
     assert all(np.abs(v).max() > 1e-3 for v in want.values())
 

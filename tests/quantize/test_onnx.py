@@ -14,11 +14,11 @@ from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.evaluate import agreement, rms_error
 from pocketbert.core.predictor import run_encoded
 from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.export.onnx import check_readable
 from pocketbert.core.types import Scheme
+from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import onnx as quantizer
 from pocketbert.quantize import weights
-from pocketbert.quantize.onnx import quantize, stored_numbers, weight_types
+from pocketbert.quantize.onnx import quantize, weight_types
 from pocketbert.quantize.weights import Use, WeightTypes, type_problems
 from pocketbert.runtime.onnx import OnnxPredictor
 

@@ -11,9 +11,9 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.golden import read_golden, write_golden
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.runtime import selftest
+from pocketbert.runtime.cache import cache_folder
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.cache import cache_folder
 from pocketbert.runtime.selftest import golden_difference
 
 FILE = "onnx/model_int8.onnx"

@@ -214,7 +214,7 @@ class Recipe(Section):
             problems.append(
                 "a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
             )
-        for format in self.export.formats:
+        for format in dict.fromkeys(self.export.formats):
             have = FORMATS[format].schemes
             if self.quantize.scheme not in have:
                 problems.append(

@@ -65,7 +65,7 @@ def make_export(
     model = load_model(folder, task)
     tokenizer = TextTokenizer(weights, length)
     reference = TorchPredictor(model, task, family.inputs)
-    module = prepare(model, family, task)
+    module = prepare(model, family, task, files[0].format)
     probed = probe_texts(folder, texts)
     bound = recipe.export.atol or family.parity_atol
     results = []

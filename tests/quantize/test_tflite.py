@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
+
+from pocketbert.core.errors import GateError, InputError, MissingBackendError
+from pocketbert.core.evaluate import agreement, rms_error, worst_difference, yardstick
+from pocketbert.core.predictor import run_encoded
+from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.quantize import tflite as quantizer
+from pocketbert.quantize import tflite_graph, weights
+from pocketbert.quantize.backends import quantizer_of
+from pocketbert.quantize.tflite import quantize, stored_numbers, weight_types
+from pocketbert.quantize.tflite_graph import TfliteGraph
+from pocketbert.quantize.weights import Use, WeightTypes, type_problems
+from pocketbert.runtime.tflite import TflitePredictor
+
+LAYERS, HEADS = 2, 2  # the classifier's own two matrices: pooler and output
+MATRICES, TABLES = 6 * LAYERS + HEADS, 2
+FORMS = {
+    "int8": (Scheme.INT8, None),
+    "w8": (Scheme.W8, None),
+    "fp16": (Scheme.FP16, None),
+    "old": (Scheme.INT8, Target.TFLITE_2_16),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no matrix above the usual bound."""
+    monkeypatch.setattr(weights, "SMALL", 512)
+
+
+@pytest.fixture(scope="module")
+def made(
+    exported_tflite: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, WeightTypes]]:
+    """All forms of one file, with the types that were found in them."""
+    folder = tmp_path_factory.mktemp("small")
+    out = {}
+    for name, (scheme, target) in FORMS.items():
+        path = folder / f"{name}.tflite"
+        out[name] = (path, quantize(exported_tflite("bert"), path, scheme, target))
+    return out
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_operator_has_the_type_of_the_scheme(
+    form: str, made: dict[str, tuple[Path, WeightTypes]]
+) -> None:
+    path, types = made[form]
+    scheme, target = FORMS[form]
+    assert types == weight_types(path)
+    assert type_problems(types, path.name, scheme, target) == []
+    assert len([u for u in types.uses if u.use is Use.MATMUL]) == MATRICES
+    tables = [u for u in types.uses if u.use is Use.TABLE]
+    assert len(tables) == TABLES  # positions are a constant of the graph
+    dtype = "float16" if form == "fp16" else "int8"
+    for use in types.uses:
+        assert use.dtype == dtype, use
+        assert use.dequantized is (form in ("w8", "fp16")), use
+        if use.use is Use.MATMUL:
+            assert use.per_channel is (form in ("int8", "w8")), use
+        elif form == "old":
+            assert not use.per_channel, use
+    assert ("DEQUANTIZE" in types.operators) is (form in ("w8", "fp16"))
+    other = [t for t in FORMS.values() if t != (scheme, target)]
+    assert all(type_problems(types, path.name, *t) for t in other)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_small_file_answers_about_as_the_large_one(
+    form: str,
+    made: dict[str, tuple[Path, WeightTypes]],
+    exported_tflite: Callable[[str], Path],
+    open_tiny: Callable[..., Any],
+) -> None:
+    tokenizer = open_tiny("bert", 2)[2]
+    encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+    assert len(encoded) > 10
+    ours, reference = (
+        np.asarray(run_encoded(TflitePredictor(p, 1), tokenizer, encoded)["logits"])
+        for p in (made[form][0], exported_tflite("bert"))
+    )
+    worst = worst_difference(ours, reference) / yardstick(reference)
+    assert rms_error(ours, reference) < {"fp16": 0.01}.get(form, 0.3)
+    assert agreement(ours, reference) > 0.8
+    assert 0 < worst < {"fp16": 0.01}.get(form, 1.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_signatures_stay_and_numbers_shrink(
+    form: str, made: dict[str, tuple[Path, WeightTypes]], exported_tflite: Callable[[str], Path]
+) -> None:
+    path, types = made[form]
+    before, after = TflitePredictor(exported_tflite("bert"), 1), TflitePredictor(path, 1)
+    assert after.signature == before.signature
+    large = weight_types(exported_tflite("bert"))
+    assert {u.dtype for u in large.uses} == {"float32"}
+    assert type_problems(large, "large", Scheme.FP32) == []
+    numbers = sum(u.numbers for u in large.uses)
+    assert numbers == sum(u.numbers for u in types.uses)
+    if form == "fp16":
+        assert types.float_bytes < large.float_bytes - numbers  # two bytes less for each
+    else:
+        assert types.int8_bytes == numbers
+        assert types.float_bytes < large.float_bytes - 3 * numbers
+
+
+def test_the_source_is_not_touched_and_nothing_else_is_left(
+    made: dict[str, tuple[Path, WeightTypes]], exported_tflite: Callable[[str], Path], tmp_path: Path
+) -> None:
+    before = exported_tflite("bert").read_bytes()
+    quantize(exported_tflite("bert"), tmp_path / "a.tflite")
+    assert exported_tflite("bert").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["a.tflite"]
+    assert (tmp_path / "a.tflite").read_bytes() == made["int8"][0].read_bytes()  # int8 is the default
+
+
+def test_scales_and_weights_can_be_read_back(
+    made: dict[str, tuple[Path, WeightTypes]], exported_tflite: Callable[[str], Path]
+) -> None:
+    # what the gates look at: matrix times scale gives the fp32 matrix back, but for rounding
+    large = dict(stored_numbers(exported_tflite("bert")))
+    words = max((v for v in large.values() if v.dtype == np.float32), key=lambda v: v.size)
+    small = list(stored_numbers(made["int8"][0]))
+    name, whole = max(((n, v) for n, v in small if v.dtype == np.int8), key=lambda nv: nv[1].size)
+    [scale] = [v for n, v in small if n == f"{name} scale"]
+    assert whole.size == words.size
+    rows = words.reshape(scale.size, -1)
+    again = whole.reshape(scale.size, -1) * scale[:, None]
+    np.testing.assert_allclose(again, rows, atol=float(np.abs(rows).max()) / 127)
+
+
+# Quantizers that do not do what they are told.
+
+
+def test_a_quantizer_that_does_nothing_is_an_error(
+    exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ai_edge_quantizer.recipe_manager import RecipeManager
+
+    manager = RecipeManager()
+    manager.add_dynamic_config("no operator is called so", "FULLY_CONNECTED", num_bits=8)
+    monkeypatch.setattr(quantizer, "_recipe", lambda *_: manager.get_quantization_recipe())
+    for scheme in (Scheme.INT8, Scheme.W8, Scheme.FP16):
+        with pytest.raises(GateError) as caught:
+            quantize(exported_tflite("bert"), tmp_path / "a.tflite", scheme)
+        kind = "float16" if scheme is Scheme.FP16 else "int8"
+        found = "\n".join(caught.value.failures)
+        assert f"a.tflite: no matrix product has {kind} weights; the quantizer did nothing" in found
+        assert f"no embedding table has {kind} numbers" in found
+        assert f"({MATRICES + TABLES - 2} in all)" in found  # two weights are too small to be missed
+
+
+def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
+    """Change the recipe before the quantizer reads it."""
+    from ai_edge_quantizer.recipe_manager import RecipeManager
+
+    good = quantizer._recipe
+
+    def changed(scheme: Scheme, target: Target | None) -> Any:
+        manager = RecipeManager()
+        manager.load_quantization_recipe(good(scheme, target))
+        change(manager)
+        return manager.get_quantization_recipe()
+
+    monkeypatch.setattr(quantizer, "_recipe", changed)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_operator_left_float_is_named(
+    form: str, exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = TfliteGraph(exported_tflite("bert"))
+    left = next(o for o in graph.operators if o.name == "FULLY_CONNECTED")
+    scope, weight = graph.tensors[left.outputs[0]].name, graph.tensors[left.inputs[1]].name
+    import re
+
+    def forget(manager: Any) -> None:
+        manager.add_quantization_config(
+            f"^{re.escape(scope)}", "FULLY_CONNECTED", algorithm_key="no_quantize"
+        )
+
+    patched(monkeypatch, forget)
+    with pytest.raises(GateError) as caught:
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS[form])
+    [line] = caught.value.failures
+    assert line.startswith("a.tflite: still float: ")
+    assert line.endswith("(1 in all).")
+    assert weight in line
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_embeddings_left_float_are_an_error(
+    form: str, exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def matrices_only(manager: Any) -> None:
+        manager.add_quantization_config(".*.*", "EMBEDDING_LOOKUP", algorithm_key="no_quantize")
+
+    patched(monkeypatch, matrices_only)
+    with pytest.raises(GateError, match="no embedding table has .* numbers"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS[form])
+
+
+@pytest.mark.parametrize(
+    ("form", "made_as", "message"),
+    [
+        ("int8", "old", "one scale per matrix, not per output channel"),
+        ("old", "int8", "a scale per output channel, not one per matrix"),
+        ("w8", "int8", "not turned into fp32"),
+        ("int8", "w8", "turned into fp32 before the product"),
+        ("fp16", "int8", "no matrix product has float16 weights"),
+    ],
+)
+def test_another_form_than_was_asked_for_is_an_error(
+    form: str, made_as: str, message: str, exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    other = quantizer._recipe(*FORMS[made_as])
+    monkeypatch.setattr(quantizer, "_recipe", lambda *_: other)
+    with pytest.raises(GateError, match=message):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS[form])
+
+
+# The rest.
+
+
+def test_nothing_is_printed(
+    exported_tflite: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    quantize(exported_tflite("bert"), tmp_path / "a.tflite")
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+def test_missing_libraries_are_named_with_their_command(
+    exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantizer, "version_of", lambda _: None)
+    said = r"ai-edge-quantizer is not installed.*pip install 'pocketbert\[tflite\]'"
+    with pytest.raises(MissingBackendError, match=said):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite")
+    assert not list(tmp_path.glob("*.tflite"))
+    monkeypatch.setattr(tflite_graph, "version_of", lambda _: None)
+    with pytest.raises(MissingBackendError, match=r"ai-edge-litert .*'pocketbert\[tflite-runtime\]'"):
+        weight_types(exported_tflite("bert"))
+
+
+def test_another_file_is_no_tflite_file(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "empty.tflite").touch()
+    for path in (exported("bert"), tmp_path / "empty.tflite"):
+        with pytest.raises(InputError, match=f"{path.name}: is no TFLite file"):
+            weight_types(path)
+
+
+def test_a_format_has_its_quantizer() -> None:
+    assert quantizer_of(Format.TFLITE) is quantizer
+    for format in Format:
+        module = quantizer_of(format)
+        assert all(callable(getattr(module, verb)) for verb in ("quantize", "weight_types", "stored_numbers"))

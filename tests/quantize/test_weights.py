@@ -1,0 +1,137 @@
+"""The verdict on types, on hand-made lists of weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.types import Scheme, Target
+from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse, type_problems
+
+RIGHT = {
+    (Scheme.FP32, None): ("float32", False, False, False),
+    (Scheme.FP16, None): ("float16", True, False, False),
+    (Scheme.W8, None): ("int8", True, True, True),
+    (Scheme.INT8, None): ("int8", False, True, False),
+    (Scheme.INT8, Target.TFLITE_2_16): ("int8", False, False, False),
+}
+"""Scheme and target → type, whether it is turned into fp32, a scale per channel of matrices, one of tables."""
+
+
+def weight(name: str, use: Use = Use.MATMUL, dtype: str = "int8", **more: object) -> WeightUse:
+    return WeightUse.model_validate({"name": name, "use": use, "dtype": dtype, "numbers": SMALL, **more})
+
+
+def types(*uses: WeightUse) -> WeightTypes:
+    return WeightTypes(uses=list(uses), int8_bytes=3_000_000, float_bytes=250_000, operators={})
+
+
+def right(scheme: Scheme, target: Target | None = None) -> list[WeightUse]:
+    """Two matrices and two tables as a scheme wants them."""
+    dtype, dequantized, matrix, table = RIGHT[scheme, target]
+    return [
+        *(weight(f"m{i}", Use.MATMUL, dtype, dequantized=dequantized, per_channel=matrix) for i in range(2)),
+        *(weight(f"t{i}", Use.TABLE, dtype, dequantized=dequantized, per_channel=table) for i in range(2)),
+    ]
+
+
+@pytest.mark.parametrize(("scheme", "target"), RIGHT)
+def test_what_the_scheme_wants_is_no_problem(scheme: Scheme, target: Target | None) -> None:
+    assert type_problems(types(*right(scheme, target)), "a.tflite", scheme, target) == []
+
+
+def test_every_scheme_and_target_of_every_format_is_known() -> None:
+    have = {(s, None) for info in FORMATS.values() for s in info.schemes}
+    have |= {(Scheme.INT8, t) for info in FORMATS.values() for t in info.targets}
+    assert have == set(RIGHT)
+
+
+@pytest.mark.parametrize(("scheme", "target"), RIGHT)
+@pytest.mark.parametrize("other", RIGHT)
+def test_a_file_of_another_scheme_is_a_problem(
+    scheme: Scheme, target: Target | None, other: tuple[Scheme, Target | None]
+) -> None:
+    if other == (scheme, target):
+        return
+    found = type_problems(types(*right(*other)), "a.tflite", scheme, target)
+    assert found
+    assert all(line.startswith("a.tflite: ") for line in found)
+
+
+def test_nothing_quantized() -> None:
+    found = type_problems(types(*right(Scheme.FP32)), "a", Scheme.INT8)
+    assert found == [
+        "a: no matrix product has int8 weights; the quantizer did nothing.",
+        "a: no embedding table has int8 numbers.",
+        "a: still float: m0, m1, t0, t1 (4 in all).",
+    ]
+
+
+def test_one_weight_left_float_is_named() -> None:
+    found = type_problems(types(*right(Scheme.INT8), weight("lost", dtype="float32")), "a", Scheme.INT8)
+    assert found == ["a: still float: lost (1 in all)."]
+
+
+def test_small_weights_may_stay_float_but_be_nothing_else() -> None:
+    small = weight("head", dtype="float32", numbers=SMALL - 1)
+    assert type_problems(types(*right(Scheme.INT8), small), "a", Scheme.INT8) == []
+    half = weight("head", dtype="float16", numbers=SMALL - 1)
+    assert type_problems(types(*right(Scheme.INT8), half), "a", Scheme.INT8) == [
+        "a: still float: head (1 in all)."
+    ]
+    strange = weight("head", dtype="uint16", numbers=4)
+    assert type_problems(types(*right(Scheme.INT8), strange), "a", Scheme.INT8) == [
+        "a: of another type: head (1 in all)."
+    ]
+
+
+def test_embeddings_forgotten() -> None:
+    uses = [*right(Scheme.INT8)[:2], weight("words", Use.TABLE, "float32")]
+    assert type_problems(types(*uses), "a", Scheme.INT8) == [
+        "a: no embedding table has int8 numbers.",
+        "a: still float: words (1 in all).",
+    ]
+
+
+@pytest.mark.parametrize("use", Use)
+def test_a_file_without_any_weight_of_a_kind_was_not_understood(use: Use) -> None:
+    uses = [u for u in right(Scheme.INT8) if u.use is not use]
+    assert type_problems(types(*uses), "a", Scheme.INT8) == [f"a: no {use} was found in it."]
+    assert len(type_problems(types(), "a", Scheme.FP32)) == 2
+
+
+def test_products_in_fp32_are_not_dynamic_int8() -> None:
+    uses = [*right(Scheme.INT8), weight("slow", dequantized=True, per_channel=True)]
+    assert type_problems(types(*uses), "a", Scheme.INT8) == [
+        "a: turned into fp32 before the product: slow (1 in all)."
+    ]
+    uses = [*right(Scheme.W8), weight("dynamic", dequantized=False, per_channel=True)]
+    assert type_problems(types(*uses), "a", Scheme.W8) == ["a: not turned into fp32: dynamic (1 in all)."]
+
+
+def test_scales_of_the_other_kind() -> None:
+    uses = [*right(Scheme.INT8), weight("coarse", per_channel=False)]
+    assert type_problems(types(*uses), "a", Scheme.INT8) == [
+        "a: int8 weights have one scale per matrix, not per output channel: coarse (1 in all)."
+    ]
+    uses = [*right(Scheme.INT8, Target.TFLITE_2_16), weight("fine", per_channel=True)]
+    assert type_problems(types(*uses), "a", Scheme.INT8, Target.TFLITE_2_16) == [
+        "a: int8 weights have a scale per output channel, not one per matrix: fine (1 in all)."
+    ]
+    table = weight("rows", Use.TABLE, per_channel=True)  # both kinds are right in a dynamic file
+    assert type_problems(types(*right(Scheme.INT8), table), "a", Scheme.INT8) == []
+
+
+def test_a_long_list_is_shortened_and_counted() -> None:
+    lost = [weight(f"w{i}", dtype="float32") for i in range(9)]
+    [line] = type_problems(types(*right(Scheme.INT8), *lost), "a", Scheme.INT8)
+    assert line == "a: still float: w0, w1, w2, w3, w4 (9 in all)."
+
+
+def test_counts_and_the_line_for_people() -> None:
+    found = types(*right(Scheme.INT8), weight("head", dtype="float32", numbers=12))
+    assert (found.int8_matmuls, found.int8_embeddings) == (2, 2)
+    assert found.count(Use.MATMUL, "float32") == 1
+    assert found.summary == (
+        "2 matrix products and 2 tables in int8, 1 matrix products and 0 tables in float32; 3.0 MB int8, 0.25 MB float"
+    )

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketbert.runtime.coverage import Coverage, coverage
+
+
+class Interpreter:
+    """Lists operators as an interpreter does: (name, inputs, outputs), the delegated pieces last."""
+
+    def __init__(self, *nodes: tuple[str, list[int], list[int]]) -> None:
+        self.nodes, self.allocated = nodes, False
+
+    def allocate_tensors(self) -> None:
+        self.allocated = True
+
+    def _get_ops_details(self) -> list[dict[str, Any]]:
+        assert self.allocated
+        return [{"op_name": n, "inputs": i, "outputs": o} for n, i, o in self.nodes]
+
+
+LOOKUP = ("EMBEDDING_LOOKUP", [0, 9], [1])
+CHAIN = [LOOKUP, ("ADD", [1, 8], [2]), ("SOFTMAX", [2, -1], [3]), ("CAST", [3], [4]), ("ADD", [4, 2], [5])]
+
+
+def test_without_a_delegate_everything_is_outside() -> None:
+    found = coverage(Interpreter(*CHAIN))
+    assert found == Coverage(
+        partitions=0, inside={}, outside={"ADD": 2, "EMBEDDING_LOOKUP": 1, "SOFTMAX": 1, "CAST": 1}
+    )
+
+
+def test_what_lies_between_the_tensors_of_a_piece_is_inside() -> None:
+    found = coverage(Interpreter(*CHAIN, ("DELEGATE", [1, 8], [3])))
+    assert found is not None
+    assert found.partitions == 1
+    assert found.inside == {"ADD": 1, "SOFTMAX": 1}
+    assert found.outside == {"EMBEDDING_LOOKUP": 1, "CAST": 1, "ADD": 1}
+    assert found.summary == (
+        "1 XNNPACK partition with 2 operators; outside: 1 EMBEDDING_LOOKUP, 1 CAST, 1 ADD"
+    )
+
+
+def test_two_pieces_with_a_hand_over_between_them() -> None:
+    found = coverage(Interpreter(*CHAIN, ("DELEGATE", [1, 8], [2, 3]), ("DELEGATE", [4, 2], [5])))
+    assert found is not None
+    assert found.partitions == 2
+    assert found.inside == {"ADD": 2, "SOFTMAX": 1}
+    assert found.summary == "2 XNNPACK partitions with 3 operators; outside: 1 EMBEDDING_LOOKUP, 1 CAST"
+
+
+def test_nothing_outside_is_said() -> None:
+    found = coverage(Interpreter(("ADD", [0], [1]), ("DELEGATE", [0], [1])))
+    assert found is not None
+    assert found.summary == "1 XNNPACK partition with 1 operators; outside: none"
+
+
+@pytest.mark.parametrize("error", [AttributeError, ValueError, RuntimeError])
+def test_a_version_that_does_not_tell_is_none(error: type[Exception]) -> None:
+    class Old(Interpreter):
+        def _get_ops_details(self) -> list[dict[str, Any]]:
+            raise error("not here")
+
+    assert coverage(Old(*CHAIN)) is None
+    assert coverage(object()) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_real_file_is_one_piece_and_its_lookups(
+    exported_tflite: Callable[[str], Path], threads: int
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    from pocketbert.quantize.tflite_graph import TfliteGraph
+    from pocketbert.runtime.tflite import TflitePredictor
+
+    predictor = TflitePredictor(exported_tflite("bert"), threads)
+    found = predictor.coverage
+    assert found is not None
+    assert found.partitions == 1
+    assert set(found.outside) == {"EMBEDDING_LOOKUP", "RESHAPE", "CAST"}
+    assert (found.outside["EMBEDDING_LOOKUP"], found.outside["CAST"]) == (2, 1)
+    graph = TfliteGraph(exported_tflite("bert"))
+    assert sum(found.inside.values()) + sum(found.outside.values()) == len(graph.operators)
+    for name, count in graph.operator_counts().items():
+        assert found.inside.get(name, 0) + found.outside.get(name, 0) == count, name
+    assert predictor.coverage is found  # asked once
