@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -96,11 +97,14 @@ def render_report(data: ReportData) -> str:
     )
 
 
-def measurement_stamp(m: Measurement) -> str:
-    """Where a figure comes from: provenance, engine, device, ISA and load, on one line."""
-    return (
-        f"{m.provenance} · {m.engine} {m.engine_version} · {m.device}: {m.machine.summary} · {m.load.summary}"
-    )
+def measurement_stamp(*shown: Measurement) -> str:
+    """Where figures come from: provenance, engines, device, ISA and load, on one line.
+
+    Args:
+        shown: Measurements of one device and one thread count.
+    """
+    first = shown[0]
+    return f"{first.provenance} · {_engines(shown)} · {first.device}: {first.machine.summary} · {first.load.summary}"
 
 
 def result_stamp(result: BenchmarkResult) -> str:
@@ -108,7 +112,11 @@ def result_stamp(result: BenchmarkResult) -> str:
     first = {m.threads: m for m in reversed(result.measurements)}
     m = first[result.protocol.threads[0]]
     loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
-    return f"{m.provenance} · {m.engine} {m.engine_version} · {m.device}: {m.machine.summary} · {loads}"
+    return f"{m.provenance} · {_engines(result.measurements)} · {m.device}: {m.machine.summary} · {loads}"
+
+
+def _engines(shown: Sequence[Measurement]) -> str:
+    return ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in shown))
 
 
 def _stamp(data: ReportData) -> str:
@@ -117,9 +125,8 @@ def _stamp(data: ReportData) -> str:
 
 def _headline_stamp(result: BenchmarkResult) -> str:
     threads, length = headline_condition(result)
-    return next(
-        measurement_stamp(m) for m in result.measurements if (m.threads, m.length) == (threads, length)
-    )
+    shown = [m for m in result.measurements if (m.threads, m.length) == (threads, length)]
+    return measurement_stamp(*shown)
 
 
 def _colors(data: ReportData) -> dict[str, int]:
@@ -161,7 +168,7 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
     result = data.benchmark
     if result is not None:
         threads, length = headline_condition(result)
-        points, stamp = [], ""
+        points, shown = [], []
         for row in data.rows:
             m = result.find(row.name, threads, length)
             if m is None or row.eval_score is None or not row.eval_score.finite:
@@ -173,11 +180,11 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
                     _printed(row.eval_score.value, data), row.bytes, colors[row.name],
                 )
             )  # fmt: skip
-            stamp = measurement_stamp(m)
+            shown.append(m)
         if points:
             svg = plots.bubbles(points, TASKS[data.task].metric.name, condition_words(result))
             out.append(
-                Figure(Markup(svg), "Score against latency; areas are file sizes, bars 95 % intervals of the typical latency.", stamp)  # noqa: S704 - our own drawing, texts escaped by matplotlib
+                Figure(Markup(svg), "Score against latency; areas are file sizes, bars 95 % intervals of the typical latency.", measurement_stamp(*shown))  # noqa: S704 - our own drawing, texts escaped by matplotlib
             )  # fmt: skip
     if data.rows:
         names = [r.name for r in data.rows]
@@ -199,7 +206,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int]) -> list[Figure]:
     samples = {m.variant: [x for repeat in m.wall_ms for x in repeat] for m in shown}
     svg = plots.distribution(samples, colors, condition_words(result))
     caption = f"How many inferences are done after a time ({condition_words(result)}); dashed: p50 and p90."
-    out = [Figure(Markup(svg), caption, measurement_stamp(shown[0]))]  # noqa: S704
+    out = [Figure(Markup(svg), caption, measurement_stamp(*shown))]  # noqa: S704
     for count in result.protocol.threads:
         groups: dict[str, dict[str, list[float]]] = {}
         here = [m for m in result.measurements if m.threads == count]
@@ -208,7 +215,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int]) -> list[Figure]:
         words = wording.threads(count)
         svg = plots.boxes(groups, colors, f"Latency by length, {words}")
         caption = f"Latency by length, {words}: box p25 to p75, line p50, whiskers p10 to p90, dot p99."
-        out.append(Figure(Markup(svg), caption, measurement_stamp(here[0])))  # noqa: S704
+        out.append(Figure(Markup(svg), caption, measurement_stamp(*here)))  # noqa: S704
     return out
 
 

@@ -1,86 +1,31 @@
-"""A .tflite as an object: read with all weights inside, checked for what MediaPipe takes, written again."""
+"""What MediaPipe takes of a .tflite, and reading one that carries packed files."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
 
-import numpy as np
-
-from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
-from pocketbert.core.versions import version_of
+from pocketbert.core import tflite_objects
+from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.tflite_objects import dump_model, tflite_schema
 from pocketbert.export.tflite_files import without_files
 
-IDENTIFIER = b"TFL3"
-ALIGNMENT = 16
-"""The schema aligns weights to 16 bytes; flatbuffers' Python builder forgets that for vectors of bytes."""
+__all__ = [
+    "METADATA_NAMES",
+    "dump_model",
+    "graph_problems",
+    "inner_metadata",
+    "load_model",
+    "signature_inputs",
+]
 
 METADATA_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segment_ids"}
 """MediaPipe's name of each signature input."""
 
 
 def load_model(model: bytes) -> Any:
-    """Read a model with every buffer inside, however the file stores it.
-
-    ai-edge-quantizer writes weights behind the flatbuffer and leaves offset and size in the buffer table.
-    Packing such a model again as it is would lose them without an error.
-
-    Args:
-        model: A .tflite file, with or without packed files.
-
-    Returns:
-        A `ModelT` of the TFLite schema.
-
-    Raises:
-        InputError: If this is no TFLite model, or a buffer points outside the file.
-        MissingBackendError: If the TFLite packages are not installed.
-    """
-    schema = _schema()
-    if model[4:8] != IDENTIFIER:
-        raise InputError(
-            Problem("model", f"no TFLite file: identifier {model[4:8]!r} instead of {IDENTIFIER!r}.")
-        )
-    plain = without_files(model)
-    try:
-        loaded = schema.ModelT.InitFromObj(schema.Model.GetRootAs(plain, 0))
-    except (struct.error, IndexError, TypeError, ValueError, UnicodeDecodeError) as error:
-        raise InputError(Problem("model", f"damaged TFLite file: {error}.")) from error
-    for number, buffer in enumerate(loaded.buffers or []):
-        if buffer.offset > 1:  # 0 and 1 mean "inside"
-            if buffer.offset + buffer.size > len(plain):
-                raise InputError(
-                    Problem("model", f"buffer {number} lies at {buffer.offset}+{buffer.size}, behind the file's {len(plain)} bytes.",
-                            "The weights were cut off: write the file again."))  # fmt: skip
-            buffer.data = np.frombuffer(plain, np.uint8, buffer.size, buffer.offset)
-        buffer.offset = buffer.size = 0
-    for graph in loaded.subgraphs or []:
-        for operator in graph.operators or []:
-            if operator.largeCustomOptionsOffset > 1:
-                raise InputError(
-                    Problem("model", "an operator keeps its options behind the flatbuffer; not supported.")
-                )
-    return loaded
-
-
-def dump_model(model: Any) -> bytes:
-    """Write a model with all buffers inside, aligned to 16 bytes.
-
-    Args:
-        model: A `ModelT`, as `load_model` returns it.
-
-    Returns:
-        The file.
-    """
-    import flatbuffers
-
-    class Builder(flatbuffers.Builder):  # type: ignore[misc]
-        def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
-            return super().StartVector(elemSize, numElems, ALIGNMENT if elemSize == 1 else alignment)
-
-    size = sum(len(b.data) for b in model.buffers if b.data is not None)
-    builder = Builder(size + (1 << 20))
-    builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
-    return bytes(builder.Output())
+    """Read a model with or without packed files; see `pocketbert.core.tflite_objects.load_model`."""
+    return tflite_objects.load_model(without_files(model))
 
 
 def inner_metadata(model: bytes, name: bytes) -> bytes | None:
@@ -96,7 +41,7 @@ def inner_metadata(model: bytes, name: bytes) -> bytes | None:
     Raises:
         InputError: If this is no TFLite model.
     """
-    schema = _schema()
+    schema = tflite_schema()
     try:
         root = schema.Model.GetRootAs(model, 0)
         for entry in (root.Metadata(i) for i in range(root.MetadataLength())):
@@ -120,7 +65,7 @@ def graph_problems(model: Any) -> list[str]:
     graphs = model.subgraphs or []
     if len(graphs) != 1:
         return [f"{len(graphs)} subgraphs; MediaPipe takes files with one (one signature)."]
-    graph, schema, out = graphs[0], _schema(), []
+    graph, schema, out = graphs[0], tflite_schema(), []
     names = sorted(_input_names(model).values())
     inputs = [graph.tensors[i] for i in _listed(graph.inputs)]
     if names != sorted(METADATA_NAMES) or len(inputs) != len(names):
@@ -167,12 +112,3 @@ def _text(value: bytes | str) -> str:
 
 def _listed(value: Any) -> list[int]:
     return [] if value is None else [int(v) for v in value]
-
-
-def _schema() -> Any:
-    for name in ("flatbuffers", "ai-edge-litert"):
-        if version_of(name) is None:
-            raise MissingBackendError(name, "pip install 'pocketbert[tflite]'")
-    from ai_edge_litert import schema_py_generated
-
-    return schema_py_generated

@@ -14,6 +14,7 @@ from pocketbert.core.quiet import quiet
 from pocketbert.core.types import Scheme, Target
 from pocketbert.core.versions import version_of
 from pocketbert.quantize.tflite_graph import TfliteGraph
+from pocketbert.quantize.tflite_scales import one_scale_per_tensor
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def quantize(
         source: A file with fp32 weights.
         target: Where to write.
         scheme: int8, w8 or fp16.
-        runtime: ``tflite-2.16`` for an int8 form that TFLite from 2.14 on computes right: one scale per tensor. Its
-            kernels drop the per-channel scales of the default form without an error.
+        runtime: ``tflite-2.16`` for an int8 form that TFLite 2.14 and 2.16 compute right: the same numbers, with the
+            per-channel scales, which their kernels drop without an error, in operators of their own.
 
     Returns:
         The types found in the written file.
@@ -53,7 +54,8 @@ def quantize(
 
         quantizer = Quantizer(str(source))
         quantizer.load_quantization_recipe(_recipe(scheme, runtime))
-        target.write_bytes(quantizer.quantize().quantized_model)
+        content = bytes(quantizer.quantize().quantized_model)
+    target.write_bytes(one_scale_per_tensor(content) if runtime is Target.TFLITE_2_16 else content)
     types = weight_types(target)
     problems = type_problems(types, target.name, scheme, runtime)
     if problems:
@@ -63,7 +65,7 @@ def quantize(
 
 def _recipe(scheme: Scheme, runtime: Target | None) -> ModelQuantizationRecipe:
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
-    from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
+    from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
     manager, every = RecipeManager(), TFLOperationName.ALL_SUPPORTED
@@ -71,8 +73,6 @@ def _recipe(scheme: Scheme, runtime: Target | None) -> ModelQuantizationRecipe:
         manager.add_weight_only_config(".*", every, num_bits=16, algorithm_key=AlgorithmName.FLOAT_CASTING)
     elif scheme is Scheme.W8:
         manager.add_weight_only_config(".*", every, num_bits=8)
-    elif runtime is Target.TFLITE_2_16:
-        manager.add_dynamic_config(".*", every, num_bits=8, granularity=QuantGranularity.TENSORWISE)
     else:
         manager.add_dynamic_config(".*", every, num_bits=8)
     return manager.get_quantization_recipe()
@@ -92,7 +92,8 @@ def weight_types(path: Path) -> WeightTypes:
         if before is not None and before.name == "DEQUANTIZE":
             index, dequantized = before.inputs[0], True
         tensor = graph.tensors[index]
-        if tensor.stored:
+        scales_of_a_table = tensor.shape[-1:] == (1,) and use is Use.TABLE
+        if tensor.stored and not scales_of_a_table:
             uses.append(WeightUse(
                 name=tensor.name, use=use, dtype=tensor.dtype, numbers=tensor.numbers, dequantized=dequantized,
                 per_channel=tensor.scales > 1,

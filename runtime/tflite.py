@@ -87,10 +87,7 @@ class TflitePredictor:
                 self._interpreter.allocate_tensors()
                 self._runners = _runners(self._interpreter)
         except (ValueError, RuntimeError) as error:
-            first = str(error).splitlines()[0]
-            raise InputError(
-                Problem(str(path), f"{engine.name} {self.engine_version} refuses the file: {first}")
-            ) from error
+            raise self._problem("refuses the file", error) from error
         except ImportError as error:
             raise MissingBackendError(
                 f"{engine.module} ({error})", "pip install 'pocketbert[tflite-runtime]'"
@@ -106,7 +103,7 @@ class TflitePredictor:
         """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predictor.Predictor`.
 
         Raises:
-            InputError: If no signature has that length.
+            InputError: If no signature has that length, or the engine fails: a damaged file, an id beyond the table.
         """
         rows, length = inputs[self.inputs[0]].shape
         runner = self._runners.get(length)
@@ -116,10 +113,19 @@ class TflitePredictor:
                         "Pad to the next one: pocketbert.core.predictor.feed does.")
             )  # fmt: skip
         feed = {name: inputs[name].astype(np.int32) for name in self.inputs}
-        results = [runner(**{name: value[i : i + 1] for name, value in feed.items()}) for i in range(rows)]
+        try:
+            results = [
+                runner(**{name: value[i : i + 1] for name, value in feed.items()}) for i in range(rows)
+            ]
+        except (ValueError, RuntimeError) as error:
+            raise self._problem("cannot run the file on this input", error) from error
         if rows == 1:
             return {name: results[0][name] for name in self.outputs}
         return {name: np.concatenate([r[name] for r in results]) for name in self.outputs}
+
+    def _problem(self, what: str, error: Exception) -> InputError:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return InputError(Problem(str(self.path), f"{self.engine} {self.engine_version} {what}: {first}"))
 
     @property
     def signature(self) -> Signature:

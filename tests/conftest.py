@@ -308,14 +308,14 @@ def exported_tflite(
     def export_once(family: str) -> Path:
         def write(path: Path) -> None:
             from pocketbert.core.tasks import TASKS, TaskName
+            from pocketbert.core.types import Format
             from pocketbert.export import tflite
             from pocketbert.export.prepare import prepare
 
             task = TASKS[TaskName.TEXT_CLASSIFICATION]
             model, folder, _ = open_tiny(family, 2)
-            tflite.export(
-                prepare(model, folder.family, task), folder.family, task, TFLITE_LENGTHS[family], path
-            )
+            module = prepare(model, folder.family, task, Format.TFLITE)
+            tflite.export(module, folder.family, task, TFLITE_LENGTHS[family], path)
 
         return written_once(tmp_path_factory, f"exported-tflite-{family}/model.tflite", write)
 

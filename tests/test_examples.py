@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pocketbert
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
@@ -18,10 +20,19 @@ def test_own_training_loop_learns() -> None:
 
 def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
     phone = tmp_path / "phone"
-    export = [sys.executable, str(EXAMPLES / "export_ready_model.py"), str(tiny_model("bert")), str(phone)]
+    export = [sys.executable, str(EXAMPLES / "export_ready_model.py"), str(tiny_model("bert", 1)), str(phone)]
     made = subprocess.run(export, capture_output=True, text=True, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     assert "Prediction(label=" in made.stdout
+    assert "litert_torch" not in made.stderr
+    models = {
+        p.relative_to(phone).as_posix() for p in phone.rglob("model*.*") if p.suffix in (".onnx", ".tflite")
+    }
+    assert models == {
+        "onnx/model.onnx", "onnx/model_int8.onnx", "onnx/model_quantized.onnx", "tflite/model.tflite",
+        "tflite/model_int8.tflite",
+    }  # fmt: skip
+    assert pocketbert.load(phone).record.path == "onnx/model_int8.onnx"  # the first format's smallest
     predict = [sys.executable, str(EXAMPLES / "predict.py"), str(phone), "a text", "another one"]
     answers = subprocess.run(predict, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
     assert len(answers.splitlines()) == 2

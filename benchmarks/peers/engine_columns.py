@@ -44,17 +44,17 @@ def columns(model: Model, cache: Path, ready: Path | None = None) -> list[Column
     Returns:
         The columns in the table's order, those whose files could not be made left out.
     """
-    own, ours = Path(sys.executable), model.ours
+    own, fp32, int8 = Path(sys.executable), model.fp32, model.int8
     out = [
-        Column(BASELINE, "litert", ours / "model_int8.tflite", own),
-        Column(RIVAL, "onnxruntime", ours / "model_int8.onnx", own),
-        Column("ONNX Runtime int8, spinning", "onnxruntime", ours / "model_int8.onnx", own,
+        Column(BASELINE, "litert", int8 / "model_int8.tflite", own),
+        Column(RIVAL, "onnxruntime", int8 / "model_int8.onnx", own),
+        Column("ONNX Runtime int8, spinning", "onnxruntime", int8 / "model_int8.onnx", own,
                {"spin": True}, threads=(2,)),
-        Column("ONNX Runtime int8, spin + stop", "onnxruntime", ours / "model_int8.onnx", own,
+        Column("ONNX Runtime int8, spin + stop", "onnxruntime", int8 / "model_int8.onnx", own,
                {"spin": True, "stop": True}, threads=(2,)),
         Column("torch int8", "torch", model.folder, own, {"int8": True}),
-        Column("LiteRT fp32", "litert", ours / "model.tflite", own),
-        Column("ONNX Runtime fp32", "onnxruntime", ours / "model.onnx", own),
+        Column("LiteRT fp32", "litert", fp32 / "model.tflite", own),
+        Column("ONNX Runtime fp32", "onnxruntime", fp32 / "model.onnx", own),
         Column(REFERENCE, "torch", model.folder, own),
     ]  # fmt: skip
     if model.optimum is not None:
@@ -70,9 +70,9 @@ def columns(model: Model, cache: Path, ready: Path | None = None) -> list[Column
         out += [
             Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
             Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
-            Column("OpenVINO on ONNX int8", "openvino", ours / "model_int8.onnx", python),
+            Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),
             Column("OpenVINO fp32", "openvino", model.openvino / "fp32.xml", python, hint),
         ]
-    out.append(Column(FASTEST, "fastest", ours, own, environ={"POCKETBERT_CACHE": str(cache / "remembered")}))
+    out.append(Column(FASTEST, "fastest", int8, own, environ={"POCKETBERT_CACHE": tempfile.mkdtemp(dir=cache)}))
     order = list(WHAT)
     return sorted(out, key=lambda c: order.index(c.name))

@@ -20,6 +20,8 @@ TEXTS_MS, TEXTS_LEAST, TEXTS_MOST = 300.0, 5, 20
 """Texts of one turn, the same for all engines: so many that the slowest takes about so many ms."""
 QUIET = 0.05
 """A round in which other processes took no more than this share of the CPU time is quiet."""
+LISTEN_S = 0.2
+"""Before a round that wants to be quiet, others are listened for so long."""
 
 
 class Engine(BaseModel):
@@ -70,11 +72,13 @@ class Effort:
         rounds: Quiet rounds wanted for each cell.
         least: Rounds made at any rate.
         budget_s: Seconds for one cell, after which no further round is begun.
+        patience_s: Further seconds that may be spent waiting for the machine to be quiet before a round.
     """
 
     rounds: int = 15
     least: int = 6
     budget_s: float = 25.0
+    patience_s: float = 0.0
 
 
 class Pool:
@@ -115,9 +119,10 @@ class Pool:
         """One cell; inputs were given under the length's name."""
         cell = Cell(threads=self.threads, length=length, engines={name: Engine() for name in self.workers})
         turns = self._turns(length)
-        began, first, quiet = time.monotonic(), 0, 0
+        began, first, quiet, waited = time.monotonic(), 0, 0, 0.0
         names = list(self.workers)
         while quiet < effort.rounds:
+            waited += self._wait(effort.patience_s - waited)
             mark = self._mark()
             for i in order.permutation(len(names)):
                 name = names[i]
@@ -131,7 +136,7 @@ class Pool:
             quiet += cell.others[-1] <= QUIET
             if length == TEXT:
                 first += turns[names[0]][0]
-            if len(cell.others) >= effort.least and time.monotonic() - began > effort.budget_s:
+            if len(cell.others) >= effort.least and time.monotonic() - began - waited > effort.budget_s:
                 break
         return cell
 
@@ -148,6 +153,16 @@ class Pool:
             name: (int(np.clip(BURST_MS / c, BURST_LEAST, BURST_MOST)), int(np.clip(WARM_MS / c, 1, 20)))
             for name, c in cost.items()
         }
+
+    def _wait(self, most_s: float) -> float:
+        """Wait for the others to pause; returns the seconds it took."""
+        began = time.monotonic()
+        while time.monotonic() - began < most_s:
+            mark = self._mark()
+            time.sleep(LISTEN_S)
+            if self._others(mark) <= QUIET:
+                break
+        return time.monotonic() - began
 
     def _mark(self) -> tuple[float, float, float]:
         own = time.process_time() + sum(w.cpu_ms() for w in self.workers.values()) / 1000

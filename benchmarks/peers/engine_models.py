@@ -37,10 +37,8 @@ SHAPES: dict[str, tuple[str, dict[str, int]]] = {
 FEWER_LENGTHS = {"mobilebert": (32, 128, 384)}
 """Shapes that take minutes per TFLite signature are measured at fewer lengths."""
 ROOT = Path(__file__).resolve().parents[2]
-_OWN_CODE = ("export", "quantize")
-_OWN_LIBRARIES = (
-    "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "litert-torch", "ai-edge-quantizer",
-)  # fmt: skip
+_NO_PART = ("mediapipe", "tflite_metadata", "tflite_files")
+"""Modules of the export wing that the files measured here do not depend on."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ class Model:
         weights: ``random weights`` or ``trained``.
         lengths: TFLite signatures, and the lengths measured.
         folder: Hugging Face folder.
-        ours: Folder with model.onnx, model_int8.onnx, model.tflite, model_int8.tflite.
+        fp32: Folder with the toolkit's model.onnx and model.tflite.
+        int8: Folder with the toolkit's model_int8.onnx and model_int8.tflite.
         optimum: Folder with model.onnx and model_quantized.onnx; None where it could not make them.
         openvino: Folder with fp32.xml, weights.xml, int8.xml; None where it could not make them.
         key: Changes with whatever the files depend on.
@@ -62,7 +61,8 @@ class Model:
     weights: str
     lengths: tuple[int, ...]
     folder: Path
-    ours: Path
+    fp32: Path
+    int8: Path
     optimum: Path | None
     openvino: Path | None
     key: str
@@ -91,8 +91,12 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
         title = name
         weights_key = _digest(shape, BASE, installed(("torch", "transformers")))
         folder = _once(cache / f"{title}-hf-{weights_key}", lambda out: _random_folder(name, out))
-    own_key = _digest(weights_key, lengths, _sources(), installed(_OWN_LIBRARIES))
-    ours = _once(cache / f"{title}-ours-{own_key}", lambda out: _own_files(folder, lengths, out))
+    converters = installed(("torch", "transformers", "onnx", "onnxscript", "litert-torch"))
+    fp32_key = _digest(weights_key, lengths, _sources("export"), converters)
+    fp32 = _once(cache / f"{title}-fp32-{fp32_key}", lambda out: _export(folder, lengths, out))
+    quantizers = installed(("onnxruntime", "ai-edge-quantizer"))
+    int8_key = _digest(fp32_key, _sources("quantize"), quantizers)
+    int8 = _once(cache / f"{title}-int8-{int8_key}", lambda out: _quantize(fp32, out))
 
     def peer(env: str, depends: str, *arguments: str) -> Path | None:
         python = environment(env, ready)
@@ -110,12 +114,10 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
     cache.mkdir(parents=True, exist_ok=True)
     calibration.write_text(json.dumps(list(texts)))
     optimum = peer("optimum", weights_key + vnni, str(folder), vnni)
-    openvino = peer("ov", own_key + calibration.name, str(ours), str(folder), str(calibration))
+    openvino = peer("ov", fp32_key + calibration.name, str(fp32), str(folder), str(calibration))
     weights = "random weights" if shape else "trained"
-    return Model(
-        title, weights, lengths, folder, ours, optimum, openvino,
-        _digest(own_key, str(optimum and optimum.name), str(openvino and openvino.name)),
-    )  # fmt: skip
+    key = _digest(int8_key, optimum and optimum.name, openvino and openvino.name)
+    return Model(title, weights, lengths, folder, fp32, int8, optimum, openvino, key)
 
 
 def _once(target: Path, make: Callable[[Path], None]) -> Path:
@@ -136,9 +138,9 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def _sources() -> list[str]:
-    files = sorted(p for wing in _OWN_CODE for p in (ROOT / wing).rglob("*.py"))
-    return [sha256_file(p) for p in files]
+def _sources(wing: str) -> list[str]:
+    files = sorted((ROOT / wing).rglob("*.py"))
+    return [sha256_file(p) for p in files if not p.stem.startswith(_NO_PART)]
 
 
 def _frozen(python: Path) -> list[str]:
@@ -169,7 +171,7 @@ def _random_folder(name: str, target: Path) -> None:
     save_model(model, open_model_folder("minilm-l6"), Labels(("negative", "positive")), 512, target)
 
 
-def _own_files(source: Path, lengths: Sequence[int], target: Path) -> None:
+def _export(source: Path, lengths: Sequence[int], target: Path) -> None:
     from pocketbert.core.checkpoints import load_model
     from pocketbert.core.model_folder import open_model_folder
     from pocketbert.core.sample_texts import SENTENCES
@@ -178,8 +180,6 @@ def _own_files(source: Path, lengths: Sequence[int], target: Path) -> None:
     from pocketbert.core.types import Format
     from pocketbert.export import onnx, tflite
     from pocketbert.export.prepare import prepare
-    from pocketbert.quantize import onnx as quantize_onnx
-    from pocketbert.quantize import tflite as quantize_tflite
 
     folder, task = open_model_folder(str(source)), ready_task("text-classification")
     model = load_model(folder, task)
@@ -187,10 +187,15 @@ def _own_files(source: Path, lengths: Sequence[int], target: Path) -> None:
     example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), 32)
     module = prepare(model, folder.family, task, Format.ONNX)
     onnx.export(module, folder.family, task, example, target / "model.onnx")
-    quantize_onnx.quantize(target / "model.onnx", target / "model_int8.onnx")
     module = prepare(model, folder.family, task, Format.TFLITE)
     tflite.export(module, folder.family, task, lengths, target / "model.tflite")
-    quantize_tflite.quantize(target / "model.tflite", target / "model_int8.tflite")
+
+
+def _quantize(source: Path, target: Path) -> None:
+    from pocketbert.quantize import onnx, tflite
+
+    onnx.quantize(source / "model.onnx", target / "model_int8.onnx")
+    tflite.quantize(source / "model.tflite", target / "model_int8.tflite")
 
 
 def _run_builder(python: Path, kind: str, target: Path, arguments: Sequence[str]) -> None:

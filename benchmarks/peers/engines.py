@@ -38,7 +38,11 @@ def main() -> None:
     options = _options()
     texts, source = real_texts(options.texts, "dev")
     calibration = _calibration(options.texts)
-    effort = QUICK if options.quick else Effort(rounds=options.rounds, budget_s=options.budget)
+    effort = (
+        QUICK
+        if options.quick
+        else Effort(rounds=options.rounds, budget_s=options.budget, patience_s=options.patience)
+    )
     done = []
     for name in options.models:
         print(f"{name}: files", flush=True)
@@ -73,10 +77,13 @@ def _options() -> argparse.Namespace:
         default=Effort.budget_s,
         help="seconds per cell; 6 rounds are made at any rate",
     )
+    parser.add_argument(
+        "--patience", type=float, default=0, help="seconds per cell to wait for other processes to pause"
+    )
     parser.add_argument("--quick", action="store_true", help="few cells, few rounds")
     parser.add_argument("--build-only", action="store_true", help="make the files, measure nothing")
     parser.add_argument(
-        "--cache", type=Path, default=ROOT / "build" / "engines", help="where built files are kept"
+        "--cache", type=Path, default=ROOT / "runs" / "engines", help="where built files are kept"
     )
     parser.add_argument(
         "--environments", type=Path, help="folder with environments 'optimum' and 'ov' that exist already"
@@ -101,12 +108,10 @@ def _calibration(path: Path | None) -> list[str]:
 
 
 def _key(model: Model) -> str:
-    """Changes with the files, with the toolkit's runtime, and with how engines are set up."""
-    here = Path(__file__).parent
-    sources = sorted((ROOT / "runtime").glob("*.py")) + [
-        here / "engine_worker.py",
-        here / "engine_columns.py",
-    ]
+    """Changes with the files, with the toolkit's engines, and with how engines are set up here."""
+    here, runtime = Path(__file__).parent, ROOT / "runtime"
+    sources = [runtime / f"{n}.py" for n in ("engines", "fastest", "onnx", "tflite")]
+    sources += [here / "engine_worker.py", here / "engine_columns.py"]
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()
     return f"{model.key}-{digest[:12]}"
 

@@ -13,22 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.types import Format
-from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
-from pocketbert.export.adapters.lean_layers import (
-    BottleneckAttention,
-    FirstRowBottleneckLayer,
-    Parts,
-    PostNormLayer,
-    Shape,
-)
+from pocketbert.export.adapters.lean_layers import Parts, PostNormLayer, Shape
+from pocketbert.export.adapters.lean_mobilebert import lean_layer
 
 
 def slim(model: Any, format: Format) -> Any:
     """Rewrite the encoder of a model for export.
 
-    In every format: the attention scale is folded into the query's weights, and where the head reads nothing but the
-    first token, the last layer computes nothing but that (`FirstRow`). In ONNX: see `Shape.flat_ffn`. In TFLite, whose
-    operators know no layer normalization: `SpelledNorm` and `SpelledSegments`.
+    In every format: the attention scale is folded into the query's weights, NoNorm into the linear layer before it, and
+    where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`). In ONNX
+    also `Shape.flat_ffn`. In TFLite, whose operators know no layer normalization, also `SpelledNorm`, and
+    `SpelledSegments` where there are two.
 
     Args:
         model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
@@ -117,21 +112,12 @@ def _distilbert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
     return PostNormLayer(parts, first_row, shape)
 
 
-def _mobilebert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    own = layer.attention.self
-    projections = (own.query, own.key, own.value, own.num_attention_heads, own.scaling)
-    if first_row:
-        return FirstRowBottleneckLayer(layer, FirstRow(*projections, opaque=shape.opaque))
-    layer.attention.self = BottleneckAttention(AllRows(*projections))
-    return layer  # type: ignore[no-any-return]
-
-
 _MODELS = "transformers.models."
 _LAYERS: dict[str, Callable[[Any, bool, Shape], nn.Module]] = {
     f"{_MODELS}bert.modeling_bert.BertLayer": _bert,
     f"{_MODELS}roberta.modeling_roberta.RobertaLayer": _bert,
     f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock": _distilbert,
-    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer": _mobilebert,
+    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer": lean_layer,
 }
 _READ_FIRST_ROW = {
     f"{_MODELS}bert.modeling_bert.BertForSequenceClassification",

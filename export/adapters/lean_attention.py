@@ -38,7 +38,8 @@ class AllRows(nn.Module):
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
     def _split(self, states: Tensor) -> Tensor:
-        return states.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        batch, length, width = states.shape
+        return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 
 
 class FirstRow(nn.Module):
@@ -90,7 +91,8 @@ class FirstRow(nn.Module):
         probes = self.key(self.query(queries) * self.probing).transpose(1, 2)
         scores = torch.matmul(keys, probes[:, :, : self.heads]).transpose(1, 2)
         weights = torch.softmax(scores + mask[:, 0], -1)
-        return (self.value(torch.matmul(weights, values)) * self.own).sum(1, keepdim=True)
+        context: Tensor = self.value(torch.matmul(weights, values))
+        return (context * self.own).sum(1, keepdim=True)
 
 
 def _fold_scale(query: nn.Linear, scaling: float) -> None:

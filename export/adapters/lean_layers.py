@@ -1,4 +1,4 @@
-"""Encoder layers put together from the parts of the stock ones."""
+"""Post-norm encoder layers put together from the parts of the stock ones."""
 
 from __future__ import annotations
 
@@ -86,40 +86,3 @@ class PostNormLayer(nn.Module):
         if self.flat_ffn:
             change = change.view(attended.shape)
         return self.output_norm(change + attended)  # type: ignore[no-any-return]
-
-
-class BottleneckAttention(nn.Module):
-    """`AllRows` behind the signature of MobileBERT's attention module."""
-
-    def __init__(self, attention: nn.Module) -> None:
-        super().__init__()
-        self.attention = attention
-
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, None]:
-        """Attend; there are no attention weights to return."""
-        return self.attention(queries, keys, values, mask), None
-
-
-class FirstRowBottleneckLayer(nn.Module):
-    """The last layer of MobileBERT, for the first row only."""
-
-    def __init__(self, layer: Any, attention: FirstRow) -> None:
-        super().__init__()
-        self.attention, self.attention_output = attention, layer.attention.output
-        self.bottleneck = layer.bottleneck if layer.use_bottleneck else None
-        self.ffn = layer.ffn if layer.num_feedforward_networks > 1 else nn.ModuleList()
-        self.intermediate, self.output = layer.intermediate, layer.output
-
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Run the layer, [B, L, H] to [B, 1, H]; `attention_mask` is [B, 1, 1, L]."""
-        first = hidden_states[:, :1]
-        queries, keys, values, residual = first, hidden_states, hidden_states, first
-        if self.bottleneck is not None:
-            queries, _, _, residual = self.bottleneck(first)
-            _, keys, values, _ = self.bottleneck(hidden_states)
-        states = self.attention_output(self.attention(queries, keys, values, attention_mask), residual)
-        for network in self.ffn:
-            states = network(states)
-        return self.output(self.intermediate(states), states, first)  # type: ignore[no-any-return]

@@ -16,8 +16,8 @@ assert _spec.loader is not None
 _tiny = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_tiny)
 
-kit, task, finished, run_copy, phone, cli, pb = (
-    _tiny.kit, _tiny.task, _tiny.finished, _tiny.run_copy, _tiny.phone, _tiny.cli, _tiny.pb,
+kit, task, finished, finished_tflite, run_copy, phone, cli, pb = (
+    _tiny.kit, _tiny.task, _tiny.finished, _tiny.finished_tflite, _tiny.run_copy, _tiny.phone, _tiny.cli, _tiny.pb,
 )  # fmt: skip
 
 

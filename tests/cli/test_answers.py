@@ -154,6 +154,42 @@ def test_run_prints_the_answer_on_stdout_and_progress_on_stderr(finished: Path) 
     assert "Traceback" not in err
 
 
+def test_run_with_two_formats(finished_tflite: Path) -> None:
+    out = finished_tflite.with_suffix(".stdout").read_text().splitlines()
+    assert [line.split("\t")[0] for line in out if "\t" in line] == [
+        "model", "student TFLite fp32", "student TFLite fp32 for mediapipe", "student TFLite int8 *",
+        "student TFLite int8 for mediapipe", "student TFLite int8 for tflite-2.16", "student ONNX fp32",
+        "student ONNX int8",
+    ]  # fmt: skip
+    err = finished_tflite.with_suffix(".stderr").read_text().splitlines()
+    for said in (
+        "student: finished before, skipped",
+        "export to TFLite",
+        "quantize TFLite to int8",
+        "export to ONNX: finished before, skipped",
+        "golden rows",
+        "pack",
+    ):
+        assert said in err
+    # libraries that print from C++ and from Python are kept off the terminal, in a fresh process too
+    known = ("data", "teacher ", "student", "export ", "quantize ", "golden rows", "verify", "pack", "  ")
+    assert [line for line in err if line and not line.startswith(known)] == []
+    assert "Warning" not in "\n".join(err)
+
+
+def test_predict_with_each_file_of_a_folder(cli: Cli, finished_tflite: Path) -> None:
+    texts = ["dim the bulb now", "a nice old song", "wake me"]
+    listed = json.loads((finished_tflite / "phone" / "artifacts.json").read_text())
+    assert listed["absent"] == {}
+    for more in (
+        [], ["--scheme", "fp32"], ["--format", "onnx"], ["--format", "onnx", "--scheme", "fp32"],
+        ["--format", "tflite", "--threads", "1"],
+    ):  # fmt: skip
+        result = cli("predict", "-m", finished_tflite / "phone", "--json", *more, *texts)
+        assert labels(result) == ["lamp", "music", "timer"], more
+        assert result.stderr == ""
+
+
 def test_again_everything_is_finished_and_said(cli: Cli, task: Any, run_copy: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in (run_copy / "phone").rglob("*")}
     result = cli("run", task.recipe, "-o", run_copy, "--json")

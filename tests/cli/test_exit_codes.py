@@ -237,6 +237,12 @@ def test_existing_folder_that_is_no_run(
         (["export", "-m", "."], "Missing option"),
         (["run"], "Missing argument"),
         (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not one of them; did you mean 'int8'?"),
+        (["export", "-m", ".", "-o", "x", "--format", "onx"], "--format: 'onx' is not one of them; did you mean 'onnx'?"),
+        (["export", "-m", ".", "-o", "x", "--format", ","], "--format: names no format; known: onnx, tflite."),
+        (["export", "-m", ".", "-o", "x", "--target", "tflite-2.61"], "--target: 'tflite-2.61' is not one of them; did you mean 'tflite-2.16'?"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "w8"], "--scheme: ONNX has no 'w8' in this version, only fp32, int8. Fix: Leave onnx out of --format"),
+        (["export", "-m", ".", "-o", "x", "--format", "onnx", "--target", "tflite-2.16"], "--target: 'tflite-2.16' is a form of tflite int8. Fix: Add --format tflite"),
+        (["export", "-m", ".", "-o", "x", "--format", "tflite", "--scheme", "fp32", "--target", "tflite-2.16"], "'tflite-2.16' is a form of tflite int8."),
         (["export", "-m", ".", "-o", "x", "--task", "text-clasification"], "--task: 'text-clasification' is no task; did you mean 'text-classification'?"),
         (["export", "-m", ".", "-o", "x", "--task", "fill-mask"], "'fill-mask' is not served by this version"),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
@@ -270,7 +276,77 @@ def test_opset_out_of_range_is_wrong_usage(cli: Cli, finished: Path, tmp_path: P
     assert not (tmp_path / "x").exists()
 
 
+def test_wrong_choices_are_listed_together(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    result = cli(
+        "export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx,coreml", "--scheme", "int4",
+        "--target", "tflite-2.16,ios",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert result.stderr.startswith("3 problems:\n")
+    for said in ("--format: 'coreml' is not one of them", "--scheme: 'int4' is", "--target: 'ios' is"):
+        assert said in result.stderr
+    twice = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx, onnx")
+    assert twice.exit_code == 2
+    assert "export.formats lists a format twice" in twice.stderr
+    for more in (["--scheme", "w8"], ["--target", "tflite-2.16"]):  # a folder that has ONNX files only
+        small = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "x", *more)
+        assert small.exit_code == 2
+        assert "Error: --" in small.stderr
+    assert not list(tmp_path.glob("*x*"))
+
+
 # 4: something is not installed
+
+
+@pytest.mark.parametrize(
+    ("formats", "gone", "extras"),
+    [
+        ("tflite", "litert-torch", "tflite"), ("onnx,tflite", "ai-edge-quantizer", "tflite"), ("tflite,onnx", "onnxscript", "onnx"),
+        ("onnx,tflite", "torch", "onnx,tflite"),
+    ],
+)  # fmt: skip
+def test_missing_exporters(
+    cli: Cli,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    formats: str,
+    gone: str,
+    extras: str,
+) -> None:
+    from pocketbert.pipeline import requirements
+
+    real = requirements.installed
+    monkeypatch.setattr(
+        requirements, "installed", lambda names: {n: v for n, v in real(names).items() if n != gone}
+    )
+    result = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", formats)
+    assert result.exit_code == 4, result.output
+    assert (
+        result.stderr
+        == f"Error: {gone} is not installed. Install it with: pip install 'pocketbert[{extras}]'\n"
+    )
+    assert not list(tmp_path.glob("*x*"))
+    other = {"tflite": "onnx", "onnx": "tflite"}.get(extras)
+    if other is not None:  # what is missing for one format does not keep the other from being planned
+        from pocketbert.core.recipe_file import load_recipe
+
+        recipe = load_recipe(finished / "recipe.resolved.yaml", [f"export.formats=[{other}]"])
+        requirements.require_for(recipe)
+
+
+def test_missing_tflite_engine(cli: Cli, finished_tflite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pocketbert.runtime import tflite
+
+    monkeypatch.setattr(tflite, "version_of", lambda _: None)
+    phone = finished_tflite / "phone"
+    for arguments in (["predict", "-m", phone, "the song"], ["verify", "-m", phone]):
+        result = cli(*arguments)
+        assert result.exit_code == 4, result.output
+        assert result.stderr.splitlines()[-1] == (
+            "Error: ai-edge-litert is not installed. Install it with: pip install 'pocketbert[tflite-runtime]'"
+        )
+    assert cli("predict", "-m", phone, "--format", "onnx", "the song").exit_code == 0
 
 
 def test_missing_demo_teacher(tmp_path: Path) -> None:

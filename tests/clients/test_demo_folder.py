@@ -28,7 +28,15 @@ def phone() -> Path:
     """The folder that `make demo` packs; made here where nobody has made it yet."""
     with FileLock(RUNS.parent / ".venv-clients" / ".demo.lock"):
         if not (RUNS / "demo" / "phone" / "tflite" / "mediapipe.tflite").is_file():
-            command = [sys.executable, "-m", "pocketbert.cli.main", "demo", "-o", str(RUNS / "demo"), "--overwrite"]
+            command = [
+                sys.executable,
+                "-m",
+                "pocketbert.cli.main",
+                "demo",
+                "-o",
+                str(RUNS / "demo"),
+                "--overwrite",
+            ]
             subprocess.run(command, check=True, capture_output=True)
     return RUNS / "demo" / "phone"
 
@@ -51,7 +59,9 @@ def ours(phone: Path, file: str, texts: Sequence[str]) -> np.ndarray:
     return np.array([list(p.scores.values()) for p in pocketbert.load(phone, file=file).predict(list(texts))])
 
 
-def test_the_fp32_file_gives_the_toolkits_probabilities(phone: Path, mediapipe: Callable[..., np.ndarray]) -> None:
+def test_the_fp32_file_gives_the_toolkits_probabilities(
+    phone: Path, mediapipe: Callable[..., np.ndarray]
+) -> None:
     seen = mediapipe(phone / "tflite" / "mediapipe.tflite", ASCII_SENTENCES)
     for file in ("tflite/mediapipe.tflite", "tflite/model.tflite", "onnx/model.onnx"):
         np.testing.assert_allclose(seen, ours(phone, file, ASCII_SENTENCES), atol=1e-5, err_msg=file)
@@ -64,7 +74,9 @@ def test_the_int8_file_gives_the_toolkits_labels(phone: Path, mediapipe: Callabl
     assert len(set(seen.argmax(-1))) > 5  # a file that always says the same would agree as well
 
 
-def test_the_card_states_what_mediapipe_really_changes(phone: Path, mediapipe: Callable[..., np.ndarray]) -> None:
+def test_the_card_states_what_mediapipe_really_changes(
+    phone: Path, mediapipe: Callable[..., np.ndarray]
+) -> None:
     file = phone / "tflite" / "mediapipe.tflite"
     effect = tokenizer_effect(file, phone)
     seen, own = mediapipe(file, UNICODE_SENTENCES), ours(phone, "tflite/mediapipe.tflite", UNICODE_SENTENCES)

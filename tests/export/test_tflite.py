@@ -20,6 +20,7 @@ from pocketbert.core.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.tokenization import Encoded, TextTokenizer
 from pocketbert.core.torch_predictor import TorchPredictor
+from pocketbert.core.types import Format
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export import tflite as exporter
 from pocketbert.export.prepare import prepare
@@ -112,7 +113,9 @@ def test_the_bytes_tell_nothing_of_the_machine_and_the_mask_is_finite(
 def test_signatures_share_their_weights(make_classifier: Callable[..., Any], tmp_path: Path) -> None:
     # 8,192 words, so that it is the weights and not the graphs that decide the size
     family = family_of("bert")
-    module = prepare(make_classifier("bert", 1, ("no", "yes"), vocab_size=8192), family, CLASSIFY)
+    module = prepare(
+        make_classifier("bert", 1, ("no", "yes"), vocab_size=8192), family, CLASSIFY, Format.TFLITE
+    )
     exporter.export(module, family, CLASSIFY, [16], tmp_path / "one.tflite")
     exporter.export(module, family, CLASSIFY, [40, 16, 32, 16], tmp_path / "three.tflite")
     one, three = ((tmp_path / f"{n}.tflite").stat().st_size for n in ("one", "three"))
@@ -179,7 +182,6 @@ def close(found: dict[str, Any], want: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_answers_as_torch_does(name: TaskName, tokenizer: TextTokenizer, tmp_path: Path) -> None:
     task, family = TASKS[name], family_of("bert")
-    module = prepare(tiny(task), family, task)
     encoded = tokenizer.encode(["a good film", ("what will the", "weather be"), "play music " * 30])
     rows = [*encoded[:2], Encoded(encoded[2].ids[:LENGTH], encoded[2].type_ids[:LENGTH], True)]
     inputs = tokenizer.pad(rows, LENGTH)
@@ -187,11 +189,13 @@ def test_every_task_answers_as_torch_does(name: TaskName, tokenizer: TextTokeniz
     want = answers(task, inputs)
     assert all(np.abs(v).max() > 1e-3 for v in want.values())
 
+    module = prepare(tiny(task), family, task, Format.TFLITE)
     exporter.export(module, family, task, [LENGTH], tmp_path / "model.tflite")
     tflite = TflitePredictor(tmp_path / "model.tflite", 1)
     assert tflite.outputs == task.outputs
     close(tflite.run(inputs), want)
 
+    module = prepare(tiny(task), family, task, Format.ONNX)
     onnx_exporter.export(module, family, task, inputs, tmp_path / "model.onnx")
     onnx = OnnxPredictor(tmp_path / "model.onnx", 1)
     assert onnx.outputs == task.outputs
@@ -204,7 +208,8 @@ def test_every_task_answers_as_torch_does(name: TaskName, tokenizer: TextTokeniz
 
 
 def mediapipe(task: Task, family: Family, path: Path) -> TflitePredictor:
-    exporter.export_mediapipe(prepare(tiny(task, family.name), family, task), family, task, LENGTH, path)
+    module = prepare(tiny(task, family.name), family, task, Format.TFLITE)
+    exporter.export_mediapipe(module, family, task, LENGTH, path)
     return TflitePredictor(path, 1)
 
 
@@ -247,7 +252,7 @@ def test_nothing_is_printed(
     capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder, tmp_path: Path
 ) -> None:
     family = family_of("distilbert")
-    module = prepare(tiny(CLASSIFY, "distilbert"), family, CLASSIFY)
+    module = prepare(tiny(CLASSIFY, "distilbert"), family, CLASSIFY, Format.TFLITE)
     capfd.readouterr()
     recwarn.clear()
     exporter.export(module, family, CLASSIFY, [LENGTH], tmp_path / "a.tflite")

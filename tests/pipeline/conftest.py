@@ -211,6 +211,35 @@ def finished(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def finished_tflite(task: Task, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run with TFLite first, for MediaPipe and for an old runtime too; read-only by convention.
+
+    Teacher, student and ONNX files are those of `finished`. Beside it what the command printed.
+    """
+    with once(tmp_path_factory, "tiny-run-tflite") as (folder, there):
+        if not there:
+            shutil.copytree(finished, folder)
+            changes = ["export.formats=[tflite, onnx]", "quantize.targets=[tflite-2.16]"]
+            run = subprocess.run(
+                command("run", task.recipe, *changes, "-o", folder, "--overwrite"),
+                capture_output=True,
+                text=True,
+                check=False,
+                preexec_fn=one_core,
+            )
+            assert run.returncode == 0, run.stderr
+            folder.with_suffix(".stdout").write_text(run.stdout)
+            folder.with_suffix(".stderr").write_text(run.stderr)
+    return folder
+
+
+@pytest.fixture
+def tflite_copy(finished_tflite: Path, tmp_path: Path) -> Path:
+    """A copy of that run folder, to be broken."""
+    return Path(shutil.copytree(finished_tflite, tmp_path / "run"))
+
+
 @pytest.fixture
 def run_copy(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run folder, to be broken."""
@@ -232,6 +261,36 @@ def cli() -> Callable[..., Any]:
         return CliRunner().invoke(app, [str(a) for a in args], input=input)
 
     return invoke
+
+
+@pytest.fixture
+def refused(cli: Callable[..., Any], tmp_path: Path) -> Callable[..., list[str]]:
+    """`refused(run, *expected)`: `verify` names the expected gates and exits 3; `pack` then refuses and leaves nothing.
+
+    Returns all gates that closed, as ``file gate``.
+    """
+
+    def check(run: Path, *expected: str) -> list[str]:
+        target = tmp_path / "out" / "packed"
+        target.parent.mkdir()
+        verified = cli("verify", "-m", run, "--json")
+        assert verified.exit_code == 3, verified.output
+        result = json.loads(verified.stdout.splitlines()[-1])
+        failed = [f"{g['file']} {g['name']}" for g in result["gates"] if not g["passed"]]
+        assert set(expected) <= set(failed), failed
+        for name in expected:
+            file, gate = name.rsplit(" ", 1)
+            assert f"{file}: gate '{gate}' failed:" in verified.stderr
+        assert result["status"] == "failed"
+        mark = json.loads((run / ".stages" / "verify.json").read_text())
+        assert mark["status"] == "failed"
+        packed = cli("pack", "-m", run, "-o", target)
+        assert packed.exit_code == 3, packed.output
+        assert "nothing was packed" in packed.stderr.lower()
+        assert not list(target.parent.iterdir())
+        return failed
+
+    return check
 
 
 @pytest.fixture

@@ -196,7 +196,18 @@ def test_other_settings_need_overwrite(
         assert f"{folder}: exists and holds something else; nothing was written." in result.stderr
         assert kit.tree(folder) == before
     replaced = cli(
-        "export", "-m", model("bert"), "-o", folder, "--format", "onnx", "--scheme", "fp32", "--max-length", "32", "--overwrite",
+        "export",
+        "-m",
+        model("bert"),
+        "-o",
+        folder,
+        "--format",
+        "onnx",
+        "--scheme",
+        "fp32",
+        "--max-length",
+        "32",
+        "--overwrite",
     )
     assert replaced.exit_code == 0, replaced.output
     assert json.loads((folder / "artifacts.json").read_text())["processing"]["max_length"] == 32
@@ -248,7 +259,9 @@ def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_pa
         "LABEL_1",
         "LABEL_2",
     ]
-    api.export(str(folder), tmp_path / "named", scheme="fp32", formats=["onnx"], labels=["bad", "so-so", "good"])
+    api.export(
+        str(folder), tmp_path / "named", scheme="fp32", formats=["onnx"], labels=["bad", "so-so", "good"]
+    )
     want = expected(folder, ["please", "the song"])
     for answer, row in zip(
         pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True
@@ -278,3 +291,93 @@ def test_what_is_no_model(cli: Cli, kit: SimpleNamespace, model: Callable[..., P
         assert result.exit_code == 2, result.output
         assert message in result.stderr
         assert not (tmp_path / "phone").exists()
+
+
+# TFLite: files of listed lengths, and one for MediaPipe where it can run the model.
+
+
+def test_tflite_alone_and_a_model_that_mediapipe_cannot_run(
+    cli: Cli, model: Callable[..., Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("litert_torch", exc_type=ImportError)
+    source, output = model("roberta"), tmp_path / "phone"
+    made = cli("export", "-m", source, "-o", output, "--format", "tflite", "--max-length", "24")
+    assert made.exit_code == 0, made.output
+    reason = "MediaPipe would feed this model wrong ids: its tokenizer is WordPiece, the model's is BPE."
+    assert f"no tflite/mediapipe.tflite: {reason}" in made.stdout
+    assert f"{output}/tflite/model_int8.tflite  " in made.stdout
+    listed = json.loads((output / "artifacts.json").read_text())
+    assert listed["absent"] == {"tflite/mediapipe.tflite": reason}
+    assert reason in (output / "README.md").read_text()
+    models = {r["path"]: r for r in listed["files"] if r["kind"] == "model"}
+    assert set(models) == {"tflite/model.tflite", "tflite/model_int8.tflite"}
+    assert [p for p, r in models.items() if r["default"]] == ["tflite/model_int8.tflite"]
+    for record in models.values():
+        assert record["signature"]["lengths"] == [
+            24
+        ]  # 32, 64 and 128 are longer than the model is asked to be
+        assert [(t["name"], t["dtype"]) for t in record["signature"]["inputs"]] == [
+            ("input_ids", "int32"),
+            ("attention_mask", "int32"),
+        ]
+        assert record["seen_right"][0]["engine"] == "litert"
+    assert not (output / "onnx").exists()
+    assert [p["subject"] for p in json.loads((output / "parity.json").read_text())] == [
+        "prepared module",
+        "tflite/model.tflite",
+    ]
+    assert cli("verify", "-m", output).exit_code == 0
+
+    texts = ["please", "the song", "it is"]
+    want = expected(source, texts)
+    for scheme, atol in (("fp32", 1e-4), (None, 0.2)):
+        opened = pocketbert.load(output, scheme=scheme)
+        for answer, row in zip(opened.predict(texts), want, strict=True):
+            assert np.allclose(list(answer.scores.values()), row, atol=atol)
+    assert opened.record.path == "tflite/model_int8.tflite"
+    assert opened.predict("please the song " * 20)[0].truncated
+
+
+def test_other_schemes_and_an_old_runtime(cli: Cli, model: Callable[..., Path], tmp_path: Path) -> None:
+    pytest.importorskip("litert_torch", exc_type=ImportError)
+    first, half, old = (tmp_path / n for n in ("w8", "half", "old"))
+    made = cli(
+        "export", "-m", model("distilbert"), "-o", first, "--format", "tflite", "--scheme", "w8", "--max-length",
+        "16", "--json",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    both = [
+        "tflite/mediapipe.tflite",
+        "tflite/mediapipe_w8.tflite",
+        "tflite/model.tflite",
+        "tflite/model_w8.tflite",
+    ]
+    assert json.loads(made.stdout.splitlines()[-1])["files"] == both
+    texts = ["please", "the song"]
+    want = [a.scores for a in pocketbert.load(first, scheme="fp32").predict(texts)]
+
+    # the same fp32 files in other forms, without exporting again
+    for folder, more, suffix in (
+        (half, ["--scheme", "fp16"], "fp16"),
+        (old, ["--target", "tflite-2.16"], "int8_tflite-2.16"),
+    ):
+        small = cli("quantize", "-m", first, "-o", folder, *more)
+        assert small.exit_code == 0, small.output
+        assert (folder / "tflite" / "model.tflite").read_bytes() == (
+            first / "tflite" / "model.tflite"
+        ).read_bytes()
+        assert (folder / "tflite" / f"model_{suffix}.tflite").is_file()
+        assert not (folder / "tflite" / "model_w8.tflite").exists()
+        assert cli("verify", "-m", folder).exit_code == 0
+    records = {r["path"]: r for r in json.loads((old / "artifacts.json").read_text())["files"]}
+    assert records["tflite/model_int8_tflite-2.16.tflite"]["runtime"] == "tflite-2.16"
+    assert [p for p, r in records.items() if r.get("default")] == ["tflite/model_int8.tflite"]
+    assert [p for p, r in records.items() if r.get("client")] == [
+        "tflite/mediapipe.tflite",
+        "tflite/mediapipe_int8.tflite",
+    ]
+    for folder, scheme in ((first, "w8"), (half, "fp16"), (old, "int8")):
+        default = pocketbert.load(folder)
+        assert default.record.path == f"tflite/model_{scheme}.tflite"
+        for answer, scores in zip(default.predict(texts), want, strict=True):
+            assert list(answer.scores.values()) == pytest.approx(list(scores.values()), abs=0.2)

@@ -78,6 +78,74 @@ def test_quantizer_that_skips_a_matrix_stops_the_run(
     assert not (run_copy / "phone").exists()
 
 
+def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_does_nothing(
+    cli: Cli, task: Any, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ai_edge_quantizer")
+    from pocketbert.export.adapters import mask_4d
+    from pocketbert.quantize import tflite
+
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    changes = ["export.formats=[tflite]", "export.lengths=[16]", "data.max_length=40", "export.clients=[]"]
+    command = ["run", task.recipe, *changes, "-o", run]
+    assert cli(*command).exit_code == 2  # the results there are another recipe's
+    good = mask_4d._Wrapped._run
+
+    def forgetful(self: Any, attention_mask: torch.Tensor, **inputs: torch.Tensor) -> Any:
+        # as a converter folds it: the input stays, and nothing depends on it
+        return good(self, attention_mask * 0 + 1, **inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mask_4d._Wrapped, "_run", forgetful)
+        broken = cli(*command, "--overwrite")
+    assert broken.exit_code == 3, broken.output
+    assert "parity of tflite/model.tflite: differs from transformers by" in broken.stderr
+    assert "The mask seems to be ignored." in broken.stderr
+    mark = json.loads((run / ".stages" / "tflite.json").read_text())
+    assert (mark["status"], len(mark["failures"])) == ("failed", 2)
+    assert (run / "tflite" / "model.tflite").is_file()
+    assert not (run / ".stages" / "tflite-int8.json").exists()
+
+    from ai_edge_quantizer.recipe_manager import RecipeManager
+
+    nothing = RecipeManager()
+    nothing.add_dynamic_config("no operator is called so", "FULLY_CONNECTED", num_bits=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(tflite, "_recipe", lambda *_: nothing.get_quantization_recipe())
+        broken = cli(*command, "--overwrite")
+    assert broken.exit_code == 3, broken.output
+    assert "model_int8.tflite: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
+    assert json.loads((run / ".stages" / "tflite-int8.json").read_text())["status"] == "failed"
+    assert cli("pack", "-m", run, "-o", tmp_path / "packed").exit_code == 3
+    assert not (tmp_path / "packed").exists()
+
+    repaired = cli(*command, "--overwrite")
+    assert repaired.exit_code == 0, repaired.output
+    assert "export to TFLite: finished before, skipped" in repaired.stderr
+    listed = json.loads((run / "phone" / "artifacts.json").read_text())
+    assert listed["absent"] == {
+        "tflite/mediapipe.tflite": "The recipe asked for no file for MediaPipe (export.clients)."
+    }
+    assert {r["path"] for r in listed["files"] if r["kind"] == "model"} == {
+        "tflite/model.tflite",
+        "tflite/model_int8.tflite",
+    }
+    assert cli("pack", "-m", run, "-o", tmp_path / "packed").exit_code == 0
+
+
+def test_a_stage_that_failed_under_another_recipe_does_not_matter(
+    cli: Cli, task: Any, run_copy: Path, tmp_path: Path
+) -> None:
+    # ONNX int8 failed once, then the recipe asked for fp32 alone
+    path = run_copy / ".stages" / "onnx-int8.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed", "failures": ["types"]}))
+    result = cli("run", task.recipe, "quantize.scheme=fp32", "-o", run_copy, "--overwrite")
+    assert result.exit_code == 0, result.output
+    packed = cli("pack", "-m", run_copy, "-o", tmp_path / "packed")
+    assert packed.exit_code == 0, packed.output
+    assert [p.name for p in (tmp_path / "packed" / "onnx").iterdir()] == ["model.onnx"]
+
+
 def test_teacher_at_chance_closes_the_gate(cli: Cli, task: Any, tmp_path: Path) -> None:
     recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 1}}, student=None, distill=None)
     result = cli("run", recipe, "-o", tmp_path / "run")

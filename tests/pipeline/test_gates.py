@@ -18,6 +18,7 @@ FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 SOURCES = {FP32: "onnx/model.onnx", INT8: "onnx-int8/model_int8.onnx"}
 
 Cli = Callable[..., Any]
+Refused = Callable[..., list[str]]
 
 
 def edit(path: Path, change: Callable[[onnx.ModelProto], None]) -> None:
@@ -110,28 +111,6 @@ def lossy(finished: Path) -> Callable[[onnx.ModelProto], None]:
     return partial(lose_a_word, vocabulary=(finished / "student" / "vocab.txt").read_text().split())
 
 
-def refused(cli: Cli, run: Path, tmp_path: Path, *expected: str) -> list[str]:
-    """`verify` names the expected gates and exits 3; `pack` then refuses and leaves nothing. Returns the failures."""
-    target = tmp_path / "out" / "packed"
-    target.parent.mkdir()
-    verified = cli("verify", "-m", run, "--json")
-    assert verified.exit_code == 3, verified.output
-    result = json.loads(verified.stdout.splitlines()[-1])
-    failed = [f"{g['file']} {g['name']}" for g in result["gates"] if not g["passed"]]
-    assert set(expected) <= set(failed), failed
-    for name in expected:
-        file, gate = name.rsplit(" ", 1)
-        assert f"{file}: gate '{gate}' failed:" in verified.stderr
-    assert result["status"] == "failed"
-    mark = json.loads((run / ".stages" / "verify.json").read_text())
-    assert mark["status"] == "failed"
-    packed = cli("pack", "-m", run, "-o", target)
-    assert packed.exit_code == 3, packed.output
-    assert "nothing was packed" in packed.stderr.lower()
-    assert not list(target.parent.iterdir())
-    return failed
-
-
 def test_a_good_run_passes_and_packs(cli: Cli, run_copy: Path, finished: Path, tmp_path: Path) -> None:
     verified = cli("verify", "-m", run_copy)
     assert verified.exit_code == 0, verified.output
@@ -144,28 +123,28 @@ def test_a_good_run_passes_and_packs(cli: Cli, run_copy: Path, finished: Path, t
 
 
 @pytest.mark.parametrize("file", [FP32, INT8])
-def test_mask_ignored(cli: Cli, run_copy: Path, tmp_path: Path, file: str) -> None:
+def test_mask_ignored(refused: Refused, run_copy: Path, file: str) -> None:
     edit(run_copy / SOURCES[file], ignore_mask)
-    failed = refused(cli, run_copy, tmp_path, f"{file} padding")
+    failed = refused(run_copy, f"{file} padding")
     assert not [f for f in failed if not f.startswith(file)]
 
 
-def test_two_labels_swapped_in_the_classifier(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+def test_two_labels_swapped_in_the_classifier(refused: Refused, run_copy: Path) -> None:
     edit(run_copy / SOURCES[FP32], swap_classifier_rows)
-    refused(cli, run_copy, tmp_path, f"{FP32} golden", f"{FP32} reference", f"{FP32} drop")
+    refused(run_copy, f"{FP32} golden", f"{FP32} reference", f"{FP32} drop")
 
 
-def test_two_labels_swapped_in_the_quantized_file(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+def test_two_labels_swapped_in_the_quantized_file(refused: Refused, run_copy: Path) -> None:
     edit(run_copy / SOURCES[INT8], swap_outputs)
-    refused(cli, run_copy, tmp_path, f"{INT8} golden", f"{INT8} reference", f"{INT8} drop")
+    refused(run_copy, f"{INT8} golden", f"{INT8} reference", f"{INT8} drop")
 
 
-def test_two_labels_swapped_in_config_json(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+def test_two_labels_swapped_in_config_json(refused: Refused, run_copy: Path) -> None:
     path = run_copy / "student" / "config.json"
     config = json.loads(path.read_text())
     config["id2label"]["0"], config["id2label"]["2"] = config["id2label"]["2"], config["id2label"]["0"]
     path.write_text(json.dumps(config))
-    refused(cli, run_copy, tmp_path, f"{FP32} labels", f"{INT8} labels", "config.json labels")
+    refused(run_copy, f"{FP32} labels", f"{INT8} labels", "config.json labels")
 
 
 def other_vocabulary(path: Path, extra: int = 0) -> None:
@@ -177,9 +156,9 @@ def other_vocabulary(path: Path, extra: int = 0) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_tokenizer_of_another_model(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+def test_tokenizer_of_another_model(refused: Refused, run_copy: Path) -> None:
     other_vocabulary(run_copy / "student" / "tokenizer.json")
-    refused(cli, run_copy, tmp_path, "tokenizer.json tokenizer", f"{FP32} reference", f"{FP32} drop")
+    refused(run_copy, "tokenizer.json tokenizer", f"{FP32} reference", f"{FP32} drop")
 
 
 def test_tokenizer_of_a_larger_model(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
@@ -194,29 +173,27 @@ def test_tokenizer_of_a_larger_model(cli: Cli, run_copy: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("change", [one_nan, one_hidden_nan])
-def test_one_nan_weight(
-    cli: Cli, run_copy: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], None]
-) -> None:
+def test_one_nan_weight(refused: Refused, run_copy: Path, change: Callable[[onnx.ModelProto], None]) -> None:
     edit(run_copy / SOURCES[FP32], change)
-    failed = refused(cli, run_copy, tmp_path, f"{FP32} weights")
+    failed = refused(run_copy, f"{FP32} weights")
     assert (f"{FP32} finite" in failed) == (change is one_nan)
 
 
-def test_a_quantizer_that_does_nothing(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+def test_a_quantizer_that_does_nothing(refused: Refused, run_copy: Path) -> None:
     shutil.copyfile(run_copy / SOURCES[FP32], run_copy / SOURCES[INT8])
-    refused(cli, run_copy, tmp_path, f"{INT8} types")
+    refused(run_copy, f"{INT8} types")
 
 
-def test_a_score_at_chance(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+def test_a_score_at_chance(refused: Refused, run_copy: Path) -> None:
     edit(run_copy / SOURCES[FP32], always_the_same)
-    refused(cli, run_copy, tmp_path, f"{FP32} chance", f"{FP32} drop")
+    refused(run_copy, f"{FP32} chance", f"{FP32} drop")
 
 
 def test_int8_that_loses_too_much(
-    cli: Cli, run_copy: Path, tmp_path: Path, lossy: Callable[[onnx.ModelProto], None]
+    refused: Refused, run_copy: Path, lossy: Callable[[onnx.ModelProto], None]
 ) -> None:
     edit(run_copy / SOURCES[INT8], lossy)
-    failed = refused(cli, run_copy, tmp_path, f"{INT8} drop")
+    failed = refused(run_copy, f"{INT8} drop")
     assert f"{INT8} chance" not in failed
 
 
@@ -250,10 +227,10 @@ def test_a_file_lost_after_verification(cli: Cli, run_copy: Path, tmp_path: Path
 
 
 def test_repaired_and_verified_again_it_packs(
-    cli: Cli, run_copy: Path, finished: Path, tmp_path: Path
+    refused: Refused, cli: Cli, run_copy: Path, finished: Path, tmp_path: Path
 ) -> None:
     edit(run_copy / SOURCES[FP32], ignore_mask)
-    refused(cli, run_copy, tmp_path, f"{FP32} padding")
+    refused(run_copy, f"{FP32} padding")
     shutil.copyfile(finished / SOURCES[FP32], run_copy / SOURCES[FP32])
     assert cli("verify", "-m", run_copy).exit_code == 0
     assert cli("pack", "-m", run_copy, "-o", tmp_path / "packed").exit_code == 0

@@ -82,7 +82,6 @@ def test_a_real_file_is_one_piece_and_its_lookups(
     assert found is not None
     assert found.partitions == 1
     assert set(found.outside) == {"EMBEDDING_LOOKUP", "RESHAPE", "CAST"}
-    assert (found.outside["EMBEDDING_LOOKUP"], found.outside["CAST"]) == (2, 1)
     graph = TfliteGraph(exported_tflite("bert"))
     assert sum(found.inside.values()) + sum(found.outside.values()) == len(graph.operators)
     for name, count in graph.operator_counts().items():

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pocketbert.core.artefacts import FileRecord, Kind
 from pocketbert.core.errors import GateError
-from pocketbert.core.golden import read_golden, write_golden
+from pocketbert.core.golden import GoldenRow, read_golden, write_golden
 from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Client, Format, Scheme, Target
 from pocketbert.runtime import selftest
 from pocketbert.runtime.cache import cache_folder
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.selftest import golden_difference
+from pocketbert.runtime.selftest import ROWS, golden_difference, self_test, spread_out
 
 FILE = "onnx/model_int8.onnx"
 
@@ -48,6 +50,106 @@ def test_a_small_difference_is_allowed(phone: Path) -> None:
     assert load(phone).predict("good")
 
 
+def row(text: str | tuple[str, str], **more: Any) -> GoldenRow:
+    return GoldenRow.model_validate(
+        {"text": text, "label": "a", "reference": [0.0], "outputs": {}, "tolerance": {}, **more}
+    )
+
+
+def test_rows_are_spread_over_the_file_and_short_ones_come_first() -> None:
+    lengths = [9, 5, 7, 30, 20, 25, 40, 6, 8, 3, 50, 4]  # three to a stretch
+    chosen = spread_out([(n, row("x" * length)) for n, length in enumerate(lengths, 1)])
+    assert [n for n, _ in chosen] == [10, 2, 8, 5]
+    pairs = spread_out([(1, row(("x" * 10, "y" * 10))), (2, row("x" * 15))])
+    assert [n for n, _ in pairs] == [2, 1]
+    for count in (*range(1, 10), 36, 4096):
+        rows = [(n, row("x")) for n in range(count)]
+        numbers = [n for n, _ in spread_out(rows)]
+        assert len(set(numbers)) == min(count, ROWS)
+        assert numbers == [count * i // len(numbers) for i in range(len(numbers))]
+
+
+@pytest.mark.parametrize("number", range(ROWS))
+def test_an_engine_that_is_wrong_on_one_row_only_is_refused(
+    phone: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    rows = list(enumerate(read_golden(phone / "golden.jsonl"), 1))
+    line, wrong = spread_out(rows)[number]
+    [encoded] = TextTokenizer(phone, 32).encode([wrong.input])
+    run, calls = OnnxPredictor.run, []
+
+    def wrong_once(self: OnnxPredictor, inputs: Any) -> Any:
+        out = run(self, inputs)
+        calls.append(inputs["input_ids"].shape)
+        if np.array_equal(inputs["input_ids"][0], encoded.ids):
+            out["logits"] = out["logits"][:, ::-1] + 1
+        return out
+
+    monkeypatch.setattr(OnnxPredictor, "run", wrong_once)
+    with pytest.raises(
+        GateError, match=f"computes this file wrongly on this machine: golden row {line} differs"
+    ):
+        load(phone)
+    assert len(calls) == number + 1  # the first wrong row ends it
+    assert marks(own_cache) == []
+
+
+def test_few_rows_are_run_of_many(phone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = read_golden(phone / "golden.jsonl")
+    write_golden(phone / "golden.jsonl", rows * 20)
+    run, calls = OnnxPredictor.run, []
+
+    def counted(self: OnnxPredictor, inputs: Any) -> Any:
+        calls.append(inputs["input_ids"].shape)
+        return run(self, inputs)
+
+    monkeypatch.setattr(OnnxPredictor, "run", counted)
+    load(phone)
+    assert len(calls) == ROWS
+    load(phone)
+    assert len(calls) == ROWS
+
+
+class Fake:
+    """An engine that answers nothing but zeros."""
+
+    engine_version = "2.14.0"
+    inputs, outputs, lengths = ("input_ids",), ("logits",), ()
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+
+    def run(self, inputs: Any) -> Any:
+        return {"logits": np.zeros((len(inputs["input_ids"]), 3), np.float32)}
+
+
+LITERT = "ai-edge-litert >= 2.3"
+OWN_FILE = "Use the file for tflite-2.16 "
+
+
+@pytest.mark.parametrize(("engine", "record", "said", "unsaid"), [
+    ("tflite_runtime", {"format": Format.TFLITE, "scheme": Scheme.INT8}, (OWN_FILE, LITERT), ()),
+    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8}, (OWN_FILE, "--target tflite-2.16", LITERT), ()),
+    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.FP32}, (LITERT, "another file"), (OWN_FILE,)),
+    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8, "client": Client.MEDIAPIPE}, (LITERT,), (OWN_FILE,)),
+    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8, "runtime": Target.TFLITE_2_16}, (LITERT,), (OWN_FILE,)),
+    ("litert", {"format": Format.TFLITE, "scheme": Scheme.INT8}, ("another engine or version",), (OWN_FILE, LITERT)),
+    ("onnxruntime", {"format": Format.ONNX, "scheme": Scheme.INT8}, ("another engine or version",), (OWN_FILE, LITERT)),
+])  # fmt: skip
+def test_the_error_names_engine_version_and_what_to_do(
+    phone: Path, engine: str, record: dict[str, Any], said: tuple[str, ...], unsaid: tuple[str, ...]
+) -> None:
+    listed = FileRecord(path=FILE, sha256="", bytes=0, kind=Kind.MODEL, **record)
+    with pytest.raises(GateError) as caught:
+        self_test(Fake(engine), TextTokenizer(phone, 32), phone, listed)
+    [message] = caught.value.failures
+    assert message.startswith(
+        f"{FILE}: {engine} 2.14.0 computes this file wrongly on this machine: golden row "
+    )
+    assert all(part in message for part in said), message
+    assert not any(part in message for part in unsaid), message
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_are_refused(
     phone: Path, monkeypatch: pytest.MonkeyPatch, value: float
@@ -76,7 +178,8 @@ def test_a_passed_test_is_remembered_per_file_and_engine(
 ) -> None:
     load(phone)
     assert len(marks(own_cache)) == 1
-    assert marks(own_cache)[0]["difference"] <= marks(own_cache)[0]["allowed"]
+    assert len(marks(own_cache)[0]["rows"]) == ROWS
+    assert all(r["difference"] <= r["allowed"] for r in marks(own_cache)[0]["rows"])
 
     def never(*_: object) -> float:
         raise AssertionError("tested again")

@@ -92,6 +92,21 @@ def test_another_length_is_refused_with_those_that_fit(
 
 
 @needs_litert
+def test_a_token_that_the_table_does_not_have_is_an_input_error(
+    exported_tflite: Callable[[str], Path],
+) -> None:
+    predictor, inputs = TflitePredictor(exported_tflite("bert"), 1), batch(2, 16)
+    right = predictor.run(inputs)["logits"]
+    for wrong in (10_000, -1):
+        with pytest.raises(
+            InputError, match=r"model.tflite: litert .* cannot run the file on this input: .+"
+        ) as caught:
+            predictor.run({**inputs, "input_ids": np.full_like(inputs["input_ids"], wrong)})
+        assert len(str(caught.value).splitlines()) == 1
+    np.testing.assert_array_equal(predictor.run(inputs)["logits"], right)
+
+
+@needs_litert
 def test_more_inputs_than_the_graph_wants_are_ignored(exported_tflite: Callable[[str], Path]) -> None:
     predictor, inputs = TflitePredictor(exported_tflite("distilbert"), 1), batch(1, 16)
     assert predictor.inputs == ("input_ids", "attention_mask")
@@ -200,6 +215,22 @@ def test_changed_bytes_never_end_the_process(exported_tflite: Callable[[str], Pa
         paths[-1].write_bytes(changed)
     found = outcomes(paths)
     assert {line.split()[0] for line in found} == {"ran", "refused"}
+
+
+@needs_litert
+def test_weights_that_are_gone_are_an_input_error(
+    exported_tflite: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # the engine opens such a file, and fails when it runs
+    from pocketbert.export.tflite_buffers import dump_model, load_model
+
+    model = load_model(exported_tflite("bert").read_bytes())
+    for buffer in model.buffers:
+        if buffer.data is not None and len(buffer.data) > 20_000:  # the words
+            buffer.data = None
+    (tmp_path / "a.tflite").write_bytes(dump_model(model))
+    with pytest.raises(InputError, match=r"a.tflite: litert .* (cannot run|refuses) the file"):
+        TflitePredictor(tmp_path / "a.tflite").run(batch(1, 16))
 
 
 @needs_litert
