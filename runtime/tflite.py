@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,7 +82,7 @@ class TflitePredictor:
             if stream.read(8)[4:] != _IDENTIFIER:
                 raise InputError(Problem(str(path), "is no TFLite file."))
         try:
-            with quiet():  # the engine announces its XNNPACK delegate on stderr, once per process
+            with _first_time_quiet():
                 self._new = importlib.import_module(engine.module).Interpreter
                 self._interpreter = self._new(model_path=str(path), num_threads=threads or default_threads())
                 self._interpreter.allocate_tensors()
@@ -144,6 +145,20 @@ class TflitePredictor:
         """How much of the first signature XNNPACK runs; None where this engine's version does not tell."""
         with quiet():
             return coverage(self._new(model_path=str(self.path), num_threads=1))
+
+
+_announced: set[str] = set()
+
+
+@contextlib.contextmanager
+def _first_time_quiet() -> Iterator[None]:
+    """The engine announces its XNNPACK delegate on stderr, once per process; an application's output is left alone after that."""
+    if _announced:
+        yield
+        return
+    with quiet():
+        yield
+    _announced.add("XNNPACK")
 
 
 _ORDER = ("input_ids", "attention_mask", "token_type_ids")

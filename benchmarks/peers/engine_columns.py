@@ -33,12 +33,12 @@ WHAT = {
 """Names in the table's order, and what they stand for."""
 
 
-def columns(model: Model, cache: Path, ready: Path | None = None) -> list[Column]:
+def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Column]:
     """Everything that can run a model here.
 
     Args:
         model: Its files.
-        cache: Where the toolkit's `fastest` may remember its choice.
+        memory: Where the toolkit's `fastest` may remember its choice; an empty folder makes it probe.
         ready: Folder with environments that exist already.
 
     Returns:
@@ -73,6 +73,6 @@ def columns(model: Model, cache: Path, ready: Path | None = None) -> list[Column
             Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),
             Column("OpenVINO fp32", "openvino", model.openvino / "fp32.xml", python, hint),
         ]
-    out.append(Column(FASTEST, "fastest", int8, own, environ={"POCKETBERT_CACHE": tempfile.mkdtemp(dir=cache)}))
+    out.append(Column(FASTEST, "fastest", int8, own, environ={"POCKETBERT_CACHE": str(memory)}))
     order = list(WHAT)
     return sorted(out, key=lambda c: order.index(c.name))

@@ -99,9 +99,9 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
     int8 = _once(cache / f"{title}-int8-{int8_key}", lambda out: _quantize(fp32, out))
 
     def peer(env: str, depends: str, *arguments: str) -> Path | None:
-        python = environment(env, ready)
-        key = _digest(depends, _frozen(python), sha256_file(Path(__file__).parent / "engine_builder.py"))
         try:
+            python = environment(env, ready)
+            key = _digest(depends, _frozen(python), sha256_file(Path(__file__).parent / "engine_builder.py"))
             return _once(
                 cache / f"{title}-{env}-{key}", lambda out: _run_builder(python, env, out, arguments)
             )

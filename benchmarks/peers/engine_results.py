@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from engine_measure import Cell
+from engine_pool import Worker
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.files import write_atomic
@@ -64,10 +66,10 @@ class Result(BaseModel):
         """Whether a cell was measured."""
         return any((c.threads, c.length) == (threads, length) for c in self.cells)
 
-    def opened(self, threads: int, versions: dict[str, str], notes: dict[str, str]) -> None:
-        """Note what was opened."""
-        self.versions |= versions
-        self.notes |= {f"{name}, {threads}": note for name, note in notes.items()}
+    def opened(self, threads: int, workers: Mapping[str, Worker]) -> None:
+        """Note what was opened, and what it said."""
+        self.versions |= {name: worker.version for name, worker in workers.items()}
+        self.notes |= {f"{name}, {threads}": worker.note for name, worker in workers.items() if worker.note}
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""

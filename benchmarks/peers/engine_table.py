@@ -172,7 +172,7 @@ def _tables(results: Sequence[Result]) -> list[str]:
             for name in (n for n in WHAT if any(n in c.engines for c in cells.values())):
                 shown = [_cell(cells[n], name) if name in cells[n].engines else "" for n in lengths]
                 lines.append(_row([name, *shown, *_answers(result, name)]))
-            lines += ["", _worst_after(cells.values()), ""]
+            lines += ["", f"{_quietness(cells.values())} {_worst_after(cells.values())}", ""]
     return lines
 
 
@@ -188,6 +188,11 @@ def _answers(result: Result, name: str) -> list[str]:
         return ["", ""] if result.weights == "trained" else [""]
     worst = f"{seen.worst:.1e}" if seen.worst < 0.01 else f"{seen.worst:.2f}"
     return [f"{seen.labels:.0%}", worst] if result.weights == "trained" else [worst]
+
+
+def _quietness(cells: Iterable[Cell]) -> str:
+    made, kept = sum(len(c.others) for c in cells), sum(len(c.kept()) for c in cells)
+    return f"{kept} of {made} rounds used."
 
 
 def _worst_after(cells: Iterable[Cell]) -> str:

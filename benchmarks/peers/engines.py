@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import tempfile
 import time
 from pathlib import Path
 
@@ -36,23 +37,18 @@ CALIBRATION = 300
 
 def main() -> None:
     options = _options()
-    texts, source = real_texts(options.texts, "dev")
-    calibration = _calibration(options.texts)
-    effort = (
-        QUICK
-        if options.quick
-        else Effort(rounds=options.rounds, budget_s=options.budget, patience_s=options.patience)
-    )
-    done = []
-    for name in options.models:
-        print(f"{name}: files", flush=True)
-        model = build(name, options.cache, calibration, options.environments)
-        if options.build_only:
-            continue
-        path = options.output / f"{model.name}.json"
-        result = Result.resume(path, model.name, _key(model), model.weights, machine().summary, source)
-        _measure(model, result, path, texts, options, effort)
-        done.append(path)
+    if not options.page_only:
+        texts, source = real_texts(options.texts, "dev")
+        calibration = _calibration(options.texts)
+        for name in options.models:
+            print(f"{name}: files", flush=True)
+            model = build(name, options.cache, calibration, options.environments)
+            if not options.build_only:
+                path = options.output / f"{model.name}.json"
+                result = Result.resume(
+                    path, model.name, _key(model), model.weights, machine().summary, source
+                )
+                _measure(model, result, path, texts, options)
     if not options.build_only:
         write_page(options.output, options.page)
         print(f"written: {options.page}")
@@ -62,40 +58,31 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    add = parser.add_argument
     add_texts_option(parser)
-    parser.add_argument(
-        "--models", nargs="+", metavar="MODEL", help=f"{', '.join(SHAPES)}, or folders with trained weights"
-    )
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", help="default: all that the model's files have, and real text"
-    )
-    parser.add_argument("--rounds", type=int, default=Effort.rounds, help="quiet rounds wanted per cell")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=Effort.budget_s,
-        help="seconds per cell; 6 rounds are made at any rate",
-    )
-    parser.add_argument(
-        "--patience", type=float, default=0, help="seconds per cell to wait for other processes to pause"
-    )
-    parser.add_argument("--quick", action="store_true", help="few cells, few rounds")
-    parser.add_argument("--build-only", action="store_true", help="make the files, measure nothing")
-    parser.add_argument(
-        "--cache", type=Path, default=ROOT / "runs" / "engines", help="where built files are kept"
-    )
-    parser.add_argument(
-        "--environments", type=Path, help="folder with environments 'optimum' and 'ov' that exist already"
-    )
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "docs" / "figures" / "engines", help="where the JSON files go"
-    )
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "engines.md", help="the page to write")  # fmt: skip
+    known = ", ".join(SHAPES)
+    add("--models", nargs="+", metavar="MODEL", help=f"{known}, or folders with trained weights; default: all "
+        "shapes and the students of runs/demo and runs/sst2 if they are there")  # fmt: skip
+    add("--threads", type=int, nargs="+", default=[1, 2])
+    add("--lengths", type=int, nargs="+", help="default: all of the model's; real text comes on top")
+    add("--rounds", type=int, default=Effort.rounds, help="quiet rounds wanted per cell")
+    add("--budget", type=float, default=Effort.budget_s, help="seconds per cell, once 6 rounds are made")
+    add("--patience", type=float, default=0, help="seconds per cell to wait for other processes to pause")
+    add("--quick", action="store_true", help="TinyBERT4, few cells, few rounds; the page goes to --cache")
+    add("--build-only", action="store_true", help="make the files, measure nothing")
+    add("--page-only", action="store_true", help="write the page anew from the JSON files")
+    add("--cache", type=Path, default=ROOT / "runs" / "engines", help="where built files are kept")
+    add("--environments", type=Path, help="folder with environments 'optimum' and 'ov' that exist already")
+    add("--output", type=Path, help="where the JSON files go; default docs/figures/engines")
+    add("--page", type=Path, help="the page to write; default docs/engines.md")
     options = parser.parse_args()
     trained = [str(p) for run in ("demo", "sst2") if (p := ROOT / "runs" / run / "student").is_dir()]
     options.models = options.models or ["tinybert4"] * options.quick or [*SHAPES, *trained]
     options.cache = options.cache.resolve()
+    docs, quick = ROOT / "docs", options.cache / "quick"
+    options.output = options.output or (quick if options.quick else docs / "figures" / "engines")
+    options.page = options.page or (quick / "engines.md" if options.quick else docs / "engines.md")
+    options.lengths = options.lengths or (QUICK_LENGTHS if options.quick else None)
     return options
 
 
@@ -104,7 +91,7 @@ def _calibration(path: Path | None) -> list[str]:
     folder = path.parent if path is not None else SST2
     train = folder / "train.jsonl.gz"
     texts, _ = real_texts(train if train.is_file() else None, "train")
-    return choose_texts(texts, CALIBRATION)
+    return [str(t) for t in choose_texts(texts, CALIBRATION)]
 
 
 def _key(model: Model) -> str:
@@ -116,41 +103,35 @@ def _key(model: Model) -> str:
     return f"{model.key}-{digest[:12]}"
 
 
-def _measure(
-    model: Model, result: Result, path: Path, texts: list[str], options: argparse.Namespace, effort: Effort
-) -> None:
-    lengths = [
-        n
-        for n in options.lengths or (QUICK_LENGTHS if options.quick else model.lengths)
-        if n in model.lengths
-    ]
-    wanted = [*map(str, lengths), TEXT]
+def _measure(model: Model, result: Result, path: Path, texts: list[str], options: argparse.Namespace) -> None:
+    lengths = [n for n in options.lengths or model.lengths if n in model.lengths]
     tokenizer = TextTokenizer(model.folder, max(model.lengths))
     rows = tokenizer.encode(choose_texts(texts))
     inputs = {str(n): [row_of_length(rows, n).ids.tolist()] for n in lengths}
     inputs[TEXT] = [row.ids.tolist() for row in rows]
     result.tokens_mean = float(np.mean([len(r) for r in rows]))
-    order = np.random.default_rng(0)
+    effort = Effort(options.rounds, budget_s=options.budget, patience_s=options.patience)
+    effort = QUICK if options.quick else effort
     for threads in options.threads:
-        missing = [length for length in wanted if not result.has(threads, length)]
+        missing = [length for length in inputs if not result.has(threads, length)]
         if not missing:
             continue
         print(f"{model.name}, {threads} threads: {', '.join(missing)}; load {load_average():.1f}", flush=True)
-        pool = Pool(columns(model, options.cache, options.environments), threads)
-        try:
-            result.opened(threads, {n: w.version for n, w in pool.workers.items()},
-                          {n: w.note for n, w in pool.workers.items() if w.note})  # fmt: skip
-            for length in missing:
-                logits = pool.feed(length, inputs[length])
-                if length == TEXT:
-                    result.agreement |= _agreement(logits)
-                began = time.monotonic()
-                cell = pool.measure(length, effort, order)
-                result.cells.append(cell)
-                result.save(path)
-                _say(cell, time.monotonic() - began)
-        finally:
-            pool.close()
+        with tempfile.TemporaryDirectory() as memory:
+            pool = Pool(columns(model, Path(memory), options.environments), threads)
+            try:
+                result.opened(threads, pool.workers)
+                for length in missing:
+                    began = time.monotonic()
+                    logits = pool.feed(length, inputs[length])
+                    if length == TEXT:
+                        result.agreement |= _agreement(logits)
+                    cell = pool.measure(length, effort, np.random.default_rng(len(result.cells)))
+                    result.cells.append(cell)
+                    result.save(path)
+                    _say(cell, time.monotonic() - began)
+            finally:
+                pool.close()
 
 
 def _agreement(logits: dict[str, list[list[float]]]) -> dict[str, Agreement]:

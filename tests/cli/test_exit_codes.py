@@ -437,12 +437,12 @@ def test_full_disk_during_training(
 ) -> None:
     run = disk.path / "run"
     disk.leave_free(450)  # room for one checkpoint, not for the next beside it
-    full(pb("run", task.recipe, "-o", run, preexec_fn=kit.one_core))
+    full(pb("run", task.recipe, "-o", run, pinned=True))
     assert (run / ".stages" / "data.json").is_file()
     assert not (run / "teacher").exists()
     assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) == 1
     disk.make_room()
-    again = pb("run", task.recipe, "-o", run, preexec_fn=kit.one_core)
+    again = pb("run", task.recipe, "-o", run, pinned=True)
     assert again.returncode == 0, again.stderr
     assert "data: finished before, skipped" in again.stderr
     assert f"teacher {task.folder / 'teacher'}: resumed" in again.stderr
@@ -519,11 +519,10 @@ def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, kit: SimpleNamespace, tmp_p
     recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 20000}})
     run = tmp_path / "run"
     process = subprocess.Popen(
-        kit.command("run", recipe, "-o", run),
+        kit.one_core(kit.command("run", recipe, "-o", run)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=kit.one_core,
     )
     try:
         for _ in range(1200):

@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import pocketbert.core
+import pocketbert.runtime
 
 HEAVY = (
     "torch",
@@ -18,8 +20,19 @@ HEAVY = (
     "accelerate",
     "safetensors",
     "huggingface_hub",
+    "litert_torch",
+    "ai_edge_quantizer",
+    "ai_edge_litert",
+    "tensorflow",
+    "flatbuffers",
 )
-CORE = sorted(p.stem for p in Path(str(pocketbert.core.__file__)).parent.glob("*.py") if p.stem != "__init__")
+
+
+def modules_of(package: ModuleType) -> list[str]:
+    return sorted(p.stem for p in Path(str(package.__file__)).parent.glob("*.py") if p.stem != "__init__")
+
+
+CORE, RUNTIME = modules_of(pocketbert.core), modules_of(pocketbert.runtime)
 
 
 def imported(code: str) -> set[str]:
@@ -33,7 +46,7 @@ def imported(code: str) -> set[str]:
     "modules",
     [
         [f"pocketbert.core.{name}" for name in CORE],
-        [f"pocketbert.runtime.{n}" for n in ("model", "engines", "onnx", "selftest")],
+        [f"pocketbert.runtime.{name}" for name in RUNTIME],
     ],
     ids=["core", "runtime"],
 )

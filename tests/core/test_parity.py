@@ -122,3 +122,44 @@ def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredicto
     assert (
         padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, "logits", "right") > 0.1
     )
+
+
+class Listed(Broken):
+    """A file that takes some lengths only, as TFLite does."""
+
+    def __init__(self, right: TorchPredictor, lengths: tuple[int, ...], before: Any = None) -> None:
+        super().__init__(right, before)
+        self.lengths = lengths
+        self.seen: set[int] = set()
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        assert inputs["input_ids"].shape[1] in self.lengths
+        self.seen.add(inputs["input_ids"].shape[1])
+        return super().run(inputs)
+
+
+@pytest.mark.parametrize("lengths", [(16, 32, 40), (24,)])
+def test_a_file_of_listed_lengths_is_asked_at_these(
+    right: tuple[TorchPredictor, TextTokenizer], lengths: tuple[int, ...]
+) -> None:
+    subject, (reference, tokenizer) = Listed(right[0], lengths), right
+    made = build_probe(reference, tokenizer, SENTENCES, [16, 32, 128], "logits", "right", lengths)
+    assert compare(subject, "a", "b", made, "logits", BOUND).passed
+    assert subject.seen == set(lengths)
+    masks = [row for b in made.batches for row in b["attention_mask"]]
+    assert {len(m) for m in masks if m.all()} == {len(m) for m in masks if not m.all()} == set(lengths)
+    ignoring = Listed(reference, lengths, mask_ignored)
+    assert not compare(ignoring, "a", "b", made, "logits", BOUND).passed
+
+
+@pytest.mark.parametrize("lengths", [(16, 32, 40), (24,), (40,)])
+def test_a_lost_mask_shows_in_padding_even_where_there_is_one_length(
+    right: tuple[TorchPredictor, TextTokenizer], lengths: tuple[int, ...]
+) -> None:
+    predictor, tokenizer = right
+    rows = [r for r in tokenizer.encode(list(SENTENCES)) if len(r) < max(lengths) - 2]
+    assert len(rows) >= 2
+    subject = Listed(predictor, lengths)
+    assert padding_difference(subject, tokenizer, rows, "logits", "right") < 1e-5
+    broken = Listed(predictor, lengths, mask_ignored)
+    assert padding_difference(broken, tokenizer, rows, "logits", "right") > 0.1

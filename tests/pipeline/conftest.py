@@ -9,7 +9,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -199,11 +198,10 @@ def finished(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with once(tmp_path_factory, "tiny-run") as (folder, there):
         if not there:
             run = subprocess.run(
-                command("run", task.recipe, "-o", folder),
+                one_core(command("run", task.recipe, "-o", folder)),
                 capture_output=True,
                 text=True,
                 check=False,
-                preexec_fn=one_core,
             )
             assert run.returncode == 0, run.stderr
             folder.with_suffix(".stdout").write_text(run.stdout)
@@ -222,11 +220,10 @@ def finished_tflite(task: Task, finished: Path, tmp_path_factory: pytest.TempPat
             shutil.copytree(finished, folder)
             changes = ["export.formats=[tflite, onnx]", "quantize.targets=[tflite-2.16]"]
             run = subprocess.run(
-                command("run", task.recipe, *changes, "-o", folder, "--overwrite"),
+                one_core(command("run", task.recipe, *changes, "-o", folder, "--overwrite")),
                 capture_output=True,
                 text=True,
                 check=False,
-                preexec_fn=one_core,
             )
             assert run.returncode == 0, run.stderr
             folder.with_suffix(".stdout").write_text(run.stdout)
@@ -295,25 +292,33 @@ def refused(cli: Callable[..., Any], tmp_path: Path) -> Callable[..., list[str]]
 
 @pytest.fixture
 def pb() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`pb(*args, **subprocess options)`: a command in a process of its own."""
+    """`pb(*args, pinned=False)`: a command in a process of its own, bound to one core if asked."""
 
-    def call(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300, **options}
-        return subprocess.run(command(*args), check=False, **settings)
+    def call(*args: object, pinned: bool = False) -> subprocess.CompletedProcess[str]:
+        argv = one_core(command(*args)) if pinned else command(*args)
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
 
     return call
 
 
-def one_core() -> None:
-    """Bind a new process to one core: one thread, the same rounding every time, no waiting for a busy sibling.
+_PIN = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if hasattr(os, "sched_setaffinity"):
+    cores = sorted(os.sched_getaffinity(0))
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    os.sched_setaffinity(0, {cores[int(worker) % len(cores)]})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
-    Ctrl-C works there even where the tests themselves were started in the background.
+
+def one_core(argv: Sequence[str]) -> list[str]:
+    """A command bound to one core: one thread, the same rounding every time, no waiting for a busy sibling.
+
+    Ctrl-C works there even where the tests themselves were started in the background. The process does this to itself:
+    code that runs between fork and exec can deadlock where the tests' process has the threads of JAX.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-        os.sched_setaffinity(0, {cores[int(worker) % len(cores)]})
+    return [sys.executable, "-c", _PIN, *argv]
 
 
 def command(*args: object) -> list[str]:

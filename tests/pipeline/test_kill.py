@@ -37,8 +37,7 @@ class Victim:
     @contextmanager
     def _running(self) -> Iterator[subprocess.Popen[str]]:
         process = subprocess.Popen(
-            self.kit.command(*self.arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=self.kit.one_core,
+            self.kit.one_core(self.kit.command(*self.arguments)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
             yield process
@@ -156,8 +155,8 @@ def test_killed_between_any_two_steps_of_a_commit(
     deaths = 0
     for count in range(0, 400, 3):
         process = subprocess.run(
-            [sys.executable, "-c", DEADLY, str(count), "run", str(task.recipe), "-o", str(run_copy)],
-            capture_output=True, text=True, check=False, preexec_fn=kit.one_core,
+            kit.one_core([sys.executable, "-c", DEADLY, str(count), "run", str(task.recipe), "-o", str(run_copy)]),
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         if process.returncode == 0:
             break
@@ -198,10 +197,9 @@ def test_killed_export_verb(finished: Path, kit: SimpleNamespace, tmp_path: Path
     arguments = ["export", "-m", finished / "student", "-o", output, "--format", "onnx"]
     reference = tmp_path / "reference" / "phone"
     subprocess.run(
-        kit.command("export", "-m", finished / "student", "-o", reference, "--format", "onnx"),
+        kit.one_core(kit.command("export", "-m", finished / "student", "-o", reference, "--format", "onnx")),
         check=True,
         capture_output=True,
-        preexec_fn=kit.one_core,
     )
     victim = Victim(arguments, work, kit)
     for ready in ((work / ".onnx.partial").exists, (work / "golden").exists, output.exists):

@@ -276,6 +276,22 @@ def test_the_tolerance_of_an_old_runtimes_file_is_wider(cli: Cli, tflite_copy: P
     assert verified.exit_code == 0, verified.output
 
 
+def test_golden_rows_are_recorded_for_files_that_take_them(finished_tflite: Path) -> None:
+    from pocketbert.core.golden import read_golden
+    from pocketbert.core.tokenization import TextTokenizer
+
+    phone = finished_tflite / "phone"
+    tokenizer, rows = TextTokenizer(phone, 40), read_golden(phone / "golden.jsonl")
+    lengths = {len(e): r for e, r in zip(tokenizer.encode([r.input for r in rows]), rows, strict=True)}
+    assert max(lengths) > 32 > min(lengths)
+    for length, row in lengths.items():
+        assert {FP32, INT8, OLD, "onnx/model.onnx"} <= set(row.outputs)
+        assert (MEDIAPIPE in row.outputs) == (length <= 32)  # its one signature
+        assert set(row.tolerance) == set(row.outputs)
+        if MEDIAPIPE in row.outputs:
+            assert sum(row.outputs[MEDIAPIPE]) == pytest.approx(1, abs=1e-5)
+
+
 # Files for MediaPipe.
 
 

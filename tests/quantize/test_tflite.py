@@ -214,11 +214,10 @@ def test_embeddings_left_float_are_an_error(
 @pytest.mark.parametrize(
     ("form", "made_as", "message"),
     [
-        ("int8", "old", "one scale per matrix, not per output channel"),
-        ("old", "int8", "a scale per output channel, not one per matrix"),
         ("w8", "int8", "not turned into fp32"),
         ("int8", "w8", "turned into fp32 before the product"),
         ("fp16", "int8", "no matrix product has float16 weights"),
+        ("int8", "fp16", "no matrix product has int8 weights"),
     ],
 )
 def test_another_form_than_was_asked_for_is_an_error(
@@ -228,6 +227,23 @@ def test_another_form_than_was_asked_for_is_an_error(
     monkeypatch.setattr(quantizer, "_recipe", lambda *_: other)
     with pytest.raises(GateError, match=message):
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS[form])
+
+
+def test_scales_of_the_other_kind_are_an_error(
+    exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ai_edge_quantizer.qtyping import QuantGranularity
+    from ai_edge_quantizer.recipe_manager import RecipeManager
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quantizer, "one_scale_per_tensor", lambda model: model)
+        with pytest.raises(GateError, match="a scale per output channel, not one per matrix: .*, .*"):
+            quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS["old"])
+    coarse = RecipeManager()
+    coarse.add_dynamic_config(".*", "*", num_bits=8, granularity=QuantGranularity.TENSORWISE)
+    monkeypatch.setattr(quantizer, "_recipe", lambda *_: coarse.get_quantization_recipe())
+    with pytest.raises(GateError, match="one scale per matrix, not per output channel: .*, .*"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS["int8"])
 
 
 # The rest.

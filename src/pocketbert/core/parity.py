@@ -72,8 +72,9 @@ def build_probe(
     """Choose inputs and let the reference answer them.
 
     Rows are run alone and unpadded, in ragged batches, and padded to each of `lengths` (clipped to what the
-    tokenizer allows) and to odd lengths beside them, which no exporter's example had. A file that takes some lengths
-    only is asked at these: the reference gets the same padding.
+    tokenizer allows) and to odd lengths beside them, which no exporter's example had; the longest text is cut to each,
+    so that the last position is read too. A file that takes some lengths only is asked at these: the reference gets the
+    same padding.
 
     Args:
         reference: The untouched model.
@@ -88,8 +89,9 @@ def build_probe(
     rows = [cut(r, most) for r in tokenizer.encode(list(texts))]
     parts = [*([row] for row in rows[:4]), rows[4:8]]
     wanted = [max(map(len, part)) for part in parts]
+    longest = max(rows, key=len)
     for i, length in enumerate(sorted({min(n, most) for n in (*lengths, *fixed, 13, 37)})):
-        parts.append([cut(r, length) for r in rows[i % 4 :: 4]][:6])
+        parts.append([cut(r, length) for r in (longest, *rows[i % 4 :: 4])][:6])
         wanted.append(length)
     batches = [tokenizer.pad(p, fitting(fixed, n), side) for p, n in zip(parts, wanted, strict=True)]
     expected = [np.asarray(reference.run(b)[output], np.float32) for b in batches]
