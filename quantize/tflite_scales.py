@@ -53,13 +53,14 @@ class _Rewriter:
             operators = []
             for op in graph.operators:
                 code, weight = self._code(op), int(op.inputs[1]) if len(op.inputs) > 1 else -1
-                if code not in (self.product, self.lookup) or scales[weight] is None:
+                own = scales[weight] if code in (self.product, self.lookup) else None
+                if own is None:
                     operators.append(op)
                 elif code == self.product:
                     self._ask_for_asymmetric_inputs(op)
-                    operators += self._split_product(graph, op, scales[weight])
+                    operators += self._split_product(graph, op, own)
                 else:
-                    operators += self._split_lookup(graph, op, scales[weight])
+                    operators += self._split_lookup(graph, op, own)
             graph.operators = operators
 
     def _scales(self, tensor: Any) -> NDArray[np.float32] | None:

@@ -23,6 +23,7 @@ from pocketbert.core.hardware import machine
 from pocketbert.core.versions import installed
 
 LENGTHS = (16, 32, 64, 128, 384)
+"""TFLite signatures, and the lengths measured."""
 BASE = {"vocab_size": 30522, "num_labels": 2}
 SHAPES: dict[str, tuple[str, dict[str, int]]] = {
     "bert-base": ("BertConfig", {}),
@@ -34,8 +35,6 @@ SHAPES: dict[str, tuple[str, dict[str, int]]] = {
     "mobilebert": ("MobileBertConfig", {}),
 }
 """Configuration class and what differs from its defaults."""
-FEWER_LENGTHS = {"mobilebert": (32, 128, 384)}
-"""Shapes that take minutes per TFLite signature are measured at fewer lengths."""
 ROOT = Path(__file__).resolve().parents[2]
 _NO_PART = ("mediapipe", "tflite_metadata", "tflite_files")
 """Modules of the export wing that the files measured here do not depend on."""
@@ -48,7 +47,6 @@ class Model:
     Attributes:
         name: How the table calls it.
         weights: ``random weights`` or ``trained``.
-        lengths: TFLite signatures, and the lengths measured.
         folder: Hugging Face folder.
         fp32: Folder with the toolkit's model.onnx and model.tflite.
         int8: Folder with the toolkit's model_int8.onnx and model_int8.tflite.
@@ -59,7 +57,6 @@ class Model:
 
     name: str
     weights: str
-    lengths: tuple[int, ...]
     folder: Path
     fp32: Path
     int8: Path
@@ -81,7 +78,6 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
         Where everything is.
     """
     shape = SHAPES.get(name)
-    lengths = FEWER_LENGTHS.get(name, LENGTHS)
     if shape is None:
         source = Path(name)
         title = source.parent.name if source.name in ("student", "phone") else source.name
@@ -92,8 +88,8 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
         weights_key = _digest(shape, BASE, installed(("torch", "transformers")))
         folder = _once(cache / f"{title}-hf-{weights_key}", lambda out: _random_folder(name, out))
     converters = installed(("torch", "transformers", "onnx", "onnxscript", "litert-torch"))
-    fp32_key = _digest(weights_key, lengths, _sources("export"), converters)
-    fp32 = _once(cache / f"{title}-fp32-{fp32_key}", lambda out: _export(folder, lengths, out))
+    fp32_key = _digest(weights_key, LENGTHS, _sources("export"), converters)
+    fp32 = _once(cache / f"{title}-fp32-{fp32_key}", lambda out: _export(folder, out))
     quantizers = installed(("onnxruntime", "ai-edge-quantizer"))
     int8_key = _digest(fp32_key, _sources("quantize"), quantizers)
     int8 = _once(cache / f"{title}-int8-{int8_key}", lambda out: _quantize(fp32, out))
@@ -117,7 +113,7 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
     openvino = peer("ov", fp32_key + calibration.name, str(fp32), str(folder), str(calibration))
     weights = "random weights" if shape else "trained"
     key = _digest(int8_key, optimum and optimum.name, openvino and openvino.name)
-    return Model(title, weights, lengths, folder, fp32, int8, optimum, openvino, key)
+    return Model(title, weights, folder, fp32, int8, optimum, openvino, key)
 
 
 def _once(target: Path, make: Callable[[Path], None]) -> Path:
@@ -171,7 +167,7 @@ def _random_folder(name: str, target: Path) -> None:
     save_model(model, open_model_folder("minilm-l6"), Labels(("negative", "positive")), 512, target)
 
 
-def _export(source: Path, lengths: Sequence[int], target: Path) -> None:
+def _export(source: Path, target: Path) -> None:
     from pocketbert.core.checkpoints import load_model
     from pocketbert.core.model_folder import open_model_folder
     from pocketbert.core.sample_texts import SENTENCES
@@ -188,7 +184,7 @@ def _export(source: Path, lengths: Sequence[int], target: Path) -> None:
     module = prepare(model, folder.family, task, Format.ONNX)
     onnx.export(module, folder.family, task, example, target / "model.onnx")
     module = prepare(model, folder.family, task, Format.TFLITE)
-    tflite.export(module, folder.family, task, lengths, target / "model.tflite")
+    tflite.export(module, folder.family, task, LENGTHS, target / "model.tflite")
 
 
 def _quantize(source: Path, target: Path) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from common import SST2, add_texts_option, real_texts
 from engine_columns import REFERENCE, columns
 from engine_measure import TEXT, Cell, Effort, Pool
-from engine_models import ROOT, SHAPES, Model, build
+from engine_models import LENGTHS, ROOT, SHAPES, Model, build
 from engine_results import Agreement, Result
 from engine_table import write_page
 
@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
     add("--models", nargs="+", metavar="MODEL", help=f"{known}, or folders with trained weights; default: all "
         "shapes and the students of runs/demo and runs/sst2 if they are there")  # fmt: skip
     add("--threads", type=int, nargs="+", default=[1, 2])
-    add("--lengths", type=int, nargs="+", help="default: all of the model's; real text comes on top")
+    add("--lengths", type=int, nargs="+", choices=LENGTHS, help="default: all; real text comes on top")
     add("--rounds", type=int, default=Effort.rounds, help="quiet rounds wanted per cell")
     add("--budget", type=float, default=Effort.budget_s, help="seconds per cell, once 6 rounds are made")
     add("--patience", type=float, default=0, help="seconds per cell to wait for other processes to pause")
@@ -82,7 +82,7 @@ def _options() -> argparse.Namespace:
     docs, quick = ROOT / "docs", options.cache / "quick"
     options.output = options.output or (quick if options.quick else docs / "figures" / "engines")
     options.page = options.page or (quick / "engines.md" if options.quick else docs / "engines.md")
-    options.lengths = options.lengths or (QUICK_LENGTHS if options.quick else None)
+    options.lengths = options.lengths or (QUICK_LENGTHS if options.quick else LENGTHS)
     return options
 
 
@@ -104,10 +104,9 @@ def _key(model: Model) -> str:
 
 
 def _measure(model: Model, result: Result, path: Path, texts: list[str], options: argparse.Namespace) -> None:
-    lengths = [n for n in options.lengths or model.lengths if n in model.lengths]
-    tokenizer = TextTokenizer(model.folder, max(model.lengths))
+    tokenizer = TextTokenizer(model.folder, max(LENGTHS))
     rows = tokenizer.encode(choose_texts(texts))
-    inputs = {str(n): [row_of_length(rows, n).ids.tolist()] for n in lengths}
+    inputs = {str(n): [row_of_length(rows, n).ids.tolist()] for n in options.lengths}
     inputs[TEXT] = [row.ids.tolist() for row in rows]
     result.tokens_mean = float(np.mean([len(r) for r in rows]))
     effort = Effort(options.rounds, budget_s=options.budget, patience_s=options.patience)

@@ -280,3 +280,11 @@ def test_verify_fails_there_for_the_default_int8_files_alone(
     failed = {line.split()[1] for line in said if line.split()[:1] == ["FAILED"]}
     assert INT8 in failed
     assert failed <= {INT8, "tflite/mediapipe_int8.tflite"}
+
+
+def test_doctor_names_the_engine(
+    command: Callable[..., subprocess.CompletedProcess[str]], engine: str
+) -> None:
+    [line] = [n for n in command("doctor").stdout.splitlines() if n.startswith("run TFLite files")]
+    assert ENGINES[engine][0].replace("==", " ") in line
+    assert "MISSING" not in line

@@ -8,8 +8,10 @@ import psutil
 from pydantic import BaseModel
 
 from pocketbert.core.errors import PocketBertError
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.hardware import Machine, load_average, machine
 from pocketbert.core.model_folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
+from pocketbert.core.types import Format
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.requirements import EXTRAS
 
@@ -55,6 +57,8 @@ class _Part:
     name: str
     distributions: tuple[str, ...]
     command: str
+    alternatives: bool = False
+    """Whether one of the distributions is enough."""
 
 
 _PARTS = (
@@ -62,7 +66,12 @@ _PARTS = (
     _Part("train and distil", EXTRAS["train"], "pip install 'pocketbert[train]'"),
     _Part("export to ONNX, quantize", EXTRAS["onnx"], "pip install 'pocketbert[onnx]'"),
     _Part("export to TFLite, quantize", EXTRAS["tflite"], "pip install 'pocketbert[tflite]'"),
-    _Part("run TFLite files", EXTRAS["tflite-runtime"], "pip install 'pocketbert[tflite-runtime]'"),
+    _Part(
+        "run TFLite files",
+        FORMATS[Format.TFLITE].engines,
+        "pip install 'pocketbert[tflite-runtime]'",
+        alternatives=True,
+    ),
     _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 
@@ -73,6 +82,8 @@ def diagnose() -> Diagnosis:
     for part in _PARTS:
         have = installed(part.distributions)
         missing = [d for d in part.distributions if d not in have]
+        if part.alternatives:
+            missing = [] if have else missing[:1]
         versions = ", ".join(f"{k} {v}" for k, v in have.items()) + (
             f"; missing: {', '.join(missing)}" if missing else ""
         )
