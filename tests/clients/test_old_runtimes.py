@@ -251,12 +251,12 @@ def test_the_command_line_says_so_with_exit_3(
     command: Callable[..., subprocess.CompletedProcess[str]], phone: Path, engine: str
 ) -> None:
     texts = list(SENTENCES[:3])
-    refused = command("predict", "-m", phone, "--format", "tflite", *texts, code=3)
+    refused = command("predict", "--threads", "1", "-m", phone, "--format", "tflite", *texts, code=3)
     _, name, version = ENGINES[engine]
     assert f"{name} {version} computes this file wrongly on this machine" in " ".join(refused.stderr.split())
     assert refused.stdout == ""
     for chosen in (("--format", "tflite", "--scheme", "fp32"), ("--model-file", OLD)):
-        done = command("predict", "-m", phone, *chosen, *texts)
+        done = command("predict", "--threads", "1", "-m", phone, *chosen, *texts)
         file = FP32 if "fp32" in chosen else OLD
         labels = [LABELS[i] for i in here(phone, file, texts).argmax(-1)]
         assert [line.split("\t")[0] for line in done.stdout.splitlines()] == labels
@@ -267,7 +267,7 @@ def test_the_command_line_says_so_with_exit_3(
 def test_the_fastest_engine_is_one_that_is_right(
     command: Callable[..., subprocess.CompletedProcess[str]], phone: Path
 ) -> None:
-    done = command("predict", "-m", phone, "--engine", "fastest", *SENTENCES[:3])
+    done = command("predict", "--threads", "1", "-m", phone, "--engine", "fastest", *SENTENCES[:3])
     labels = [LABELS[i] for i in here(phone, "onnx/model_int8.onnx", SENTENCES[:3]).argmax(-1)]
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == labels
 

@@ -166,7 +166,10 @@ def test_format_scheme_and_file_choose(both: Path) -> None:
         ({"engine": "quickest"}, "'quickest' is unknown; known: fastest"),
         ({"engine": "fastest", "format": "onnx"}, "'fastest' chooses the format and the file itself"),
         ({"format": "tflite"}, "the folder has no tflite int8; it has onnx fp32, onnx int8, tflite fp32"),
-        ({"format": "coreml", "scheme": "w4"}, "no .w4. file in the folder(.|\\n)*no .coreml. file in the folder"),
+        (
+            {"format": "coreml", "scheme": "w4"},
+            "no .w4. file in the folder(.|\\n)*no .coreml. file in the folder",
+        ),
         ({"file": "tflite/modle.tflite"}, "no model file 'tflite/modle.tflite'"),
         ({"file": "onnx/model.onnx", "scheme": "fp32"}, "names a file already"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, SeenRight, integrity_problems, read_artefacts
+from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.evaluate import EvalSet, Score, evaluate
 from pocketbert.core.files import read_json, sha256_file
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
@@ -198,12 +199,23 @@ def verify_artefacts(
         complete = Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0,
                         detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.")  # fmt: skip
         return Verification(status=Status.FAILED, gates=[integrity, complete])
-    subjects = [_subject(folder, artefacts, r, config_labels(folder)) for r in models]
+    subjects, unopened = [], []
+    for record in models:
+        try:
+            subjects.append(_subject(folder, artefacts, record, config_labels(folder)))
+        except MissingBackendError as error:
+            unopened.append(
+                Gate(
+                    name="engine", file=record.path, passed=True, skipped=True, detail=f"not checked: {error}"
+                )
+            )
+            if len(unopened) == len(models):
+                raise
     result = verify_files(
         subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,
         settings or VerifySection(), labels=artefacts.labels,
     )  # fmt: skip
-    gates = [integrity, *result.gates]
+    gates = [integrity, *result.gates, *unopened]
     return result.model_copy(update={
         "gates": gates, "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED,
     })  # fmt: skip
