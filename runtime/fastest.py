@@ -104,6 +104,7 @@ class FastestPredictor:
     engine: str = "fastest"
     lengths: tuple[int, ...] = ()
     _open: dict[int, FilePredictor] = field(default_factory=dict)
+    _routes: dict[int, tuple[FilePredictor, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first = self._opened(self.plan.best(1))
@@ -118,9 +119,11 @@ class FastestPredictor:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch of any length; see `pocketbert.core.predictor.Predictor`."""
-        length = int(inputs[self.inputs[0]].shape[1])
-        predictor = self._opened(self.plan.best(length))
-        more = fitting(predictor.lengths, length) - length
+        length = inputs[self.inputs[0]].shape[1]
+        if length not in self._routes:  # a short text takes less than a millisecond: nothing is computed twice
+            chosen = self._opened(self.plan.best(length))
+            self._routes[length] = (chosen, fitting(chosen.lengths, length) - length)
+        predictor, more = self._routes[length]
         return predictor.run(self._padded(inputs, more) if more else inputs)
 
     def _fits(self, length: int) -> bool:
