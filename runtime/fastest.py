@@ -120,7 +120,9 @@ class FastestPredictor:
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch of any length; see `pocketbert.core.predictor.Predictor`."""
         length = inputs[self.inputs[0]].shape[1]
-        if length not in self._routes:  # a short text takes less than a millisecond: nothing is computed twice
+        if (
+            length not in self._routes
+        ):  # a short text takes less than a millisecond: nothing is computed twice
             chosen = self._opened(self.plan.best(length))
             self._routes[length] = (chosen, fitting(chosen.lengths, length) - length)
         predictor, more = self._routes[length]
