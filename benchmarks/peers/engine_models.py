@@ -8,6 +8,7 @@ their own, through `engine_builder.py`.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -134,8 +135,15 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
+def installed_wing(name: str) -> Path:
+    """Folder of a wing as it is imported, which need not be the checkout's."""
+    spec = importlib.util.find_spec(f"pocketbert.{name}")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
 def _sources(wing: str) -> list[str]:
-    files = sorted((ROOT / wing).rglob("*.py"))
+    files = sorted(installed_wing(wing).rglob("*.py"))
     return [sha256_file(p) for p in files if not p.stem.startswith(_NO_PART)]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from common import SST2, add_texts_option, real_texts
 from engine_columns import REFERENCE, columns
 from engine_measure import TEXT, Cell, Effort, Pool
-from engine_models import LENGTHS, ROOT, SHAPES, Model, build
+from engine_models import LENGTHS, ROOT, SHAPES, Model, build, installed_wing
 from engine_results import Agreement, Result
 from engine_table import write_page
 
@@ -96,7 +96,7 @@ def _calibration(path: Path | None) -> list[str]:
 
 def _key(model: Model) -> str:
     """Changes with the files, with the toolkit's engines, and with how engines are set up here."""
-    here, runtime = Path(__file__).parent, ROOT / "runtime"
+    here, runtime = Path(__file__).parent, installed_wing("runtime")
     sources = [runtime / f"{n}.py" for n in ("engines", "fastest", "onnx", "tflite")]
     sources += [here / "engine_worker.py", here / "engine_columns.py"]
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()
