@@ -120,9 +120,7 @@ class FastestPredictor:
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch of any length; see `pocketbert.core.predictor.Predictor`."""
         length = inputs[self.inputs[0]].shape[1]
-        if (
-            length not in self._routes
-        ):  # a short text takes less than a millisecond: nothing is computed twice
+        if length not in self._routes:  # found once: a short text takes less than a millisecond
             chosen = self._opened(self.plan.best(length))
             self._routes[length] = (chosen, fitting(chosen.lengths, length) - length)
         predictor, more = self._routes[length]
@@ -137,12 +135,14 @@ class FastestPredictor:
         return self._open[number]
 
     def _padded(self, inputs: Mapping[str, NDArray[np.generic]], more: int) -> dict[str, NDArray[np.generic]]:
-        where = (0, more) if self.side == "right" else (more, 0)
-        fill = {"input_ids": self.pad_id}
-        return {
-            name: np.pad(value, ((0, 0), where), constant_values=fill.get(name, 0))
-            for name, value in inputs.items()
-        }
+        out: dict[str, NDArray[np.generic]] = {}
+        for name, value in inputs.items():  # not np.pad, which takes 0.1 ms where a short text takes one
+            rows, length = value.shape
+            wide = np.full((rows, length + more), self.pad_id if name == "input_ids" else 0, value.dtype)
+            start = 0 if self.side == "right" else more
+            wide[:, start : start + length] = value
+            out[name] = wide
+        return out
 
 
 def fastest(

@@ -79,6 +79,7 @@ def _options() -> argparse.Namespace:
     trained = [str(p) for run in ("demo", "sst2") if (p := ROOT / "runs" / run / "student").is_dir()]
     options.models = options.models or ["tinybert4"] * options.quick or [*SHAPES, *trained]
     options.cache = options.cache.resolve()
+    options.texts = options.texts.resolve() if options.texts else None
     docs, quick = ROOT / "docs", options.cache / "quick"
     options.output = options.output or (quick if options.quick else docs / "figures" / "engines")
     options.page = options.page or (quick / "engines.md" if options.quick else docs / "engines.md")
