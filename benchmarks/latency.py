@@ -26,6 +26,7 @@ from pocketbert.benchmarks.statistics import Statistics, paired_ratio, repeat_in
 from pocketbert.benchmarks.timing import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell, interleave
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.files import sha256_file
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.hardware import available_cores, machine
 from pocketbert.core.progress import Meter
 from pocketbert.core.seeds import generator
@@ -90,7 +91,11 @@ def benchmark(
     began = time.monotonic()
     _check(variants, threads, lengths, runs, repeats, budget_s, baseline)
     notes: list[str] = []
-    takes = {v.name: open_file(v.path, v.format, 1).lengths for v in variants}
+    # only such a file is opened to ask it: a large ONNX file is optimized for seconds
+    takes = {
+        v.name: open_file(v.path, v.format, 1).lengths if FORMATS[v.format].fixed_lengths else ()
+        for v in variants
+    }
     fitted = _fit(lengths, min(_longest(v, takes[v.name]) for v in variants), notes)
     chosen = choose_texts(texts)
     chosen = [chosen[i] for i in generator(seed, "benchmark texts").permutation(len(chosen))]

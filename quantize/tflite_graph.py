@@ -69,7 +69,7 @@ class TfliteGraph:
             raise MissingBackendError("ai-edge-litert", "pip install 'pocketbert[tflite-runtime]'")
         from ai_edge_litert import schema_py_generated as schema
 
-        self._schema, self._bytes = schema, np.fromfile(path, np.uint8)
+        self._bytes = np.fromfile(path, np.uint8)
         if bytes(self._bytes[4:8]) != _IDENTIFIER:
             raise InputError(Problem(str(path), "is no TFLite file."))
         self._model: Any = schema.Model.GetRootAs(self._bytes, 0)
