@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.tflite_objects import IDENTIFIER
 from pocketbert.core.versions import version_of
-
-_IDENTIFIER = b"TFL3"
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class TfliteGraph:
         from ai_edge_litert import schema_py_generated as schema
 
         self._bytes = np.fromfile(path, np.uint8)
-        if bytes(self._bytes[4:8]) != _IDENTIFIER:
+        if bytes(self._bytes[4:8]) != IDENTIFIER:
             raise InputError(Problem(str(path), "is no TFLite file."))
         self._model: Any = schema.Model.GetRootAs(self._bytes, 0)
         self._dtypes = {v: k.lower() for k, v in vars(schema.TensorType).items() if not k.startswith("_")}

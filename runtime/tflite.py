@@ -18,10 +18,9 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.hardware import default_threads
 from pocketbert.core.predictor import Arrays
 from pocketbert.core.quiet import quiet
+from pocketbert.core.tflite_objects import IDENTIFIER
 from pocketbert.core.versions import version_of
 from pocketbert.runtime.coverage import Coverage, coverage
-
-_IDENTIFIER = b"TFL3"
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class TflitePredictor:
         self.engine, self.path = engine.name, path
         with path.open("rb") as stream:
             # a broken flatbuffer can end the process inside the engine: at least the kind of file is looked at first
-            if stream.read(8)[4:] != _IDENTIFIER:
+            if stream.read(8)[4:] != IDENTIFIER:
                 raise InputError(Problem(str(path), "is no TFLite file."))
         try:
             with _first_time_quiet():
