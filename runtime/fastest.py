@@ -19,29 +19,44 @@ from pocketbert.core.predictor import Arrays, Predictor, fitting
 from pocketbert.core.types import Format
 from pocketbert.runtime.cache import cache_folder
 from pocketbert.runtime.engines import FilePredictor, open_file
+from pocketbert.runtime.onnx import OnnxPredictor
 
-LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
 """Where a file that takes any length is probed; between them its time is interpolated."""
+STEADY = 3
+"""After so many inputs of one length in a row the next one is expected to have it as well."""
 ROUNDS = 9
 BUDGET_S = 6.0
 """Most seconds a probe takes; the slower the model, the fewer rounds, never fewer than 3."""
 QUIET = 0.8
 """A probe is remembered when three quarters of its one-threaded inferences had at least this share of a core."""
 _LEAST_ROUNDS = 3
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file and a thread count."""
+    """A file, and how to open it.
+
+    Attributes:
+        path: The file.
+        format: Its format.
+        threads: Threads within an operator.
+        spin: See `pocketbert.runtime.onnx.OnnxPredictor`.
+    """
 
     path: Path
     format: Format
     threads: int
+    spin: bool = False
 
     def open(self) -> FilePredictor:
         """Open it."""
-        return open_file(self.path, self.format, self.threads)
+        return (
+            OnnxPredictor(self.path, self.threads, spin=True)
+            if self.spin
+            else open_file(self.path, self.format, self.threads)
+        )
 
 
 class Timing(BaseModel):
@@ -50,24 +65,30 @@ class Timing(BaseModel):
     Attributes:
         file: Name of the file.
         threads: Its threads.
+        spin: Whether its threads waited busily.
         fixed: Whether it takes the listed lengths only.
-        ms: Wall time of one text in ms, by length in tokens: the lower quartile of the rounds, since whatever else runs
-            on the machine only ever makes it longer.
+        steady: Wall time of one text in ms after another of the same length, by length in tokens: the lower quartile of
+            the rounds, since whatever else runs on the machine only ever makes it longer.
+        mixed: The same after a text of another length. LiteRT packs the weights once for each signature, so that a
+            change of length finds none of them in the caches.
     """
 
     file: str
     threads: int
+    spin: bool
     fixed: bool
-    ms: dict[int, float]
+    steady: dict[int, float]
+    mixed: dict[int, float]
 
-    def at(self, length: int) -> float:
+    def at(self, length: int, steady: bool = True) -> float:
         """Expected milliseconds for one text of a length; infinite where it does not fit."""
-        known = sorted(self.ms)
+        ms = self.steady if steady else self.mixed
+        known = sorted(ms)
         if self.fixed:
-            return self.ms[fitting(known, length)] if length <= known[-1] else float("inf")
+            return ms[fitting(known, length)] if length <= known[-1] else float("inf")
         if length > known[-1]:
-            return self.ms[known[-1]] * length / known[-1]
-        return float(np.interp(length, known, [self.ms[n] for n in known]))
+            return ms[known[-1]] * length / known[-1]
+        return float(np.interp(length, known, [ms[n] for n in known]))
 
 
 class Plan(BaseModel):
@@ -81,14 +102,22 @@ class Plan(BaseModel):
     timings: list[Timing]
     disturbed: bool = False
 
-    def best(self, length: int) -> int:
-        """Number of the candidate that is expected to be fastest at a length."""
-        return int(np.argmin([t.at(length) for t in self.timings]))
+    def best(self, length: int, steady: bool = True) -> int:
+        """Number of the candidate that is expected to be fastest at a length.
+
+        Args:
+            length: Tokens.
+            steady: Whether the input before had the same length.
+        """
+        return int(np.argmin([t.at(length, steady) for t in self.timings]))
 
 
 @dataclass
 class FastestPredictor:
-    """Runs every batch with the engine and the thread count that the plan expects to be fastest at its length.
+    """Runs every batch with the file, engine and thread count that the plan expects to be fastest at its length.
+
+    Two plans in one: for inputs of one length, and for inputs of mixed lengths. It takes `STEADY` equal lengths to pass
+    from the second to the first.
 
     Attributes:
         candidates: What can be chosen.
@@ -104,12 +133,15 @@ class FastestPredictor:
     engine: str = "fastest"
     lengths: tuple[int, ...] = ()
     _open: dict[int, FilePredictor] = field(default_factory=dict)
-    _routes: dict[int, tuple[FilePredictor, int]] = field(default_factory=dict)
+    _routes: dict[tuple[int, bool], tuple[FilePredictor, int]] = field(default_factory=dict)
+    _last: int = 0
+    _equal: int = 0
 
     def __post_init__(self) -> None:
         first = self._opened(self.plan.best(1))
         self.inputs, self.outputs = first.inputs, first.outputs
-        used = [self._opened(i) for i in sorted({self.plan.best(n) for n in LENGTHS if self._fits(n)})]
+        both = {self.plan.best(n, steady) for n in LENGTHS if self._fits(n) for steady in (True, False)}
+        used = [self._opened(i) for i in sorted(both)]
         self.engine_version = " + ".join(dict.fromkeys(f"{p.engine} {p.engine_version}" for p in used))
 
     @property
@@ -120,10 +152,13 @@ class FastestPredictor:
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch of any length; see `pocketbert.core.predictor.Predictor`."""
         length = inputs[self.inputs[0]].shape[1]
-        if length not in self._routes:  # found once: a short text takes less than a millisecond
-            chosen = self._opened(self.plan.best(length))
-            self._routes[length] = (chosen, fitting(chosen.lengths, length) - length)
-        predictor, more = self._routes[length]
+        self._equal = self._equal + 1 if length == self._last else 0
+        self._last = length
+        route = (length, self._equal >= STEADY)
+        if route not in self._routes:  # found once: a short text takes less than a millisecond
+            chosen = self._opened(self.plan.best(*route))
+            self._routes[route] = (chosen, fitting(chosen.lengths, length) - length)
+        predictor, more = self._routes[route]
         return predictor.run(self._padded(inputs, more) if more else inputs)
 
     def _fits(self, length: int) -> bool:
@@ -152,7 +187,8 @@ def fastest(
 
     Args:
         files: Files that may be chosen, of one scheme.
-        threads: Most threads within an operator; default `default_threads`. One thread is tried as well.
+        threads: Most threads within an operator; default `default_threads`. One thread is tried as well, and ONNX
+            Runtime's several threads also waiting busily.
         max_length: Longest input in tokens.
         pad_id: Padding token.
         side: Padding side.
@@ -162,6 +198,7 @@ def fastest(
     """
     most = threads or default_threads()
     candidates = [Candidate(p, f, n) for p, f in files for n in sorted({1, most})]
+    candidates += [Candidate(p, f, most, True) for p, f in files if f is Format.ONNX and most > 1]
     mark = cache_folder() / "fastest" / f"{_key(candidates, max_length)}.json"
     plan = _remembered(mark, len(candidates))
     if plan is None:
@@ -189,30 +226,37 @@ def probe(candidates: Sequence[Candidate], max_length: int) -> Plan:
         [n for n in p.lengths if n <= max_length or n == fitting(p.lengths, max_length)] or free
         for p in opened
     ]
-    cells = [(i, n) for i, grid in enumerate(grids) for n in grid]
-    feeds = {n: _sample(n) for _, n in cells}
-    samples: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}
+    feeds = {n: _sample(n) for grid in grids for n in grid}
+    steady: list[dict[int, list[float]]] = [{n: [] for n in grid} for grid in grids]
+    mixed: list[dict[int, list[float]]] = [{n: [] for n in grid} for grid in grids]
     shares = []  # of a core that one-threaded inferences really had
-    for i, n in cells:  # memory is planned and weights are packed at the first run of a shape
-        _time(opened[i], feeds[n])
+    for predictor, grid in zip(opened, grids, strict=True):
+        for n in grid:  # memory is planned and weights are packed at the first run of a shape
+            _time(predictor, feeds[n])
     order, started = np.random.default_rng(0), time.perf_counter()
     for round_number in range(ROUNDS):
-        for place in order.permutation(len(cells)):
-            i, n = cells[place]
-            _time(opened[i], feeds[n])  # another engine's weights are in the caches
-            cpu, wall = time.process_time(), _time(opened[i], feeds[n])
-            samples[i, n].append(wall)
-            if candidates[i].threads == 1:
-                shares.append((time.process_time() - cpu) * 1000 / wall)
+        for i in order.permutation(len(candidates)):
+            turn = [int(n) for n in order.permutation(grids[i])]
+            _time(opened[i], feeds[turn[-1]])  # another engine's weights are in the caches
+            for n in turn:
+                mixed[i][n].append(_time(opened[i], feeds[n]))
+                cpu, wall = time.process_time(), _time(opened[i], feeds[n])
+                steady[i][n].append(wall)
+                if candidates[i].threads == 1:
+                    shares.append((time.process_time() - cpu) * 1000 / wall)
         spent = time.perf_counter() - started
         if round_number + 1 >= _LEAST_ROUNDS and spent * (1 + 1 / (round_number + 1)) > BUDGET_S:
             break
     timings = [
-        Timing(file=c.path.name, threads=c.threads, fixed=bool(p.lengths),
-               ms={n: float(np.quantile(samples[i, n], 0.25)) for n in grids[i]})
+        Timing(file=c.path.name, threads=c.threads, spin=c.spin, fixed=bool(p.lengths),
+               steady=_lower_quartiles(steady[i]), mixed=_lower_quartiles(mixed[i]))
         for i, (c, p) in enumerate(zip(candidates, opened, strict=True))
     ]  # fmt: skip
     return Plan(timings=timings, disturbed=float(np.quantile(shares, 0.25)) < QUIET)
+
+
+def _lower_quartiles(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    return {n: float(np.quantile(values, 0.25)) for n, values in samples.items()}
 
 
 def _time(predictor: Predictor, feed: Mapping[str, NDArray[np.int64]]) -> float:
@@ -231,7 +275,7 @@ def _key(candidates: Sequence[Candidate], max_length: int) -> str:
     from pocketbert.core.versions import installed
 
     engines = installed(tuple(dict.fromkeys(e for c in candidates for e in FORMATS[c.format].engines)))
-    files = [[sha256_file(c.path), c.threads] for c in candidates]
+    files = [[sha256_file(c.path), c.threads, c.spin] for c in candidates]
     return sha256_json([_VERSION, machine().model_dump(), engines, files, max_length])
 
 
@@ -242,4 +286,4 @@ def _remembered(mark: Path, count: int) -> Plan | None:
         plan = Plan.model_validate(read_json(mark))
     except (InputError, ValidationError):
         return None
-    return plan if len(plan.timings) == count and all(t.ms for t in plan.timings) else None
+    return plan if len(plan.timings) == count and all(t.steady and t.mixed for t in plan.timings) else None

@@ -13,6 +13,8 @@ BASELINE = "LiteRT int8"
 REFERENCE = "torch fp32"
 FASTEST = "fastest"
 RIVAL = "ONNX Runtime int8"
+CALIBRATED = frozenset({"OpenVINO int8"})
+"""Static schemes: they need data."""
 WHAT = {
     BASELINE: "the toolkit's `model_int8.tflite`, raw interpreter",
     RIVAL: "the toolkit's `model_int8.onnx`, raw session, spinning off as the toolkit opens it",

@@ -142,8 +142,10 @@ class Fastest:
         self._predictor = fastest(files, threads, 384, 0, "right")
         self.version = self._predictor.engine_version
         plan = self._predictor.plan
-        best = {n: plan.timings[plan.best(n)] for n in (16, 32, 64, 128, 384)}
-        self.note = ", ".join(f"{n}: {t.file} on {t.threads}" for n, t in best.items())
+        same = {n: plan.timings[plan.best(n)] for n in (16, 32, 64, 128, 384)}
+        mixed = {n: plan.timings[plan.best(n, steady=False)] for n in same}
+        self.note = ", ".join(f"{n}: {_say(t)}" for n, t in same.items())
+        self.note += "; of mixed lengths " + ", ".join(f"{n}: {_say(t)}" for n, t in mixed.items())
         if plan.disturbed:
             self.note += " (probed on a busy machine)"
 
@@ -152,6 +154,10 @@ class Fastest:
 
     def run(self, feed: Feed) -> np.ndarray:
         return next(iter(self._predictor.run(feed).values()))
+
+
+def _say(timing: Any) -> str:
+    return f"{timing.file.split('.')[-1]} on {timing.threads}{' spinning' * timing.spin}"
 
 
 ENGINES: dict[str, Callable[..., Any]] = {

@@ -19,8 +19,13 @@ from pocketbert.core.types import Format
 from pocketbert.runtime import fastest as module
 from pocketbert.runtime.fastest import Candidate, FastestPredictor, Plan, Timing, fastest, probe
 
-FREE = Timing(file="a.onnx", threads=1, fixed=False, ms={8: 1.0, 32: 4.0, 64: 8.0})
-FIXED = Timing(file="b.tflite", threads=1, fixed=True, ms={32: 2.0, 64: 9.0})
+
+def timing(file: str, fixed: bool, steady: dict[int, float], mixed: dict[int, float] | None = None) -> Timing:
+    return Timing(file=file, threads=1, spin=False, fixed=fixed, steady=steady, mixed=mixed or steady)
+
+
+FREE = timing("a.onnx", False, {8: 1.0, 32: 4.0, 64: 8.0})
+FIXED = timing("b.tflite", True, {32: 2.0, 64: 9.0})
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ def test_a_file_of_any_length_is_interpolated_and_one_of_listed_lengths_steps() 
 
 @given(length=st.integers(1, 200), scale=st.floats(0.1, 10))
 def test_the_plan_takes_whoever_is_expected_to_be_fastest(length: int, scale: float) -> None:
-    other = Timing(file="b", threads=1, fixed=True, ms={n: v * scale for n, v in FIXED.ms.items()})
+    other = timing("b", True, {n: v * scale for n, v in FIXED.steady.items()})
     timings = [FREE, other]
     assert timings[Plan(timings=timings).best(length)].at(length) == min(t.at(length) for t in timings)
 
@@ -72,10 +77,10 @@ class Engine:
         return {"logits": np.asarray(inputs["attention_mask"]).sum(-1, keepdims=True).astype(np.float32)}
 
 
-def routed(side: str = "right") -> tuple[FastestPredictor, Engine, Engine]:
+def routed(side: str = "right", second: Timing = FIXED) -> tuple[FastestPredictor, Engine, Engine]:
     free, fixed = Engine(()), Engine((32, 64))
     candidates = [Candidate(Path("a.onnx"), Format.ONNX, 1), Candidate(Path("b.tflite"), Format.TFLITE, 1)]
-    plan = Plan(timings=[FREE, FIXED])
+    plan = Plan(timings=[FREE, second])
     return FastestPredictor(candidates, plan, 9, side, _open={0: free, 1: fixed}), free, fixed  # type: ignore[dict-item]
 
 
@@ -94,6 +99,35 @@ def test_every_length_goes_where_the_plan_says_padded_where_it_must(side: str) -
     own = slice(0, 30) if side == "right" else slice(2, 32)
     assert (padded["input_ids"][:, own] == 3).all()
     assert sorted(set(padded["input_ids"].ravel().tolist())) == [3, 9]
+
+
+def test_a_file_that_suffers_from_mixed_lengths_waits_for_equal_ones() -> None:
+    slow_at_first = timing("b.tflite", True, FIXED.steady, {32: 5.0, 64: 12.0})
+    predictor, free, fixed = routed(second=slow_at_first)
+
+    def run(length: int) -> None:
+        ids = np.full((1, length), 3, np.int64)
+        predictor.run({"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0})
+
+    for length in (30, 31, 30, 31):
+        run(length)
+    assert not fixed.seen
+    for _ in range(module.STEADY + 1):
+        run(32)
+    assert len(fixed.seen) == 1
+    run(31)
+    assert len(fixed.seen) == 1 and free.seen[-1]["input_ids"].shape == (1, 31)
+
+
+def test_threads_that_wait_busily_are_tried_where_there_are_several(both: Path) -> None:
+    files = [(both / "onnx/model.onnx", Format.ONNX), (both / "tflite/model.tflite", Format.TFLITE)]
+    plan = fastest(files, 2, 32, 0, "right").plan
+    tried = [(t.file, t.threads, t.spin) for t in plan.timings]
+    assert tried == [
+        ("model.onnx", 1, False), ("model.onnx", 2, False), ("model.tflite", 1, False), ("model.tflite", 2, False),
+        ("model.onnx", 2, True),
+    ]  # fmt: skip
+    assert not any(t.spin for t in fastest(files, 1, 32, 0, "right").plan.timings)
 
 
 def test_the_answers_are_those_of_the_files(both: Path) -> None:
