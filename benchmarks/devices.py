@@ -32,6 +32,12 @@ DEVICES: tuple[Device, ...] = (
         provenance=Provenance.MEASURED,
         reached="this machine's CPU, by ONNX Runtime or LiteRT in this process and in fresh child processes",
     ),
+    Device(
+        name="coreml",
+        yields="latency per compute unit, load time, first inference, peak memory, answers; the compute plan as an estimate",
+        provenance=Provenance.MEASURED,
+        reached="a Mac, by coreml/benchmark_on_mac.py of an artefact folder; then `pocketbert benchmark --import FILE`; no recipe key",
+    ),
 )
 
 

@@ -293,7 +293,7 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
             f"{restless} of {len(measurements)} warm-ups did not settle within {STABLE * 100:.0f} %: other load, or a "
             "changing clock. Compare by the paired ratios rather than by single times."
         )
-    busiest = max(m.load.others for m in measurements)
+    busiest = max(m.load.others or 0.0 for m in measurements)
     if busiest > BUSY:
         out.append(
             f"Other processes took up to {busiest * 100:.0f} % of the CPU time meanwhile; times are longer than on a quiet machine."

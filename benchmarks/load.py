@@ -18,24 +18,25 @@ class Load(BaseModel):
         before: Load average over the last minute at the start; None where the system does not tell.
         after: The same at the end; it contains the measurement's own work.
         others: Share of all CPU time that went to other processes and, in a virtual machine, to other
-            guests meanwhile; 0 on a quiet machine.
+            guests meanwhile; 0 on a quiet machine; None where nobody counted.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     before: float | None
     after: float | None
-    others: float
+    others: float | None
 
     @property
     def summary(self) -> str:
         """For the line under a figure."""
         average = (
-            f"load {self.before:.2f} → {self.after:.2f}, "
+            [f"load {self.before:.2f} → {self.after:.2f}"]
             if self.before is not None and self.after is not None
-            else ""
+            else []
         )
-        return f"{average}{self.others * 100:.0f} % of the CPU time went to others"
+        others = [] if self.others is None else [f"{self.others * 100:.0f} % of the CPU time went to others"]
+        return ", ".join([*average, *others]) or "load not known"
 
 
 class LoadWatch:

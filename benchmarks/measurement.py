@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json, sha256_file, write_atomic
+from pocketbert.core.files import path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.hardware import Machine
 from pocketbert.core.types import Format, Provenance, Scheme
 
 FILE_NAME = "benchmark.json"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 TEXT: Literal["text"] = "text"
 Length = int | Literal["text"]
@@ -61,11 +61,11 @@ class Variant(_Record):
         Raises:
             InputError: If the file is missing.
         """
-        if not path.is_file():
+        if not path.exists():
             raise InputError(Problem(str(path), "file not found."))
         return cls(
             name=name, path=path, format=format, scheme=scheme, tokenizer=tokenizer, max_length=max_length,
-            sha256=sha256_file(path), bytes=path.stat().st_size,
+            sha256=sha256_path(path), bytes=path_bytes(path),
         )  # fmt: skip
 
 
@@ -77,11 +77,12 @@ class Measurement(_Record):
         sha256: Digest of the measured file.
         bytes: Its size.
         device: Where it ran.
+        unit: The part of the device that was allowed to compute (``cpu-and-ne``); empty where nobody chose one.
         engine: What ran it.
         engine_version: Version of that.
         provenance: How the figures came about. No default: whoever makes a measurement must say it.
         machine: CPU and ISA.
-        threads: Threads within an operator.
+        threads: Threads within an operator; 0 where the engine decides (Core ML).
         length: Tokens, or ``"text"``.
         tokens_mean: Mean length in tokens of the inputs really used.
         batch: Rows per inference.
@@ -98,12 +99,15 @@ class Measurement(_Record):
         warmup_stable: Whether they became stable within the bound.
         wall_ms: Raw wall times in ms, [repeats][runs], in the order they were taken.
         cpu_ms: Raw CPU times in ms, same shape.
+        engine_wall: Wall time by the engine's own clock, without the Python binding; None where it has none.
+        engine_ms: Raw times by that clock.
     """
 
     variant: str
     sha256: str
     bytes: int
     device: str = "local"
+    unit: str = ""
     engine: str
     engine_version: str
     provenance: Provenance
@@ -125,10 +129,17 @@ class Measurement(_Record):
     warmup_stable: bool
     wall_ms: list[list[float]]
     cpu_ms: list[list[float]]
+    engine_wall: Statistics | None = None
+    engine_ms: list[list[float]] | None = None
+
+    @property
+    def place(self) -> str:
+        """Device and the unit of it that computed."""
+        return f"{self.device} {self.unit}".strip()
 
 
 class Comparison(_Record):
-    """A variant against the baseline, at the same threads and length.
+    """A variant against the baseline, on the same machine, at the same threads and length.
 
     Attributes:
         variant: Name of the variant.
@@ -186,17 +197,19 @@ class OpShare(_Record):
 
 
 class Placement(_Record):
-    """Which execution provider runs how much.
+    """Which execution provider, or processor, runs how much.
 
     Attributes:
-        provider: Name of the execution provider.
+        provider: Name of the execution provider or processor.
         nodes: Nodes it runs.
         op_types: Nodes per operator type.
+        cost: Share of the cost as the engine itself estimates it; None where it does not.
     """
 
     provider: str
     nodes: int
     op_types: dict[str, int]
+    cost: float | None = None
 
 
 class Profile(_Record):
@@ -234,7 +247,7 @@ class Protocol(_Record):
         runs_made: Fewest and most timed inferences per variant and repeat that were really made.
         repeats: Passes over everything.
         burst: Timed inferences of one variant before the next one has its turn.
-        budget_s: Time allowed.
+        budget_s: Time allowed; 0 where there was no limit.
         took_s: Time taken.
         shortened: Whether the budget made it fewer runs than asked for.
         notes: What the reader should know.
@@ -255,8 +268,41 @@ class Protocol(_Record):
     notes: list[str] = []
 
 
+class AnswerCheck(_Record):
+    """Answers on the measured device compared with those recorded in the folder's golden rows.
+
+    Attributes:
+        variant: Name of the variant.
+        rows: Rows compared.
+        largest: Largest difference among finite answers.
+        tolerance: Largest one that is allowed.
+        finite: Whether all answers were numbers.
+        provenance: How the answers came about.
+    """
+
+    variant: str
+    rows: int
+    largest: float
+    tolerance: float
+    finite: bool
+    provenance: Provenance
+
+    @property
+    def passed(self) -> bool:
+        """Whether the device computes the file right."""
+        return self.finite and self.largest <= self.tolerance
+
+    @property
+    def words(self) -> str:
+        """What was found."""
+        found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are no numbers"
+        return f"{self.rows} golden rows: {found}, allowed {self.tolerance:.3g}"
+
+
 class BenchmarkResult(_Record):
-    """The content of ``benchmark.json``.
+    """The content of ``benchmark.json``: one session on one machine, and imported ones from others.
+
+    Nothing is compared across sessions: times of two machines have no common ratio.
 
     Attributes:
         schema_version: Major part equal means readable.
@@ -268,6 +314,8 @@ class BenchmarkResult(_Record):
         comparisons: Every variant but the baseline, per thread count and length.
         tokenizers: Time from text to ids.
         profiles: Time per operator type, and placement, per variant.
+        answers: Checks of the answers where the measuring device made them (a Mac).
+        imported: Sessions on other machines.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -279,6 +327,13 @@ class BenchmarkResult(_Record):
     comparisons: list[Comparison]
     tokenizers: list[TokenizerTime]
     profiles: list[Profile]
+    answers: list[AnswerCheck] = []
+    imported: list[BenchmarkResult] = []
+
+    @property
+    def sessions(self) -> list[BenchmarkResult]:
+        """This session and the imported ones."""
+        return [self, *self.imported]
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
         """The measurement of one variant at one thread count and length, if it was made."""

@@ -40,6 +40,27 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Session:
+    """One machine's part of the benchmark.
+
+    Attributes:
+        result: Its figures.
+        title: The device, where there are several sessions.
+        stamp: Where the figures come from.
+        latency: Plots.
+        cold: One measurement per variant and thread count.
+        profiles: What is shown of each profile.
+    """
+
+    result: BenchmarkResult
+    title: str
+    stamp: str
+    latency: list[Figure]
+    cold: list[Measurement]
+    profiles: list[tuple[Profile, list[tuple[str, int, float, float]]]]
+
+
+@dataclass(frozen=True)
 class Tile:
     """One figure in large type.
 
@@ -87,12 +108,9 @@ def render_report(data: ReportData) -> str:
         tiles=_tiles(data),
         stamp=_stamp(data),
         headline_stamp=_headline_stamp(data.benchmark) if data.benchmark else "",
-        bench_stamp=result_stamp(data.benchmark) if data.benchmark else "",
         colors=colors,
         overview=_overview(data, colors),
-        latency=_latency(data.benchmark, colors) if data.benchmark else [],
-        cold=_cold(data.benchmark) if data.benchmark else [],
-        profiles=[(p, _shown_ops(p)) for p in data.benchmark.profiles] if data.benchmark else [],
+        sessions=_sessions(data.benchmark, colors) if data.benchmark else [],
         curves=_curves(data),
     )
 
@@ -132,7 +150,7 @@ def _headline_stamp(result: BenchmarkResult) -> str:
 def _colors(data: ReportData) -> dict[str, int]:
     names = [r.name for r in data.rows]
     if data.benchmark is not None:
-        names += [v.name for v in data.benchmark.variants]
+        names += [v.name for s in data.benchmark.sessions for v in s.variants]
     return {name: i % SERIES_COLORS for i, name in enumerate(dict.fromkeys(names))}
 
 
@@ -198,13 +216,29 @@ def _printed(value: float, data: ReportData) -> float:
     return value * 100 if TASKS[data.task].metric.unit is Unit.FRACTION else value
 
 
-def _latency(result: BenchmarkResult, colors: dict[str, int]) -> list[Figure]:
+def _sessions(result: BenchmarkResult, colors: dict[str, int]) -> list[Session]:
+    """Machine by machine: nothing is plotted or compared across them."""
+    devices = [s.measurements[0].device for s in result.sessions]
+    titles = [
+        device if devices.count(device) == 1 else f"{device}, session {number}"
+        for number, device in enumerate(devices, 1)
+    ]
+    return [
+        Session(
+            s, title, result_stamp(s), _latency(s, colors, title), _cold(s), [(p, _shown_ops(p)) for p in s.profiles]
+        )
+        for s, title in zip(result.sessions, titles if len(titles) > 1 else [""], strict=True)
+    ]  # fmt: skip
+
+
+def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> list[Figure]:
     from markupsafe import Markup
 
+    on = f", {device}" if device else ""
     threads, length = headline_condition(result)
     shown = [m for m in result.measurements if (m.threads, m.length) == (threads, length)]
     samples = {m.variant: [x for repeat in m.wall_ms for x in repeat] for m in shown}
-    svg = plots.distribution(samples, colors, condition_words(result))
+    svg = plots.distribution(samples, colors, condition_words(result) + on)
     caption = f"How many inferences are done after a time ({condition_words(result)}); dashed: p50 and p90."
     out = [Figure(Markup(svg), caption, measurement_stamp(*shown))]  # noqa: S704
     for count in result.protocol.threads:
@@ -213,7 +247,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int]) -> list[Figure]:
         for m in here:
             groups.setdefault(wording.length(m.length), {})[m.variant] = [x for r in m.wall_ms for x in r]
         words = wording.threads(count)
-        svg = plots.boxes(groups, colors, f"Latency by length, {words}")
+        svg = plots.boxes(groups, colors, f"Latency by length, {words}{on}")
         caption = f"Latency by length, {words}: box p25 to p75, line p50, whiskers p10 to p90, dot p99."
         out.append(Figure(Markup(svg), caption, measurement_stamp(*here)))  # noqa: S704
     return out

@@ -147,6 +147,16 @@ def student_t(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
+def burst_medians(repeats: Sequence[Sequence[float]], burst: int) -> list[float]:
+    """Median of each burst, all repeats after one another: entry i is round i, the same for all that took turns.
+
+    Args:
+        repeats: Timings in ms, [repeats][runs].
+        burst: Timings of one turn.
+    """
+    return [float(np.median(r[i : i + burst])) for r in repeats for i in range(0, len(r), burst)]
+
+
 def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """Compare two series whose i-th entries were measured side by side, in the same round.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.measurement import Length, Variant
+from pocketbert.benchmarks.statistics import burst_medians
 from pocketbert.core.predictor import Predictor
 
 BURST = 5
@@ -96,8 +97,7 @@ class Cell:
 
     def round_medians(self, cpu: bool = False) -> list[float]:
         """Median in ms of each burst, all repeats after one another; entry i is round i of every variant."""
-        repeats = self.cpu_ms if cpu else self.wall_ms
-        return [float(np.median(r[i : i + BURST])) for r in repeats for i in range(0, len(r), BURST)]
+        return burst_medians(self.cpu_ms if cpu else self.wall_ms, BURST)
 
 
 def interleave(cells: list[Cell], runs: int, order: np.random.Generator) -> None:

@@ -57,8 +57,15 @@ def length(value: Length) -> str:
 
 
 def threads(number: int) -> str:
-    """``1 thread``, ``2 threads``."""
+    """``1 thread``, ``2 threads``; 0 stands for an engine that decides itself."""
+    if not number:
+        return "the engine's own threads"
     return f"{number} thread" + ("s" if number != 1 else "")
+
+
+def thread_count(number: int) -> str:
+    """The number for a table, a dash where the engine decides itself."""
+    return str(number) if number else NONE
 
 
 def count(value: int) -> str:

@@ -13,12 +13,14 @@ from torch import nn
 from pocketbert.core.families import Adapter, Family
 from pocketbert.core.predictor import Arrays
 from pocketbert.core.tasks import Task
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Layout
 from pocketbert.core.versions import version_of
-from pocketbert.export.adapters import mask_4d
+from pocketbert.export.adapters import ane, mask_4d
 
 
-def prepare(model: Any, family: Family, task: Task, format: Format = Format.ONNX) -> nn.Module:
+def prepare(
+    model: Any, family: Family, task: Task, format: Format = Format.ONNX, layout: Layout = Layout.PLAIN
+) -> nn.Module:
     """Make a model exportable without touching it.
 
     Args:
@@ -26,10 +28,13 @@ def prepare(model: Any, family: Family, task: Task, format: Format = Format.ONNX
         family: Its row of the family table; names the adapter.
         task: Names the outputs.
         format: What it will be written as: the cheapest graph for one engine is not the cheapest for another.
+        layout: How activations lie in memory.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
     """
+    if layout is Layout.ANE:
+        return ane.wrap(copy.deepcopy(model).eval(), family.inputs, task.outputs)
     adapters = {Adapter.MASK_4D: mask_4d.wrap}
     return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs, format)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from pocketbert.core.types import Scheme, Target
+from pocketbert.core.types import Format, Scheme, Target
 
 SMALL = 4096
 """Weights with fewer numbers (a classifier's last row, a type table) may stay fp32; nothing is won there."""
@@ -98,7 +98,13 @@ _WANTED: dict[tuple[Scheme, Target | None], dict[Use, _Wanted]] = {
 }
 
 
-def type_problems(types: WeightTypes, name: str, scheme: Scheme, target: Target | None = None) -> list[str]:
+_HALF = _Wanted("float16", False, None)
+"""Of formats that also compute in fp16."""
+
+
+def type_problems(
+    types: WeightTypes, name: str, scheme: Scheme, target: Target | None = None, format: Format | None = None
+) -> list[str]:
     """What is wrong with the types of a file; empty when it is what its name says.
 
     Args:
@@ -106,8 +112,11 @@ def type_problems(types: WeightTypes, name: str, scheme: Scheme, target: Target 
         name: What to call it.
         scheme: What it claims to be.
         target: The runtime it was made for, if it was made for one.
+        format: What kind of file it is.
     """
     wanted = _WANTED[scheme, target if scheme is Scheme.INT8 else None]
+    if format is Format.COREML and scheme is Scheme.FP16:
+        wanted = dict.fromkeys(Use, _HALF)
     out = []
     for use in Use:
         if not any(u.use is use for u in types.uses):
@@ -117,7 +126,8 @@ def type_problems(types: WeightTypes, name: str, scheme: Scheme, target: Target 
             kind = "weights" if use is Use.MATMUL else "numbers"
             out.append(f"{name}: no {use} has {wanted[use].dtype} {kind}{verdict}.")
     # a small weight may stay as it was, but may not be something else
-    large = [u for u in types.uses if u.numbers >= SMALL or u.dtype != "float32"]
+    plain = ("float32", "float16") if format is Format.COREML else ("float32",)
+    large = [u for u in types.uses if u.numbers >= SMALL or u.dtype not in plain]
     other = [u for u in large if u.dtype != wanted[u.use].dtype]
     if other:
         still = "still float" if all(u.dtype.startswith("float") for u in other) else "of another type"

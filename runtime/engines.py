@@ -9,6 +9,7 @@ from typing import Protocol
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.predictor import Predictor
 from pocketbert.core.types import Format
+from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -25,6 +26,7 @@ class FilePredictor(Predictor, Protocol):
 _ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
     Format.ONNX: OnnxPredictor,
     Format.TFLITE: TflitePredictor,
+    Format.COREML: CoremlPredictor,
 }
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.files import read_json, sha256_file, sha256_json, write_json
+from pocketbert.core.files import read_json, sha256_json, sha256_path, write_json
 from pocketbert.core.hardware import default_threads, machine
 from pocketbert.core.predictor import Arrays, Predictor, fitting
 from pocketbert.core.types import Format
@@ -275,7 +275,7 @@ def _key(candidates: Sequence[Candidate], max_length: int) -> str:
     from pocketbert.core.versions import installed
 
     engines = installed(tuple(dict.fromkeys(e for c in candidates for e in FORMATS[c.format].engines)))
-    files = [[sha256_file(c.path), c.threads, c.spin] for c in candidates]
+    files = [[sha256_path(c.path), c.threads, c.spin] for c in candidates]
     return sha256_json([_VERSION, machine().model_dump(), engines, files, max_length])
 
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from pocketbert.core.artefacts import Artefacts, FileRecord, read_artefacts
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.evaluate import probabilities
+from pocketbert.core.files import path_bytes
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.predictor import Predictor, run_encoded
 from pocketbert.core.scored import PROBABILITIES
 from pocketbert.core.tokenization import Text, TextTokenizer
@@ -119,7 +121,7 @@ def load(
         folder: The folder that `pocketbert export` or `pocketbert run` wrote.
         scheme: ``int8``, ``fp32``, ...; default that of the variant marked as default.
         threads: Threads; default all cores this process may use.
-        format: ``onnx`` or ``tflite``; default that of the variant marked as default.
+        format: ``onnx``, ``tflite`` or ``coreml``; default that of the variant marked as default.
         engine: ``"fastest"`` for the fastest of the scheme's files at each length: measured once in a few seconds on
             this machine, then remembered. None for the one engine of the file.
         file: Path of one file of the folder, instead of scheme and format.
@@ -157,7 +159,7 @@ def load(
 def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None) -> Model:
     """All plain files of one scheme whose engine is installed and computes them right."""
     default = _variant(artefacts, scheme, None, None)
-    records = [r for r in artefacts.models() if r.plain and r.scheme is default.scheme]
+    records = [r for r in artefacts.models() if r.plain and _same_scheme(r, default) and _timed(r)]
     processing, right, refused = artefacts.processing, [], []
     tokenizer = TextTokenizer(path, processing.max_length)
     for record in records:
@@ -176,12 +178,22 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
     return Model(path, artefacts, right[0], chosen)
 
 
+def _same_scheme(record: FileRecord, default: FileRecord) -> bool:
+    if record.format is None or default.scheme is None:
+        return False
+    return record.scheme is FORMATS[record.format].instead.get(default.scheme, default.scheme)
+
+
+def _timed(record: FileRecord) -> bool:
+    return record.format is not None and FORMATS[record.format].timed
+
+
 def _check(path: Path, record: FileRecord) -> None:
     if record.status is Status.FAILED:
         raise GateError([f"{record.path} is marked failed in {path}; it was never meant to be used."])
     file = path / record.path
-    if file.is_file() and file.stat().st_size != record.bytes:
-        raise InputError(Problem(str(file), f"{file.stat().st_size:,} bytes, the folder's list says {record.bytes:,}.",
+    if file.exists() and (size := path_bytes(file)) != record.bytes:
+        raise InputError(Problem(str(file), f"{size:,} bytes, the folder's list says {record.bytes:,}.",
                                  "Copy the folder again."))  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from pocketbert.core.artefacts import FileRecord
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import worst_difference
-from pocketbert.core.files import sha256_file, sha256_json, write_json
+from pocketbert.core.files import sha256_json, sha256_path, write_json
 from pocketbert.core.golden import FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.hardware import machine
 from pocketbert.core.predictor import Predictor, run_encoded
@@ -44,7 +44,7 @@ def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, reco
     if not golden.is_file():
         return
     # what lies on disk, not what the list says: a swapped file or tokenizer must be tested again
-    digests = [sha256_file(folder / name) for name in (record.path, "tokenizer.json", FILE_NAME)]
+    digests = [sha256_path(folder / name) for name in (record.path, "tokenizer.json", FILE_NAME)]
     key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump(), ROWS])
     mark = cache_folder() / "selftest" / f"{key}.json"
     if mark.is_file():

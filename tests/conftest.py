@@ -192,15 +192,18 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
     return transformers.MobileBertConfig(**{**common, **sizes, **narrow, **changes})
 
 
-def tiny_classifier(family: str, layers: int, labels: Sequence[str], seed: int = 0, **changes: Any) -> Any:
-    """A random classifier whose matrices are drawn wide enough that input and mask really matter."""
+def tiny_classifier(
+    family: str, layers: int, labels: Sequence[str], seed: int = 0,
+    auto_class: str = "AutoModelForSequenceClassification", **changes: Any,
+) -> Any:  # fmt: skip
+    """A random classifier (or what `auto_class` builds) whose matrices are drawn wide enough that input and mask really matter."""
     import torch
     import transformers
 
     config = tiny_config(family, layers, labels, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = transformers.AutoModelForSequenceClassification.from_config(config)
+        model = getattr(transformers, auto_class).from_config(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:

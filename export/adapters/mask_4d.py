@@ -29,13 +29,14 @@ def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], format: 
     """
     model.set_attn_implementation("eager")
     kind = _WithSegments if "token_type_ids" in inputs else _WithoutSegments
-    return kind(slim(model, format), outputs).eval()
+    return kind(slim(model, format), outputs, format).eval()
 
 
 class _Wrapped(nn.Module):
-    def __init__(self, model: Any, outputs: tuple[str, ...]) -> None:
+    def __init__(self, model: Any, outputs: tuple[str, ...], format: Format) -> None:
         super().__init__()
         self.model, self.outputs = model, outputs
+        self.one_segment = format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
 
     def _run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
         additive = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
@@ -55,4 +56,7 @@ class _WithSegments(_Wrapped):
 
 class _WithoutSegments(_Wrapped):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        if self.one_segment:
+            # else transformers expands a buffer to a shape that Core ML's types then no longer know
+            return self._run(attention_mask, input_ids=input_ids, token_type_ids=input_ids * 0)
         return self._run(attention_mask, input_ids=input_ids)

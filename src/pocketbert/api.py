@@ -135,8 +135,12 @@ def export(
     atol: float | None = None,
     max_length: int | None = None,
     labels: Sequence[str] | None = None,
-    formats: Sequence[str] = ("onnx", "tflite"),
+    formats: Sequence[str] = ("onnx", "tflite", "coreml"),
     targets: Sequence[str] = (),
+    ios: int = 18,
+    shapes: str | None = None,
+    precision: str = "fp16",
+    layout: str = "plain",
     overwrite: bool = False,
 ) -> Path:
     """Turn a fine-tuned model into an artefact folder: no recipe, no data, no network.
@@ -146,13 +150,18 @@ def export(
         output: The artefact folder to write.
         task: Hub task name.
         revision: Hub revision.
-        scheme: ``int8`` (beside fp32) or ``fp32`` alone; for TFLite alone also ``w8`` and ``fp16``.
+        scheme: ``int8`` beside the exported file (in Core ML ``w8``), or ``fp32`` for that alone; for TFLite alone also
+            ``w8`` and ``fp16``.
         opset: ONNX operator set, 18 to 20.
         atol: Parity bound relative to the spread of the logits; default the family's.
         max_length: Longest input in tokens; default the model's own.
         labels: Label names where config.json has none, in order of their ids.
-        formats: ``onnx``, ``tflite``; the first one is opened by default.
+        formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
         targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``.
+        ios: Oldest iOS that opens the Core ML package: 16, 17 or 18.
+        shapes: Lengths that it takes: ``enumerated`` (iOS 18), ``ranged`` (iOS 17) or ``fixed``.
+        precision: What it computes in, ``fp16`` or ``fp32``.
+        layout: ``ane`` for a graph rewritten for Apple's Neural Engine, else ``plain``.
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
@@ -166,6 +175,7 @@ def export(
     return export_model(
         model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
         labels=labels, overwrite=overwrite, formats=formats, targets=targets,
+        coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout},
     )  # fmt: skip
 
 
@@ -244,7 +254,7 @@ def predict(
         texts: Texts, or pairs as tuples.
         scheme: ``int8``, ``fp32``, ...; default that of the folder's default file.
         threads: Threads; default all cores.
-        format: ``onnx`` or ``tflite``; default that of the folder's default file.
+        format: ``onnx``, ``tflite`` or ``coreml``; default that of the folder's default file.
         engine: ``"fastest"``, or None.
         file: One file of the folder by its path, instead of scheme and format.
     """
@@ -263,23 +273,45 @@ def benchmark(
     repeats: int = 3,
     texts: Sequence[Text] = (),
     budget_s: float = 120.0,
+    imports: Sequence[Path] = (),
+    local: bool = True,
 ) -> BenchmarkResult:
-    """Measure every model file of some artefact folders side by side on this CPU.
+    """Measure every model file of some artefact folders side by side on this CPU, and add what a Mac measured.
 
     Args:
-        models: Artefact folders; the first file of the first one is the baseline.
+        models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
         threads: Thread counts.
         lengths: Lengths in tokens, beside real text.
         runs: Timed inferences per file, thread count, length and repeat.
         repeats: Passes over everything.
         texts: Real texts; default the project's own sentences.
         budget_s: Most seconds it may take; fewer runs are made where they do not fit, and the result says so.
+        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac. Their packages must be those of `models`;
+            without `models` nobody checks that, and the result says so.
+        local: Whether to measure on this machine at all.
+
+    Returns:
+        The session on this machine, imported ones beside it; the first imported one where nothing was measured here.
+
+    Raises:
+        InputError: Listing every problem.
     """
+    from pocketbert.benchmarks.mac.importing import import_mac
+    from pocketbert.core.errors import InputError, Problem
     from pocketbert.core.recipe import BenchmarkSection
     from pocketbert.pipeline.measuring import folder_variants, measure
 
+    imported = import_mac(imports, models)
+    variants = folder_variants(models) if local else []
+    if imported and not variants:
+        return imported[0].model_copy(update={"imported": imported[1:]})
+    if not variants:
+        raise InputError(
+            Problem("-m/--model", "nothing to measure on this machine, and nothing is imported.",
+                    "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.")
+        )  # fmt: skip
     section = BenchmarkSection(threads=list(threads), runs=runs, repeats=repeats)
-    return measure(folder_variants(models), texts, section, lengths, budget_s)
+    return measure(variants, texts, section, lengths, budget_s).model_copy(update={"imported": imported})
 
 
 def report(run: Path, output: Path) -> Path:

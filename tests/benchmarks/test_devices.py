@@ -5,8 +5,9 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.types import Provenance
 
 
-def test_only_the_local_machine_is_known_and_it_measures():
-    assert [d.name for d in DEVICES] == ["local"]
+def test_the_known_devices_measure():
+    assert [d.name for d in DEVICES] == ["local", "coreml"]
+    assert device("coreml").provenance is Provenance.MEASURED
     assert device("local").provenance is Provenance.MEASURED
 
 

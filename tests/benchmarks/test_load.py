@@ -19,6 +19,12 @@ def test_the_share_of_others_is_what_is_left_of_the_busy_time(monkeypatch, busy,
     assert watch.stop().others == pytest.approx(others)
 
 
+def test_what_nobody_counted_is_left_out():
+    assert load.Load(before=1, after=2, others=None).summary == "load 1.00 → 2.00"
+    assert load.Load(before=None, after=None, others=0.5).summary == "50 % of the CPU time went to others"
+    assert load.Load(before=None, after=None, others=None).summary == "load not known"
+
+
 def test_a_system_without_load_average_is_none_not_nan(monkeypatch):
     monkeypatch.setattr(load, "load_average", lambda: float("nan"))
     found = load.LoadWatch().stop()

@@ -46,5 +46,10 @@ def test_others():
         "not a number",
     )
     assert (wording.threads(1), wording.threads(2)) == ("1 thread", "2 threads")
+    assert (wording.threads(0), wording.thread_count(0), wording.thread_count(2)) == (
+        "the engine's own threads",
+        "–",
+        "2",
+    )
     assert (wording.length("text"), wording.length(64)) == ("real text", "64 tokens")
     assert (wording.count(22_713_216), wording.count(950_000), wording.count(7)) == ("22.7 M", "950 k", "7")

@@ -16,14 +16,16 @@ Task = Annotated[str, typer.Option("--task", help="Hub task name. (recipe: task)
 Scheme = Annotated[
     str,
     typer.Option(
-        "--scheme", help="int8 (beside fp32), or fp32 alone; TFLite: also w8, fp16. (recipe: quantize.scheme)"
+        "--scheme",
+        help="int8 beside the exported file (Core ML: w8), or fp32 for that alone; TFLite: also w8, fp16. "
+        "(recipe: quantize.scheme)",
     ),
 ]
 Formats = Annotated[
     str,
     typer.Option(
         "--format",
-        help="onnx, tflite, comma-separated; the first is the default file. (recipe: export.formats)",
+        help="onnx, tflite, coreml, comma-separated; the first is the default file. (recipe: export.formats)",
     ),
 ]
 Targets = Annotated[
@@ -47,12 +49,33 @@ def export(
     model: options.Model,
     output: options.Output,
     task: Task = "text-classification",
-    formats: Formats = "onnx,tflite",
+    formats: Formats = "onnx,tflite,coreml",
     scheme: Scheme = "int8",
     target: Targets = "",
     opset: Annotated[
         int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")
     ] = 20,
+    ios: Annotated[
+        int,
+        typer.Option("--ios", help="Core ML: oldest iOS, 16, 17 or 18. (recipe: export.coreml.ios)"),
+    ] = 18,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            "--shapes",
+            help="Core ML: enumerated (iOS 18), ranged (iOS 17) or fixed lengths. (recipe: export.coreml.shapes)",
+        ),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", help="Core ML: fp16 or fp32. (recipe: export.coreml.precision)")
+    ] = "fp16",
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout",
+            help="Core ML: plain, or ane for Apple's Neural Engine. (recipe: export.coreml.layout)",
+        ),
+    ] = "plain",
     atol: Annotated[
         float | None,
         typer.Option(
@@ -80,7 +103,8 @@ def export(
     names = _listed(labels) if labels else None
     folder = api.export(
         model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
-        labels=names, formats=_listed(formats), targets=_listed(target), overwrite=overwrite,
+        labels=names, formats=_listed(formats), targets=_listed(target), ios=ios, shapes=shapes, precision=precision,
+        layout=layout, overwrite=overwrite,
     )  # fmt: skip
     _done(folder, json)
 

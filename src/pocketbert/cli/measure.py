@@ -29,8 +29,20 @@ def _numbers(text: str, where: str) -> list[int]:
 
 def benchmark(
     model: Annotated[
-        list[Path], typer.Option("-m", "--model", help="Artefact folder; give several to compare them.")
-    ],
+        list[Path] | None,
+        typer.Option("-m", "--model", help="Artefact folder; give several to compare them."),
+    ] = None,
+    imports: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import",
+            help="JSON that coreml/benchmark_on_mac.py of the folder wrote on a Mac; several allowed. Its packages must be "
+            "the folder's; without -m nobody checks that.",
+        ),
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local/--no-local", help="Measure on this machine too, where -m is given.")
+    ] = True,
     threads: Annotated[
         str, typer.Option("--threads", help="Thread counts, comma-separated. (recipe: benchmark.threads)")
     ] = "1,2",
@@ -50,42 +62,48 @@ def benchmark(
         typer.Option("--file", help="Real texts, one per line; default sentences of the project."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write benchmark.json, raw samples included, here.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write benchmark.json, raw samples included, here; a page where it ends in .html.",
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Latency of every model file on this CPU, interleaved, with intervals and raw samples."""
+    """Latency of every model file on this CPU, interleaved, with intervals and raw samples; figures from a Mac beside it."""
     from pocketbert import api
-    from pocketbert.benchmarks.wording import time_ratio
+    from pocketbert.benchmarks.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data import read_lines
+    from pocketbert.core.errors import GateError
 
+    folders, files = model or [], imports or []
+    if not folders and not files:
+        raise InputError(
+            Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE.")
+        )
+    if output is not None:
+        check_output(output, folders)
     texts = [t for t in read_lines(file) if t.strip()] if file else []
     result = api.benchmark(
-        model, threads=_numbers(threads, "--threads"), lengths=_numbers(lengths, "--lengths"), runs=runs, repeats=repeats,
-        texts=texts, budget_s=budget,
+        folders, threads=_numbers(threads, "--threads"), lengths=_numbers(lengths, "--lengths"), runs=runs, repeats=repeats,
+        texts=texts, budget_s=budget, imports=files, local=local,
     )  # fmt: skip
     if output is not None:
-        result.write(output)
+        write_result(result, output, folders)
     if json:
-        print(result.model_dump_json(exclude={"measurements": {"__all__": {"wall_ms", "cpu_ms"}}}))
-        return
-    rows = []
-    for m in result.measurements:
-        compared = result.compare(m.variant, m.threads, m.length)
-        ratio = time_ratio(compared.wall if compared else None)
-        rows.append(
-            [
-                m.variant,
-                str(m.threads),
-                str(m.length),
-                f"{m.wall.p50:.2f}",
-                f"{m.wall.p90:.2f}",
-                f"{m.cpu.p50:.2f}",
-                ratio,
-            ]
+        raw = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
+        print(
+            result.model_dump_json(
+                exclude={"measurements": raw, "imported": {"__all__": {"measurements": raw}}}
+            )
         )
-    print_table(["file", "threads", "length", "p50 ms", "p90 ms", "CPU ms", "time ratio to the first"], rows)
-    print(f"measured on {result.machine.summary}; {result.protocol.description}")
+    else:
+        print_table(*latency_table(result))
+        print("\n".join(session_lines(result)))
+    wrong = [f"{a.variant}: {a.words}" for s in result.sessions for a in s.answers if not a.passed]
+    if wrong:
+        raise GateError(wrong)
 
 
 def report(

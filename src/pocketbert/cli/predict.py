@@ -39,7 +39,8 @@ def predict(
         typer.Option("--scheme", help="int8, fp32, ...; default that of the folder's default file."),
     ] = None,
     format: Annotated[
-        str | None, typer.Option("--format", help="onnx, tflite; default that of the folder's default file.")
+        str | None,
+        typer.Option("--format", help="onnx, tflite, coreml; default that of the folder's default file."),
     ] = None,
     engine: Annotated[
         str | None,

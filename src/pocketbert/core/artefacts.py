@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.evaluate import Score
-from pocketbert.core.files import read_json, safe_join, sha256_file, write_json
+from pocketbert.core.files import path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Status, Target
 
@@ -34,6 +34,7 @@ class Kind(StrEnum):
     GOLDEN = "golden"
     DOCUMENT = "document"
     FIGURES = "figures"
+    TOOL = "tool"
 
 
 class Tensor(_Record):
@@ -77,8 +78,8 @@ class FileRecord(_Record):
     """One file of the folder.
 
     Attributes:
-        path: Relative to the folder, with forward slashes.
-        sha256: Hex digest.
+        path: Relative to the folder, with forward slashes; a Core ML package is a folder.
+        sha256: Hex digest; see `pocketbert.core.files.sha256_path`.
         bytes: Size.
         kind: What it is for.
         format: Of model files.
@@ -224,13 +225,14 @@ def integrity_problems(folder: Path, artefacts: Artefacts) -> list[str]:
     out = []
     for record in artefacts.files:
         path = folder / record.path
-        if not path.is_file():
+        if not path.exists():
             out.append(f"{record.path}: listed, but not there")
-        elif path.stat().st_size != record.bytes or sha256_file(path) != record.sha256:
+        elif path_bytes(path) != record.bytes or sha256_path(path) != record.sha256:
             out.append(f"{record.path}: changed since it was packed (sha256 differs)")
     listed = {f.path for f in artefacts.files} | {FILE_NAME}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        name = path.relative_to(folder).as_posix()
-        if name not in listed:
+        inside = [path.relative_to(folder), *path.relative_to(folder).parents]  # a package is listed as one
+        name = inside[0].as_posix()
+        if not any(p.as_posix() in listed for p in inside):
             out.append(f"{name}: there, but not listed")
     return out

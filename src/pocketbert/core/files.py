@@ -26,6 +26,27 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def sha256_path(path: Path) -> str:
+    """Hex digest of a file's bytes, or of the names and bytes of everything in a folder (a Core ML package is one)."""
+    if not path.is_dir():
+        return sha256_file(path)
+    files = sorted((p.relative_to(path).as_posix(), p) for p in path.rglob("*") if p.is_file())
+    return sha256_json([[name, sha256_file(p)] for name, p in files])
+
+
+def path_bytes(path: Path) -> int:
+    """Size of a file, or of everything in a folder."""
+    return folder_bytes(path) if path.is_dir() else path.stat().st_size
+
+
+def copy_path(source: Path, target: Path) -> None:
+    """Copy a file, or a folder with all that is in it."""
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
+
+
 def sha256_json(value: Any) -> str:
     """Hex digest of a JSON-able value, independent of key order."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from pocketbert.core.data import DataSource
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Client, Format, Scheme, Signal, Target
+from pocketbert.core.types import Client, Format, Layout, Scheme, Shapes, Signal, Target
 
 SCHEMA_VERSION = 1
 
@@ -133,23 +133,57 @@ class TaskStage(Optimisation):
     )
 
 
+class CoremlSection(Section):
+    """How Core ML packages are written."""
+
+    ios: Literal[16, 17, 18] = Field(18, description="Oldest iOS that opens the package (macOS 13, 14, 15).")
+    shapes: Shapes | None = Field(
+        None,
+        description="enumerated (the listed lengths; iOS 18), ranged (any length; iOS 17 and later) or fixed (the longest "
+        "listed length); default enumerated for iOS 18, else fixed.",
+    )
+    precision: Literal[Scheme.FP16, Scheme.FP32] = Field(
+        Scheme.FP16, description="What the package stores and computes in; the Neural Engine knows fp16 only."
+    )
+    layout: Layout = Field(
+        Layout.PLAIN,
+        description="ane: rewritten for Apple's Neural Engine; equivalence-tested, latency not measured.",
+    )
+
+    @property
+    def lengths(self) -> Shapes:
+        """Which lengths the package takes."""
+        return self.shapes or (Shapes.ENUMERATED if self.ios >= 18 else Shapes.FIXED)
+
+    @model_validator(mode="after")
+    def _possible(self) -> CoremlSection:
+        oldest = {Shapes.ENUMERATED: 18, Shapes.RANGED: 17, Shapes.FIXED: 16}[self.lengths]
+        if self.ios < oldest:
+            possible = ", ".join(s for s, ios in (("ranged", 17), ("fixed", 16)) if self.ios >= ios)
+            raise ValueError(
+                f"shapes '{self.lengths}' needs ios {oldest}, this is ios {self.ios}; possible here: {possible}"
+            )
+        return self
+
+
 class ExportSection(Section):
     """Which files to write."""
 
     formats: list[Format] = Field(
-        [Format.ONNX, Format.TFLITE],
+        [Format.ONNX, Format.TFLITE, Format.COREML],
         min_length=1,
         description="File formats; the first one is opened by default.",
     )
     lengths: list[PositiveInt] = Field(
         [32, 64, 128],
         min_length=1,
-        description="Lengths in tokens to check and to time; a TFLite file takes these and max_length, one signature each.",
+        description="Lengths in tokens to check and to time; TFLite and Core ML files take these and max_length.",
     )
     clients: list[Client] = Field(
         [Client.MEDIAPIPE], description="Clients that get a file of their own where they can run the model."
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
+    coreml: CoremlSection = Field(default_factory=lambda: CoremlSection())
     atol: float | None = Field(
         None, gt=0, description="Parity bound, relative to the spread of the logits; default the family's."
     )
@@ -159,7 +193,8 @@ class QuantizeSection(Section):
     """How to make the files small."""
 
     scheme: Scheme = Field(
-        Scheme.INT8, description="int8; for TFLite also w8 or fp16; fp32 leaves the files as they are."
+        Scheme.INT8,
+        description="int8 (in Core ML: w8); for TFLite also w8 or fp16; fp32 leaves the files as they are exported.",
     )
     targets: list[Target] = Field(
         default_factory=list,
@@ -215,10 +250,10 @@ class Recipe(Section):
                 "a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
             )
         for format in dict.fromkeys(self.export.formats):
-            have = FORMATS[format].schemes
-            if self.quantize.scheme not in have:
+            info = FORMATS[format]
+            if not info.takes(self.quantize.scheme):
                 problems.append(
-                    f"quantize.scheme: {format} has no '{self.quantize.scheme}' in this version, only {', '.join(have)}; "
+                    f"quantize.scheme: {format} has no '{self.quantize.scheme}' in this version, only {', '.join(info.schemes)}; "
                     "name other export.formats"
                 )
         for target in self.quantize.targets:

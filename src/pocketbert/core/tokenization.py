@@ -106,10 +106,11 @@ class TextTokenizer:
         return out
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Ids and code-point offsets of one text, to check a tokenizer written in another language."""
+        """Ids, segments and code-point offsets of one text, to check a tokenizer written in another language."""
         encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {"text": text if isinstance(text, str) else list(text)}
-        return {**row, "ids": encoding.ids, "offsets": [list(o) for o in encoding.offsets]}
+        return {**row, "ids": encoding.ids, "type_ids": encoding.type_ids,
+                "offsets": [list(o) for o in encoding.offsets]}  # fmt: skip
 
     def pad(
         self, rows: Sequence[Encoded], length: int | None = None, side: str = "right"

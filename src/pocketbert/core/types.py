@@ -10,6 +10,7 @@ class Format(StrEnum):
 
     ONNX = "onnx"
     TFLITE = "tflite"
+    COREML = "coreml"
 
 
 class Scheme(StrEnum):
@@ -17,9 +18,9 @@ class Scheme(StrEnum):
 
     FP32 = "fp32"
     FP16 = "fp16"
-    """Weights and embeddings stored as fp16, computed in fp32."""
+    """Weights and embeddings stored as fp16; computed in fp32, by Core ML in fp16."""
     W8 = "w8"
-    """Weights and embeddings stored as int8 per output channel, computed in fp32."""
+    """Weights and embeddings stored as int8 per output channel; computed in fp32, by Core ML in fp16."""
     INT8 = "int8"
     """Dynamic: int8 weights per output channel, activations quantized on the fly, int8 embeddings."""
 
@@ -36,6 +37,26 @@ class Client(StrEnum):
 
     MEDIAPIPE = "mediapipe"
     """MediaPipe Tasks: one signature, probabilities, tokenizer and labels inside the file."""
+
+
+class Shapes(StrEnum):
+    """Which lengths a Core ML package takes."""
+
+    ENUMERATED = "enumerated"
+    """Listed lengths in one package; needs iOS 18."""
+    RANGED = "ranged"
+    """Any length up to the longest; needs iOS 17."""
+    FIXED = "fixed"
+    """One length, that every text is padded to."""
+
+
+class Layout(StrEnum):
+    """How activations lie in memory."""
+
+    PLAIN = "plain"
+    """Tokens by channels, as in the stock model."""
+    ANE = "ane"
+    """Channels first, 1x1 convolutions, one product per head: what Apple recommends for its Neural Engine."""
 
 
 class Provenance(StrEnum):

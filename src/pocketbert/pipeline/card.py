@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.families import Family
 from pocketbert.core.tasks import TASKS
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Provenance, Scheme
 from pocketbert.pipeline.snippets import snippets
 
 
@@ -42,7 +42,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
         facts: Measured figures and lineage.
     """
     parts = [
-        _head(artefacts, facts), _files(artefacts, facts), _latency(facts), snippets(artefacts),
+        _head(artefacts, facts), _files(artefacts, facts), _latency(artefacts, facts), snippets(artefacts),
         _processing(artefacts),
         _lineage(artefacts, facts),
     ]  # fmt: skip
@@ -90,13 +90,22 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
         text.append(facts.teacher_score)
     text.append("Scores: provenance measured, on the file itself, every row alone and unpadded. "
                 f"Machine: {artefacts.machine}.")  # fmt: skip
+    if emulated := [f"`{r.path}`" for r in artefacts.models() if _emulated(r)]:
+        text.append(f"Those of {', '.join(emulated)}: provenance emulated, by the project's evaluator.")
     absent = [f"No `{path}`: {reason}" for path, reason in artefacts.absent.items()]
     return "\n".join([*text, *facts.parity, *aliases, *absent])
 
 
-def _latency(facts: CardFacts) -> str:
+def _emulated(record: FileRecord) -> bool:
+    return any(s.provenance is Provenance.EMULATED for s in record.seen_right)
+
+
+def _latency(artefacts: Artefacts, facts: CardFacts) -> str:
     if not facts.latency:
-        return "## Latency\n\nNot measured. `pocketbert benchmark -m .` measures it on your machine."
+        how = "`pocketbert benchmark -m .` measures it on your machine"
+        if all(r.format is Format.COREML for r in artefacts.models()):
+            how = "`python3 coreml/benchmark_on_mac.py` measures it on a Mac"
+        return f"## Latency\n\nNot measured. {how}."
     rows = [
         "| file | threads | length | p50 ms | p90 ms | time relative to the first |",
         "|---|---:|---|---:|---:|---:|",
@@ -125,6 +134,14 @@ def _processing(artefacts: Artefacts) -> str:
         lines.append("An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
                      "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
                      "before first use; an app should run one as well.")  # fmt: skip
+    coreml = [r for r in artefacts.models() if r.format is Format.COREML and r.signature]
+    if coreml and coreml[0].signature:
+        lengths = ", ".join(map(str, coreml[0].signature.lengths))
+        lines.append(
+            "Core ML: int32 inputs [1, length]; "
+            + (f"lengths {lengths}: pad to the next one." if lengths else f"any length up to {p.max_length}.")
+            + " A classifier answers with `classLabel`, `classLabel_probs` and `logits`."
+        )
     return "\n".join(["## Processing", "", *lines])
 
 

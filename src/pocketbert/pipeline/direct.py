@@ -30,7 +30,7 @@ DEFAULT_FORMATS = tuple(f.value for f in Format)
 def export_model(
     model: str, output: Path, *, task: str, revision: str | None, scheme: str, opset: int, atol: float | None,
     max_length: int | None, labels: Sequence[str] | None, overwrite: bool, formats: Sequence[str] = DEFAULT_FORMATS,
-    targets: Sequence[str] = (), lengths: Sequence[int] | None = None, ready: Mapping[str, Path] | None = None,
+    targets: Sequence[str] = (), lengths: Sequence[int] | None = None, coreml: Mapping[str, object] | None = None, ready: Mapping[str, Path] | None = None,
 ) -> Path:  # fmt: skip
     """See `pocketbert.api.export`; `ready` are fp32 files to use instead of exporting anew."""
     ready_task(task, "--task")
@@ -40,7 +40,7 @@ def export_model(
         "schema": 1, "name": _name(folder), "task": task,
         "data": {"max_length": max_length, "labels": list(labels) if labels else None},
         "teacher": {"model": str(folder.path.resolve()) if Path(model).expanduser().is_dir() else model, "revision": revision},
-        "export": {"formats": list(formats), "opset": opset, "atol": atol, **({"lengths": list(lengths)} if lengths else {})},
+        "export": {"formats": list(formats), "opset": opset, "atol": atol, "coreml": dict(coreml or {}), **({"lengths": list(lengths)} if lengths else {})},
         "quantize": {"scheme": scheme, "targets": list(targets)},
     }, "command line")  # fmt: skip
     work = output.parent / f".{output.name}.run"
@@ -102,7 +102,7 @@ def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) 
         raise InputError(problems)
     for name in formats:
         info = FORMATS[Format(name)]
-        if Scheme(scheme) not in info.schemes:
+        if not info.takes(Scheme(scheme)):
             problems.append(Problem("--scheme", f"{info.title} has no '{scheme}' in this version, only {', '.join(info.schemes)}.",
                                     f"Leave {name} out of --format, or choose another scheme."))  # fmt: skip
     for target in targets:
@@ -129,12 +129,14 @@ def quantize_folder(
 ) -> Path:
     """See `pocketbert.api.quantize`."""
     artefacts = read_artefacts(model)
-    fp32 = [r for r in artefacts.models() if r.scheme is Scheme.FP32]
-    formats = list(dict.fromkeys(str(r.format) for r in fp32))
+    exported = [
+        r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format or Format.ONNX].base)
+    ]
+    formats = list(dict.fromkeys(str(r.format) for r in exported))
     _check_choices(scheme, formats or DEFAULT_FORMATS, targets)
     problems = []
-    if not fp32:
-        problems.append(Problem(str(model), "has no fp32 file to quantize."))
+    if not exported:
+        problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
     if not (model / "model.safetensors").is_file():
         problems.append(Problem(str(model), "has no model.safetensors to compare the quantized file with.",
                                 "Export the model again: pocketbert export -m MODEL -o FOLDER"))  # fmt: skip
@@ -142,11 +144,13 @@ def quantize_folder(
         problems.append(Problem("--output", "is the folder that is read.", "Choose another folder."))
     if problems:
         raise InputError(problems)
-    lengths = sorted({n for r in fp32 if r.signature for n in r.signature.lengths})
+    lengths = sorted({n for r in exported if r.signature for n in r.signature.lengths})
+    resolved = model / RECIPE_FILE
+    coreml = load_recipe(resolved).export.coreml.model_dump(mode="json") if resolved.is_file() else None
     return export_model(
         str(model), output, task=artefacts.task, revision=None, scheme=scheme, opset=20, atol=None,
         max_length=artefacts.processing.max_length, labels=None, overwrite=overwrite, formats=formats,
-        targets=targets, lengths=lengths, ready={r.path: model / r.path for r in fp32},
+        targets=targets, lengths=lengths, coreml=coreml, ready={r.path: model / r.path for r in exported},
     )  # fmt: skip
 
 

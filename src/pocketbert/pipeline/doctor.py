@@ -72,6 +72,12 @@ _PARTS = (
         "pip install 'pocketbert[tflite-runtime]'",
         alternatives=True,
     ),
+    _Part("export to Core ML, compress", EXTRAS["coreml"], "pip install 'pocketbert[coreml]'"),
+    _Part(
+        "check Core ML packages (on macOS: run them)",
+        EXTRAS["coreml-runtime"],
+        "pip install 'pocketbert[coreml-runtime]'",
+    ),
     _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 

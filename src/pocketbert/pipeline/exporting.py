@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pocketbert.core.checkpoints import load_model
 from pocketbert.core.errors import GateError
-from pocketbert.core.files import write_json
+from pocketbert.core.files import copy_path, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.parity import Parity, build_probe, compare
@@ -18,33 +17,26 @@ from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.scored import PROBABILITIES, ScoredPredictor
-from pocketbert.core.tasks import Task, ready_task
+from pocketbert.core.tasks import ready_task
 from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.torch_predictor import TorchPredictor
-from pocketbert.core.types import Client, Format
+from pocketbert.core.types import Client, Format, Layout, Scheme
 from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.writing import ExportJob, write_client_data, write_file
 from pocketbert.runtime.engines import open_file
 
 PARITY_FILE = "parity.json"
 REFERENCE = "transformers"
-
-
-def file_lengths(recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-    """Lengths in tokens of a fixed-length file's signatures: those of the recipe, and the longest input allowed.
-
-    MediaPipe takes one signature and pads everything to it, so its file gets the recipe's longest, not the model's.
-    """
-    wanted = sorted({min(n, length) for n in recipe.export.lengths})
-    if file.client is Client.MEDIAPIPE:
-        return wanted[-1:]
-    return sorted({*wanted, length})
+FP16_LOSS = 300.0
+"""How many times the bound of fp32 a file may be off that stores and computes in fp16: 2**13 times less precision, of which
+rounding errors that cancel take most back."""
 
 
 def make_export(
     recipe: Recipe, weights: Path, texts: Sequence[Text], length: int, target: Path,
     files: Sequence[ModelFile], ready: Mapping[str, Path] | None = None,
 ) -> Sequence[str]:  # fmt: skip
-    """Write one format's fp32 files, and compare wrapper and files with the untouched model.
+    """Write one format's files, and compare wrapper and files with the untouched model.
 
     Args:
         recipe: What to do.
@@ -65,18 +57,19 @@ def make_export(
     model = load_model(folder, task)
     tokenizer = TextTokenizer(weights, length)
     reference = TorchPredictor(model, task, family.inputs)
-    module = prepare(model, family, task, files[0].format)
+    layout = recipe.export.coreml.layout if files[0].format is Format.COREML else Layout.PLAIN
+    module = prepare(model, family, task, files[0].format, layout)
     probed = probe_texts(folder, texts)
     bound = recipe.export.atol or family.parity_atol
     results = []
 
-    def check(subject: Predictor, name: str) -> None:
+    def check(subject: Predictor, name: str, loss: float = 1.0) -> None:
         output = subject.outputs[0]
         like: Predictor = ScoredPredictor(reference, task.score) if output == PROBABILITIES else reference
         probe = build_probe(
             like, tokenizer, probed, recipe.export.lengths, output, family.padding_side, subject.lengths
         )
-        results.append(compare(subject, name, REFERENCE, probe, output, bound))
+        results.append(compare(subject, name, REFERENCE, probe, output, bound * loss))
 
     given = ready or {}
     if any(f.target not in given for f in files):
@@ -84,43 +77,16 @@ def make_export(
     for file in files:
         path = target / Path(file.source).name
         if file.target in given:
-            shutil.copyfile(given[file.target], path)
-        elif file.format is Format.ONNX:
-            from pocketbert.export import onnx
-
-            rows = tokenizer.encode(list(SENTENCES[:2]))
-            example = tokenizer.pad(rows, max(min(32, length), *map(len, rows)), family.padding_side)
-            onnx.export(module, family, task, example, path, recipe.export.opset)
+            copy_path(given[file.target], path)
         else:
-            from pocketbert.export import tflite
-
-            lengths = file_lengths(recipe, file, length)
-            if file.client is Client.MEDIAPIPE:
-                tflite.export_mediapipe(module, family, task, lengths[0], path)
-                write_client_data(recipe, folder, task, path)
-            else:
-                tflite.export(module, family, task, lengths, path)
-        check(open_file(path, file.format), file.target)
+            write_file(ExportJob(recipe, folder, task, module, tokenizer, length), file, path)
+        check(open_file(path, file.format), file.target, FP16_LOSS if file.scheme is Scheme.FP16 else 1.0)
         worst = results[-1]
         say(
-            f"  {file.target}: parity {worst.worst:.1e} of the logits' spread, bound {bound:.0e}, {len(worst.shapes)} shapes"
+            f"  {file.target}: parity {worst.worst:.1e} of the logits' spread, bound {worst.bound:.0e}, {len(worst.shapes)} shapes"
         )
     write_json(target / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     return [parity_failure(r) for r in results if not r.passed]
-
-
-def write_client_data(recipe: Recipe, folder: ModelFolder, task: Task, path: Path) -> None:
-    """Put tokenizer and labels into a file for MediaPipe, before or after quantization."""
-    from pocketbert.core.versions import version_of
-    from pocketbert.export.mediapipe_vocabulary import vocabulary_of
-    from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
-
-    info = MediaPipeInfo(
-        name=recipe.name, description=recipe.description or f"{folder.family.title} for {task.name}",
-        version=f"made by PocketBERT {version_of('pocketbert') or ''}".strip(), author="", license=folder.licence,
-        labels=tuple(folder.labels or ()), vocabulary=vocabulary_of(folder.path),
-    )  # fmt: skip
-    path.write_bytes(write_metadata(path.read_bytes(), info))
 
 
 def parity_failure(result: Parity) -> str:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.families import Family
+from pocketbert.core.files import path_bytes
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.hardware import machine
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.tasks import ready_task
-from pocketbert.core.types import Client, Scheme, Status
+from pocketbert.core.types import Client, Format, Layout, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts
 from pocketbert.pipeline.exporting import read_parity
@@ -93,6 +95,15 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
                    "score was measured.")  # fmt: skip
     else:
         out.append("One seed; the last checkpoint, not the best one.")
+    if Format.COREML in recipe.export.formats and not FORMATS[Format.COREML].timed:
+        from pocketbert.runtime.coreml import LIMITS
+
+        out.append(f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(LIMITS)} "
+                   "`coreml/benchmark_on_mac.py` checks and times them on one.")  # fmt: skip
+    if recipe.export.coreml.layout is Layout.ANE:
+        out.append(
+            "Core ML layout `ane`: same answers as the plain layout; whether it is faster was not measured."
+        )
     if (
         recipe.student is not None
         and not family.uses_segments
@@ -142,9 +153,9 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
     metric = ready_task(recipe.task).metric
     rows = []
     teacher = teacher_file(recipe)
-    if (run / teacher.source).is_file():
+    if (run / teacher.source).exists():
         rows.append(ModelRow(
-            name=TEACHER, scheme=Scheme.FP32, bytes=(run / teacher.source).stat().st_size,
+            name=TEACHER, scheme=teacher.scheme, bytes=path_bytes(run / teacher.source),
             parameters=read_training(run / "teacher").parameters, eval_score=result.teacher,
             kept=1.0 if result.teacher else None, is_teacher=True, path=teacher.source,
         ))  # fmt: skip
@@ -159,7 +170,7 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
         )
         rows.append(ModelRow(
             name=row_name(file, recipe), scheme=file.scheme,
-            bytes=(run / file.source).stat().st_size, parameters=read_training(weights).parameters,
+            bytes=path_bytes(run / file.source), parameters=read_training(weights).parameters,
             eval_score=score, holdout_score=scores.get("holdout"), kept=kept,
             status=Status.PASSED if result.passed(file.target) else Status.FAILED,
             is_default=file is default_file(files), path=file.target, sha256=result.files[file.target],

@@ -19,19 +19,22 @@ from pocketbert.core.hardware import machine
 from pocketbert.core.parity import padding_difference
 from pocketbert.core.predictor import Predictor, run_encoded
 from pocketbert.core.scored import PROBABILITIES
-from pocketbert.core.tasks import Task
+from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.tokenization import TextTokenizer, cut
-from pocketbert.core.types import Client, Format, Scheme, Target
+from pocketbert.core.types import Client, Format, Provenance, Scheme, Target
 from pocketbert.core.versions import version_of
+from pocketbert.runtime.coreml.predictor import REFERENCE
 
 EXACT = 1e-3
 """Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
 RMS = {Scheme.FP16: 0.02, Scheme.W8: 0.5, Scheme.INT8: 0.5}
 """Largest RMS error on golden rows, relative to the spread. Unrelated answers are at 1.4; sound int8 files were
 measured at 0.02 to 0.25."""
-INT8_PADDING = {Format.ONNX: 1.0, Format.TFLITE: 0.02}
-"""How far padding may move the answers of dynamic int8, relative to their spread. ONNX Runtime takes one range for the
-whole tensor, padding included; XNNPACK one for each token. A file that ignores the mask moves by 1 to 4."""
+_PADDING = {(Format.ONNX, Scheme.INT8): 1.0, (Format.TFLITE, Scheme.INT8): 0.02, (Format.COREML, Scheme.FP16): 0.05,
+            (Format.COREML, Scheme.W8): 0.05}  # fmt: skip
+"""How far padding may move the answers relative to their spread, where not everything is computed in fp32. ONNX Runtime's
+dynamic int8 takes one range for the whole tensor, padding included; XNNPACK's one for each token; Core ML computes in fp16.
+A file that ignores the mask moves by 1 to 4."""
 
 
 class Gate(BaseModel):
@@ -101,9 +104,9 @@ class Subject:
         return self.predictor.outputs[0]
 
     @property
-    def exact(self) -> bool:
-        """Whether it computes in fp32, whatever it stores."""
-        return self.scheme is not Scheme.INT8
+    def exported(self) -> bool:
+        """Whether an exporter wrote it, not a quantizer."""
+        return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
 
     def answers(self, rows: Sequence[GoldenRow]) -> NDArray[np.float32]:
         """What the file answers to golden rows, one row at a time; [N, labels]."""
@@ -214,7 +217,7 @@ def _fidelity(subject: Subject, logits: NDArray[np.float32], reference: NDArray[
 
 def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether padding changes the answer: proof that the file uses its mask."""
-    bound = EXACT if subject.exact else INT8_PADDING[subject.format]
+    bound = _PADDING.get((subject.format, subject.scheme), EXACT)
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest = subject.tokenizer.max_length
@@ -284,14 +287,16 @@ def types_gate(subject: Subject) -> Gate | None:
     from pocketbert.quantize.weights import type_problems
 
     types = quantizer_of(subject.format).weight_types(subject.path)
-    problems = type_problems(types, subject.name, subject.scheme, subject.runtime)
+    problems = type_problems(types, subject.name, subject.scheme, subject.runtime, subject.format)
     return Gate(
         name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}."
     )
 
 
-def client_gate(subject: Subject) -> Gate | None:
-    """Whether a file for MediaPipe carries the folder's own vocabulary and labels; None for other files."""
+def metadata_gate(subject: Subject) -> Gate | None:
+    """Whether what a file carries beside the graph is the folder's own: labels, vocabulary; None where it has no place for it."""
+    if subject.format is Format.COREML and subject.task.name is TaskName.TEXT_CLASSIFICATION:
+        return _labels_inside(subject)
     if subject.client is not Client.MEDIAPIPE:
         return None
     if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
@@ -303,6 +308,21 @@ def client_gate(subject: Subject) -> Gate | None:
     problems = metadata_problems(subject.path.read_bytes(), subject.labels, vocabulary_of(subject.folder))
     return Gate(name="metadata", file=subject.name, passed=not problems,
                 detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.")  # fmt: skip
+
+
+def _labels_inside(subject: Subject) -> Gate:
+    unread = _unread(subject, "metadata")
+    if unread is not None:
+        return unread
+    from pocketbert.runtime.coreml.stored import StoredTensors
+
+    inside = StoredTensors(subject.path).labels()
+    wrong = [f"'{i}' instead of '{w}'" for i, w in zip(inside, subject.labels, strict=False) if i != w]
+    if len(inside) != len(subject.labels):
+        wrong.insert(0, f"{len(inside)} labels instead of {len(subject.labels)}")
+    return Gate(name="metadata", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0,
+                detail=f"labels inside the package: {'; '.join(wrong[:3])}." if wrong
+                else f"{len(inside)} labels inside are the folder's.")  # fmt: skip
 
 
 def chance_gate(name: str, score: Score, rows: str) -> Gate:
@@ -331,4 +351,8 @@ def kept_gate(name: str, score: Score, teacher: Score, bound: float, task: Task)
 
 def seen_right(predictor: Predictor) -> SeenRight:
     """A record that this engine computed a file right on this machine."""
-    return SeenRight(engine=predictor.engine, version=predictor.engine_version, isa=machine().isa)
+    emulated = predictor.engine == REFERENCE
+    return SeenRight(
+        engine=predictor.engine, version=predictor.engine_version, isa=machine().isa,
+        provenance=Provenance.EMULATED if emulated else Provenance.MEASURED,
+    )  # fmt: skip

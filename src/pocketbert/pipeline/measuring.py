@@ -27,11 +27,17 @@ def row_name(file: ModelFile, recipe: Recipe) -> str:
     return f"{'student' if recipe.student is not None else 'model'} {file.title}"
 
 
+def is_timed(recipe: Recipe) -> bool:
+    """Whether the run measures latency: the recipe asks for it, and one of its formats has its own engine here."""
+    return recipe.benchmark is not None and any(FORMATS[f].timed for f in recipe.export.formats)
+
+
 def teacher_file(recipe: Recipe) -> ModelFile:
-    """The teacher as a file of the first format: what sizes and latencies are compared with."""
-    format = recipe.export.formats[0]
-    path = f"{format}-teacher/model{FORMATS[format].suffix}"
-    return ModelFile(path, path, format, Scheme.FP32)
+    """The teacher as a file of the first format timed here: what sizes and latencies are compared with."""
+    format = next((f for f in recipe.export.formats if FORMATS[f].timed), recipe.export.formats[0])
+    path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
+    scheme = recipe.export.coreml.precision if format is Format.COREML else Scheme.FP32
+    return ModelFile(path, path, format, scheme)
 
 
 def run_variants(
@@ -39,16 +45,17 @@ def run_variants(
 ) -> list[Variant]:
     """A run's files as the benchmark takes them, the teacher's first.
 
-    Files for one client or one older runtime are left out: the same graph, opened by something else than is timed here.
+    Files for one client or one older runtime are left out: the same graph, opened by something else than is timed here;
+    and Core ML off macOS, where an evaluator stands in for the engine: its time is nobody's latency.
     """
     from pocketbert.benchmarks.measurement import Variant
 
     out, teacher = [], teacher_file(recipe)
-    if (run / teacher.source).is_file():
+    if (run / teacher.source).exists():
         out.append(
-            Variant.of(TEACHER, run / teacher.source, run / "teacher", length, Scheme.FP32, teacher.format)
+            Variant.of(TEACHER, run / teacher.source, run / "teacher", length, teacher.scheme, teacher.format)
         )
-    plain = (f for f in files if f.plain)
+    plain = (f for f in files if f.plain and FORMATS[f.format].timed)
     return [
         *out,
         *(
@@ -66,6 +73,8 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
     for folder in folders:
         artefacts = read_artefacts(folder)
         for record in artefacts.models():
+            if not FORMATS[record.format or Format.ONNX].timed:
+                continue
             # several folders are told apart by their paths: their names may be equal
             prefix = f"{folder} " if len(folders) > 1 else ""
             format = record.format or Format.ONNX

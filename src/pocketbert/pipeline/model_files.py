@@ -40,6 +40,11 @@ class ModelFile:
         return self.source.split("/")[0]
 
     @property
+    def exported(self) -> bool:
+        """Whether an exporter writes it; the others are made from such a file."""
+        return self.stage == self.format.value
+
+    @property
     def plain(self) -> bool:
         """Whether any client of its format may open it."""
         return self.client is None and self.runtime is None
@@ -57,7 +62,7 @@ def quantized_stage(format: Format, scheme: Scheme) -> str:
 
 
 def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
-    """Files that a recipe makes, format by format, each fp32 file before what is made from it.
+    """Files that a recipe makes, format by format, each exported file before what is made from it.
 
     Args:
         recipe: What to do.
@@ -65,31 +70,34 @@ def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
     """
     out = []
     for format in recipe.export.formats:
-        bases = [_file(format, "model", Scheme.FP32)]
-        if Client.MEDIAPIPE in recipe.export.clients and mediapipe_refusal(recipe, weights) is None:
-            bases += (
-                [_file(format, "mediapipe", Scheme.FP32, Client.MEDIAPIPE)] if format is Format.TFLITE else []
-            )
+        bases = [_exported(format, FORMATS[format].stem, recipe)]
+        wanted = format is Format.TFLITE and Client.MEDIAPIPE in recipe.export.clients
+        if wanted and mediapipe_refusal(recipe, weights) is None:
+            bases.append(_exported(format, "mediapipe", recipe, Client.MEDIAPIPE))
         out += bases
         out += smaller(recipe, bases)
     return out
 
 
 def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
-    """What is made from fp32 files of one format."""
-    scheme = recipe.quantize.scheme
-    if scheme is Scheme.FP32:
+    """What is made from the exported files of one format."""
+    format = bases[0].format
+    info = FORMATS[format]
+    scheme = info.smaller(recipe.quantize.scheme)
+    if scheme is None:
         return []
-    out = [_file(b.format, Path(b.target).stem, scheme, b.client) for b in bases]
-    runtimes = [t for t in recipe.quantize.targets if t in FORMATS[bases[0].format].targets]
-    return [*out, *(_file(bases[0].format, "model", scheme, None, t) for t in runtimes)]
+    stage = quantized_stage(format, scheme)
+    out = [
+        _file(stage, format, info.stem if b.client is None else b.client.value, scheme, b.client)
+        for b in bases
+    ]
+    runtimes = [t for t in recipe.quantize.targets if t in info.targets]
+    return [*out, *(_file(stage, format, info.stem, scheme, None, t) for t in runtimes)]
 
 
 def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
-    """The fp32 file that a file was made from."""
-    return next(
-        f for f in files if f.format is file.format and f.client is file.client and f.scheme is Scheme.FP32
-    )
+    """The exported file that a file was made from."""
+    return next(f for f in files if f.format is file.format and f.client is file.client and f.exported)
 
 
 def default_file(files: Sequence[ModelFile]) -> ModelFile:
@@ -97,12 +105,18 @@ def default_file(files: Sequence[ModelFile]) -> ModelFile:
     return [f for f in files if f.plain and f.format is files[0].format][-1]
 
 
+def _exported(format: Format, stem: str, recipe: Recipe, client: Client | None = None) -> ModelFile:
+    scheme = recipe.export.coreml.precision if format is Format.COREML else Scheme.FP32
+    return _file(format.value, format, stem, scheme, client)
+
+
 def _file(
-    format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Target | None = None
-) -> ModelFile:
-    stage = format.value if scheme is Scheme.FP32 else quantized_stage(format, scheme)
-    name = stem + ("" if scheme is Scheme.FP32 else f"_{scheme}") + (f"_{runtime}" if runtime else "")
-    name += FORMATS[format].suffix
+    stage: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Target | None = None
+) -> ModelFile:  # fmt: skip
+    unnamed = scheme is FORMATS[format].base
+    name = (
+        stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
+    )
     return ModelFile(f"{stage}/{name}", f"{format}/{name}", format, scheme, client, runtime)
 
 

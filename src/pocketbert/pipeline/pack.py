@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from pocketbert.benchmarks.mac.script import mac_script
 from pocketbert.core.artefacts import (
     FILE_NAME,
     Artefacts,
@@ -17,7 +18,8 @@ from pocketbert.core.artefacts import (
     write_artefacts,
 )
 from pocketbert.core.errors import GateError
-from pocketbert.core.files import read_json, sha256_file, write_json
+from pocketbert.core.files import copy_path, path_bytes, read_json, sha256_file, sha256_path, write_json
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.hardware import machine
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe import Recipe
@@ -43,9 +45,11 @@ _TOKENIZER_FILES = (
     "merges.txt",
     "vocab.json",
 )
+MAC_SCRIPT = "coreml/benchmark_on_mac.py"
+
 _KINDS = {
     "config.json": Kind.CONFIG, "recipe.resolved.yaml": Kind.CONFIG, "model.safetensors": Kind.WEIGHTS,
-    "golden.jsonl": Kind.GOLDEN, "golden_tokens.jsonl": Kind.GOLDEN, "README.md": Kind.DOCUMENT,
+    "golden.jsonl": Kind.GOLDEN, "golden_tokens.jsonl": Kind.GOLDEN, "README.md": Kind.DOCUMENT, MAC_SCRIPT: Kind.TOOL,
     "parity.json": Kind.FIGURES, "benchmark.json": Kind.FIGURES, **dict.fromkeys(_TOKENIZER_FILES, Kind.TOKENIZER),
 }  # fmt: skip
 
@@ -55,7 +59,7 @@ def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
     out = {file.target: run / file.source for file in model_files(recipe, weights)}
     out |= {name: weights / name for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES)}
     out |= {name: run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl")}
-    return {name: path for name, path in out.items() if path.is_file()}
+    return {name: path for name, path in out.items() if path.exists()}
 
 
 def check_packable(recipe: Recipe, run: Path, weights: Path) -> Verification:
@@ -76,7 +80,7 @@ def check_packable(recipe: Recipe, run: Path, weights: Path) -> Verification:
         if name not in now
     ]
     for name, path in now.items():
-        if sha256_file(path) != result.files.get(name):
+        if sha256_path(path) != result.files.get(name):
             failures.append(
                 f"{path.relative_to(run)}: changed since it was verified; run: pocketbert verify -m {run}"
             )
@@ -106,12 +110,14 @@ def make_pack(
     folder = open_model_folder(str(weights))
     for name, path in sources(recipe, run, weights).items():
         (target / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target / name)
+        copy_path(path, target / name)
     write_json(
         target / PARITY_FILE,
         [json.loads(p.model_dump_json()) for f in recipe.export.formats for p in read_parity(run / f)],
     )
     files = model_files(recipe, weights)
+    if any(f.format is Format.COREML for f in files):
+        (target / MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
     onnx = [f for f in files if f.format is Format.ONNX]
     if any(f.scheme is Scheme.INT8 for f in onnx):
         _alias(target / onnx[-1].target, target / ALIAS)
@@ -122,7 +128,7 @@ def make_pack(
             {**read_json(weights / "config.json"), "transformers.js_config": {"dtype": "fp32"}},
         )
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
-        _check_measured(run, result, [f.target for f in files if f.plain])
+        _check_measured(run, result, [f.target for f in files if f.plain and FORMATS[f.format].timed])
         shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
     (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
@@ -159,7 +165,7 @@ def _artefacts(
     weights, default = folder.sha256, default_file(files)
     records = [
         FileRecord(
-            path=f.target, sha256=result.files[f.target], bytes=(run / f.source).stat().st_size, kind=Kind.MODEL,
+            path=f.target, sha256=result.files[f.target], bytes=path_bytes(run / f.source), kind=Kind.MODEL,
             format=f.format, scheme=f.scheme, client=f.client, runtime=f.runtime, default=f is default,
             signature=open_file(run / f.source, f.format).signature,
             status=Status.PASSED, lineage=weights, scores=result.scores.get(f.target, {}),
@@ -185,10 +191,11 @@ def _artefacts(
 
 def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:
     known = {r.path: r for r in artefacts.files}
+    packages = [target / name for name in known if (target / name).is_dir()]
     out = []
     for path in sorted(p for p in target.rglob("*") if p.is_file()):
         name = path.relative_to(target).as_posix()
-        if name in known or name == FILE_NAME:
+        if name in known or name == FILE_NAME or any(path.is_relative_to(p) for p in packages):
             continue
         same = known.get("onnx/model_int8.onnx") if name == ALIAS else None
         if same is not None:

@@ -20,6 +20,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "flatbuffers",
     ),
     "tflite-runtime": ("ai-edge-litert",),
+    "coreml": ("torch", "transformers", "safetensors", "coremltools", "protobuf"),
+    "coreml-runtime": ("protobuf",),
     "report": ("jinja2", "matplotlib"),
 }
 """Distributions of each extra of pyproject.toml that a command can miss."""

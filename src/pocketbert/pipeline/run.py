@@ -15,7 +15,7 @@ import numpy as np
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
-from pocketbert.core.files import remove_tree, sha256_file, write_atomic, write_json
+from pocketbert.core.files import remove_tree, sha256_path, write_atomic, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.metrics import confusion
@@ -24,7 +24,7 @@ from pocketbert.core.recipe import Recipe
 from pocketbert.core.recipe_file import dump_recipe
 from pocketbert.core.tasks import ready_task
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format
 from pocketbert.pipeline import exporting, golden, measuring, pack, training
 from pocketbert.pipeline.data import RunData, load_data, max_length
 from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
@@ -127,13 +127,14 @@ class Run:
                 Stage("student", "student", "student", student, ("teacher",), self._make_student, _TRAIN)
             )
         last = stages[-1].name
-        scheme, made = recipe.quantize.scheme, []
+        made = []
         for format in recipe.export.formats:
             title = FORMATS[format].title
             stages.append(Stage(format.value, f"export to {title}", format.value, self._export_settings(format), (last,),
                                 partial(self._make_export, format), exporting.libraries(format)))  # fmt: skip
             made.append(format.value)
-            if scheme is not Scheme.FP32:
+            scheme = FORMATS[format].smaller(recipe.quantize.scheme)
+            if scheme is not None:
                 name = quantized_stage(format, scheme)
                 settings = {
                     "scheme": scheme,
@@ -157,17 +158,17 @@ class Run:
                 engines,
             )
         )
-        if recipe.benchmark is not None:
+        if recipe.benchmark is not None and measuring.is_timed(recipe):
             needs = ["verify"]
             if recipe.student is not None:
-                first = recipe.export.formats[0]
+                first = measuring.teacher_file(recipe).format
                 name = measuring.teacher_file(recipe).stage
                 stages.append(Stage(name, "export the teacher to compare with", name, self._export_settings(first), ("teacher",),
                                     self._make_teacher_file, exporting.libraries(first)))  # fmt: skip
                 needs.append(name)
             stages.append(Stage("benchmark", "benchmark", "benchmark.json", _dump(recipe.benchmark), (*needs,),
                                 self._make_benchmark, engines))  # fmt: skip
-        before = ("verify", *(("benchmark",) if recipe.benchmark is not None else ()))
+        before = ("verify", *(("benchmark",) if measuring.is_timed(recipe) else ()))
         stages.append(Stage("pack", "pack", "phone", recipe.name, before, self._make_pack, ()))
         return stages
 
@@ -238,8 +239,10 @@ class Run:
             common["opset"] = section.opset
         if format is Format.TFLITE:
             common["clients"] = section.clients
+        if format is Format.COREML:
+            common["coreml"] = section.coreml.model_dump(mode="json")
         ready = {
-            name: sha256_file(path) for name, path in self.ready.items() if name.startswith(f"{format}/")
+            name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")
         }
         return {**common, "ready": ready}
 
@@ -254,7 +257,7 @@ class Run:
 
     def _make_quantized(self, format: Format, target: Path, _: Path) -> Sequence[str]:
         files = self.files
-        pairs = [(base_of(f, files), f) for f in files if f.format is format and f.scheme is not Scheme.FP32]
+        pairs = [(base_of(f, files), f) for f in files if f.format is format and not f.exported]
         return exporting.make_quantized(self.recipe, self.path, self.weights, target, pairs)
 
     def _make_golden(self, target: Path, _: Path) -> Sequence[str]:
@@ -283,7 +286,7 @@ class Run:
         )  # fmt: skip
         sources = pack.sources(self.recipe, self.path, self.weights)
         return result.model_copy(
-            update={"files": {name: sha256_file(path) for name, path in sources.items()}}
+            update={"files": {name: sha256_path(path) for name, path in sources.items()}}
         )
 
     def eval_sets(self) -> list[EvalSet]:

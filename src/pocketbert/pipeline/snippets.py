@@ -21,6 +21,9 @@ def snippets(artefacts: Artefacts) -> str:
         ]
     if tflite is not None:
         parts += [_litert_python(tflite), _litert_kotlin(tflite)]
+    coreml = _smallest(artefacts, Format.COREML)
+    if coreml is not None:
+        parts.append(_coreml_swift(artefacts, coreml))
     mediapipe = [r for r in artefacts.models() if r.client is Client.MEDIAPIPE]
     if mediapipe:
         parts.append(_mediapipe_kotlin(mediapipe[-1]))
@@ -137,6 +140,40 @@ val interpreter = Interpreter(File("{record.path}"))
 val logits = arrayOf(FloatArray({record.signature.outputs[0].shape[-1] if record.signature else ""}))
 // IntArray each, padded with 0 to one of the lengths {", ".join(map(str, lengths))}
 interpreter.runSignature(mapOf({feed}), mapOf("logits" to logits), "seq_$length")
+```"""
+
+
+def _coreml_swift(artefacts: Artefacts, record: FileRecord) -> str:
+    lengths = record.signature.lengths if record.signature else []
+    name = record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
+    padded = (
+        f"let length = [{', '.join(map(str, lengths))}].first {{ $0 >= ids.count }}!   // ids from a tokenizer that reproduces golden_tokens.jsonl"
+        if lengths
+        else f"let length = ids.count   // at most {artefacts.processing.max_length}; ids from a tokenizer that reproduces golden_tokens.jsonl"
+    )
+    values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
+    feed = ",\n".join(f'    "{n}": try array({values[n]})' for n in _inputs(record))
+    labelled = record.signature is not None and [o.name for o in record.signature.outputs] == ["logits"]
+    answer = (
+        'print(out.featureValue(for: "classLabel")!.stringValue, out.featureValue(for: "classLabel_probs")!.dictionaryValue)'
+        if labelled
+        else f'print(out.featureValue(for: "{record.signature.outputs[0].name if record.signature else "logits"}")!.multiArrayValue!)'
+    )
+    return f"""Swift, with Core ML (drag the package into Xcode, or compile it once with `MLModel.compileModel(at:)`; not run by this project: it has no Mac):
+
+```swift
+import CoreML
+let model = try MLModel(contentsOf: Bundle.main.url(forResource: "{name}", withExtension: "mlmodelc")!)
+{padded}
+func array(_ values: [Int]) throws -> MLMultiArray {{   // int32 [1, length], padded with 0
+    let out = try MLMultiArray(shape: [1, NSNumber(value: length)], dataType: .int32)
+    for i in 0..<length {{ out[i] = NSNumber(value: i < values.count ? values[i] : 0) }}
+    return out
+}}
+let out = try model.prediction(from: MLDictionaryFeatureProvider(dictionary: [
+{feed}
+]))
+{answer}
 ```"""
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pocketbert.core.artefacts import Artefacts, FileRecord, SeenRight, integrity_problems, read_artefacts
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.evaluate import EvalSet, Score, evaluate
-from pocketbert.core.files import read_json, sha256_file
+from pocketbert.core.files import read_json, sha256_path
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.model_folder import open_model_folder
 from pocketbert.core.predictor import Predictor
@@ -24,11 +24,11 @@ from pocketbert.pipeline.gates import (
     Gate,
     Subject,
     chance_gate,
-    client_gate,
     drop_gate,
     golden_gates,
     kept_gate,
     labels_gate,
+    metadata_gate,
     padding_gate,
     seen_right,
     tokens_gate,
@@ -37,6 +37,9 @@ from pocketbert.pipeline.gates import (
 )
 from pocketbert.pipeline.model_files import ModelFile
 from pocketbert.runtime.engines import open_file
+
+FP16_DROP = 0.003
+"""Most that an exported file may lose to the torch model where it computes in fp16."""
 
 
 class Verification(BaseModel):
@@ -99,7 +102,7 @@ def verify_files(
     gates = [tokens_gate(subjects[0].tokenizer, golden_tokens, vocabulary)]
     if labels is not None:
         gates.append(labels_gate(subjects[0].labels, labels))
-    files = {s.name: sha256_file(s.path) for s in subjects}
+    files = {s.name: sha256_path(s.path) for s in subjects}
     if vocabulary is not None and subjects[0].tokenizer.vocabulary_size > vocabulary:
         # ids beyond the embedding table would stop the runtime before the other gates could speak
         return Verification(
@@ -111,7 +114,7 @@ def verify_files(
         gates.append(chance_gate("teacher", teacher, "eval"))
     for subject in subjects:
         own = [weights_gate(subject), *golden_gates(subject, golden), padding_gate(subject, golden)]
-        own += [g for g in (types_gate(subject), client_gate(subject)) if g]
+        own += [g for g in (types_gate(subject), metadata_gate(subject)) if g]
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             right[subject.name] = seen_right(subject.predictor)
         scores[subject.name] = {}
@@ -137,19 +140,20 @@ def _against(
     subject: Subject, rows: str, score: Score, scores: dict[str, dict[str, Score]], subjects: Sequence[Subject],
     settings: VerifySection, teacher: Score | None, reference: Score | None,
 ) -> list[Gate]:  # fmt: skip
-    """What a score is compared with: fp32 with the torch model, smaller files with the fp32 file they were made from."""
+    """What a score is compared with: exported files with the torch model, smaller ones with what they were made from."""
     out = []
     task: Task = subject.task
-    if subject.scheme is Scheme.FP32:
+    if subject.exported:
         if rows == "eval" and reference is not None:
-            # fp32 files compute what torch computes; a row or two near a tie may flip by rounding
-            bound = max(0.001, 2 / score.rows)
+            # they compute what torch computes; a row or two near a tie may flip by rounding
+            bound = max(0.001 if subject.scheme is Scheme.FP32 else FP16_DROP, 2 / score.rows)
             out.append(drop_gate(subject.name, score, reference, bound, "the torch model", task))
     else:
-        same = [s for s in subjects if s.scheme is Scheme.FP32 and s.format is subject.format]
+        same = [s for s in subjects if s.exported and s.format is subject.format]
         base = next((s for s in same if s.client is subject.client), subjects[0])
         before = scores[base.name][rows]
-        out.append(drop_gate(subject.name, score, before, settings.max_drop, f"fp32 on {rows}", task))
+        what = f"{base.scheme} on {rows}"
+        out.append(drop_gate(subject.name, score, before, settings.max_drop, what, task))
     if rows == "eval" and teacher is not None and settings.min_kept is not None:
         out.append(kept_gate(subject.name, score, teacher, settings.min_kept, task))
     return out
@@ -194,7 +198,7 @@ def verify_artefacts(
                      detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.")  # fmt: skip
     models = artefacts.models()
     needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json"]
-    lost = [name for name in needed if not (folder / name).is_file()]
+    lost = [name for name in needed if not (folder / name).exists()]
     if lost or not models:
         complete = Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0,
                         detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.")  # fmt: skip

@@ -1,0 +1,106 @@
+"""What `pocketbert benchmark` shows and writes of a result, all its sessions included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pocketbert.benchmarks import wording
+from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
+from pocketbert.benchmarks.report import write_report
+from pocketbert.benchmarks.report_data import GateRow, ModelRow, ReportData
+from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.errors import InputError, Problem
+
+PAGE = ".html"
+
+
+def latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
+    """Header and cells: one row per measurement; ratios are within one machine's session."""
+    rows = [
+        [
+            m.variant, m.device, wording.thread_count(m.threads), str(m.length), wording.milliseconds(m.wall.p50),
+            wording.milliseconds(m.wall.p90), wording.milliseconds(m.cpu.p50), _ratio(session, m),
+        ]
+        for session in result.sessions
+        for m in session.measurements
+    ]  # fmt: skip
+    header = ["file", "device", "threads", "length", "p50 ms", "p90 ms", "CPU ms", "time ratio to the first"]
+    if {row[1] for row in rows} == {"local"}:
+        return [header[0], *header[2:]], [[row[0], *row[2:]] for row in rows]
+    return [*header[:-1], "time ratio to the device's first"], rows
+
+
+def session_lines(result: BenchmarkResult) -> list[str]:
+    """Where the figures of each session come from, and what the reader of imported ones should know."""
+    out = []
+    for session in result.sessions:
+        first = session.measurements[0]
+        out.append(f"{first.provenance} on {session.machine.summary}; {session.protocol.description}")
+        if first.device != "local":
+            out += session.protocol.notes
+            out += [f"{a.variant}: {a.words}" for a in session.answers if a.passed]
+    return out
+
+
+def check_output(path: Path, folders: Sequence[Path]) -> None:
+    """Refuse an output that could not be written, before anything is measured.
+
+    Raises:
+        InputError: If its folder is missing, or a page is asked for without an artefact folder.
+        MissingBackendError: If the page needs what is not installed.
+    """
+    if not path.resolve().parent.is_dir():
+        raise InputError(Problem("-o/--output", f"no folder {path.resolve().parent}."))
+    if path.suffix != PAGE:
+        return
+    if not folders:
+        raise InputError(
+            Problem("-o/--output", "a page shows an artefact folder's files.", "Give the folder with -m.")
+        )
+    from pocketbert.benchmarks import plots
+
+    plots.require()
+
+
+def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -> None:
+    """Write the result: a page where the name ends in ``.html``, else ``benchmark.json``.
+
+    Args:
+        result: What was measured.
+        path: Where to write.
+        folders: The artefact folders; a page needs one.
+    """
+    if path.suffix != PAGE:
+        result.write(path)
+        return
+    artefacts = read_artefacts(folders[0])
+    # a Mac's variants are one file on several compute units, told apart in its own section
+    default = artefacts.default_model().sha256
+    variants = {v.name if s is result else str(v.path): v for s in result.sessions for v in s.variants}
+    write_report(
+        ReportData(
+            title=f"Benchmark of {artefacts.name}", task=artefacts.task, machine=result.machine, versions=result.versions,
+            rows=[
+                ModelRow(name=name, scheme=v.scheme, bytes=v.bytes, path=v.path.name, sha256=v.sha256, is_default=v.sha256 == default)
+                for name, v in variants.items()
+            ],
+            gates=[
+                GateRow(
+                    name="answers on the device", file=a.variant, passed=a.passed, value=a.largest if a.finite else None,
+                    bound=a.tolerance, detail=a.words,
+                )
+                for s in result.sessions
+                for a in s.answers
+            ],
+            benchmark=result,
+        ),
+        path,
+    )  # fmt: skip
+
+
+def _ratio(session: BenchmarkResult, m: Measurement) -> str:
+    compared = session.compare(m.variant, m.threads, m.length)
+    if compared is None and m.variant != session.protocol.baseline:
+        return wording.NONE
+    return wording.time_ratio(compared.wall if compared else None)

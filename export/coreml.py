@@ -1,0 +1,204 @@
+"""The Core ML exporter: torch.export, coremltools, one ML Program per package, int32 inputs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.coreml_classifier import PROBABILITIES, add_classifier
+from pocketbert.core.coreml_package import DATE, save_package
+from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.families import Family
+from pocketbert.core.quiet import quiet
+from pocketbert.core.tasks import Task, TaskName
+from pocketbert.core.types import Scheme, Shapes
+from pocketbert.core.versions import version_of
+
+SHORTEST = 3
+"""Tokens that a package with a ranged length takes at least: MobileBERT looks at both neighbours of a token."""
+
+
+@dataclass(frozen=True)
+class CoremlInfo:
+    """What a package says of itself.
+
+    Attributes:
+        description: One sentence.
+        version: Version of the model.
+        author: Who made it.
+        license: Licence of the weights.
+        labels: Label names in order of their ids; empty where there are none.
+        notes: More facts by name.
+    """
+
+    description: str
+    version: str
+    author: str
+    license: str
+    labels: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class CoremlForm:
+    """How a package is written.
+
+    Attributes:
+        ios: Oldest iOS that opens it: 16, 17 or 18.
+        shapes: Which lengths it takes.
+        precision: fp16 or fp32, stored and computed.
+    """
+
+    ios: int = 18
+    shapes: Shapes = Shapes.ENUMERATED
+    precision: Scheme = Scheme.FP16
+
+
+def export(
+    module: nn.Module, family: Family, task: Task, lengths: Sequence[int], path: Path, form: CoremlForm, info: CoremlInfo
+) -> None:  # fmt: skip
+    """Write one package.
+
+    A classifier also answers with a label's name (``classLabel``) and every label's probability (``classLabel_probs``),
+    beside ``logits``.
+
+    Args:
+        module: A prepared module.
+        family: Names the inputs.
+        task: Names the outputs.
+        lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the longest.
+        path: The folder to write.
+        form: How.
+        info: What it says of itself.
+
+    Raises:
+        MissingBackendError: If coremltools is not installed.
+    """
+    if version_of("coremltools") is None:
+        raise MissingBackendError("coremltools", "pip install 'pocketbert[coreml]'")
+    wanted = sorted(set(lengths))
+    classifies = task.name is TaskName.TEXT_CLASSIFICATION and len(info.labels) > 0
+    whole = _Scored(module, len(family.inputs)).eval() if classifies else module
+    outputs = [*task.outputs, *([PROBABILITIES] if classifies else [])]
+    with quiet(), _silent():
+        program = _exported(whole, family.inputs, wanted, form.shapes)
+        model = _converted(program, family.inputs, outputs, wanted, form)
+        spec = model.get_spec()
+    if classifies:
+        add_classifier(spec, info.labels)
+    _describe(spec, info)
+    save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", path)
+
+
+def _exported(
+    module: nn.Module, inputs: Sequence[str], lengths: Sequence[int], shapes: Shapes
+) -> torch.export.ExportedProgram:
+    # real-looking: converters fold what they can prove constant, and an all-zero mask is a constant row
+    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
+    sample = tuple(torch.full((1, lengths[-1]), values[name], dtype=torch.int32) for name in inputs)
+    free: Any = None
+    if shapes is Shapes.RANGED:
+        free = torch.export.Dim("length", min=SHORTEST, max=lengths[-1])
+    elif shapes is Shapes.ENUMERATED and len(lengths) > 1:
+        free = torch.export.Dim("length", min=lengths[0], max=lengths[-1])
+    dynamic = None if free is None else tuple({1: free} for _ in inputs)
+    program = torch.export.export(module, sample, dynamic_shapes=dynamic, strict=False)
+    program = program.run_decompositions({})
+    for node in list(program.graph.nodes):  # coremltools 9.0 knows no alias, which does nothing
+        if node.target is torch.ops.aten.alias.default:
+            node.replace_all_uses_with(node.args[0])
+            program.graph.erase_node(node)
+    return program
+
+
+def _converted(
+    program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str], lengths: Sequence[int],
+    form: CoremlForm,
+) -> Any:  # fmt: skip
+    import coremltools as ct
+    import numpy as np
+
+    shape: Any = (1, lengths[-1])
+    if form.shapes is Shapes.RANGED:
+        shape = (1, ct.RangeDim(SHORTEST, lengths[-1], min(32, lengths[-1])))
+    elif form.shapes is Shapes.ENUMERATED and len(lengths) > 1:
+        shape = ct.EnumeratedShapes([(1, n) for n in lengths], default=(1, lengths[0]))
+    half = form.precision is Scheme.FP16
+    return ct.convert(
+        program, convert_to="mlprogram", skip_model_load=True,
+        inputs=[ct.TensorType(name=name, shape=shape, dtype=np.int32) for name in inputs],
+        outputs=[ct.TensorType(name=name, dtype=np.float32) for name in outputs],
+        minimum_deployment_target=getattr(ct.target, f"iOS{form.ios}"),
+        compute_precision=ct.precision.FLOAT16 if half else ct.precision.FLOAT32,
+    )  # fmt: skip
+
+
+def _describe(spec: Any, info: CoremlInfo) -> None:
+    metadata = spec.description.metadata
+    metadata.shortDescription, metadata.versionString = info.description, info.version
+    metadata.author, metadata.license = info.author, info.license
+    if DATE in metadata.userDefined:
+        del metadata.userDefined[DATE]
+    for name, value in info.notes:
+        metadata.userDefined[name] = value
+    for feature in (*spec.description.input, *spec.description.output):
+        feature.shortDescription = _FEATURES.get(feature.name, "")
+
+
+_FEATURES = {
+    "input_ids": "Token ids, int32 [1, length].",
+    "attention_mask": "1 for real tokens, 0 for padding, int32 [1, length].",
+    "token_type_ids": "0 for the first text, 1 for the second, int32 [1, length].",
+    "logits": "Scores before softmax.",
+    "classLabel": "The most probable label.",
+    "classLabel_probs": "Probability of every label.",
+    "start_logits": "Scores of each token as the answer's first.",
+    "end_logits": "Scores of each token as the answer's last.",
+    "last_hidden_state": "One vector per token.",
+    "sentence_embedding": "One unit vector per text.",
+}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Coremltools logs progress bars and eight missing proxies through loggers of its own."""
+    logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    os.environ["TQDM_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars is None:
+            del os.environ["TQDM_DISABLE"]
+        else:
+            os.environ["TQDM_DISABLE"] = bars
+
+
+class _Scored(nn.Module):
+    """Logits and their softmax."""
+
+    def __init__(self, module: nn.Module, inputs: int) -> None:
+        super().__init__()
+        self.module = module
+        # torch.export takes names and number of inputs from the signature
+        self.forward = self._two if inputs == 2 else self._three  # type: ignore[method-assign]
+
+    def _two(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        (logits,) = self.module(input_ids, attention_mask)
+        return logits, torch.softmax(logits, -1)
+
+    def _three(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        (logits,) = self.module(input_ids, attention_mask, token_type_ids)
+        return logits, torch.softmax(logits, -1)

@@ -1,0 +1,119 @@
+"""w8 for Core ML, by coremltools.optimize, checked in the written package."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.coreml_classifier import add_classifier, remove_classifier
+from pocketbert.core.coreml_package import DATE, save_package
+from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.quiet import quiet
+from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.versions import version_of
+from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse, type_problems
+
+_WEIGHT_INPUTS = {
+    "linear": ("weight", Use.MATMUL),
+    "conv": ("weight", Use.MATMUL),
+    "gather": ("x", Use.TABLE),
+}
+"""Input that holds the weight, and what it is used for. A product of two stored operands is no weight."""
+_NAMES = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int4": "int4",
+    "uint4": "uint4",
+}
+"""Names of number types here, by their names in Core ML; indices are none of them."""
+
+
+def quantize(
+    source: Path, target: Path, scheme: Scheme = Scheme.W8, runtime: Target | None = None
+) -> WeightTypes:
+    """Write a smaller copy of a package.
+
+    Args:
+        source: A package with float weights.
+        target: Where to write.
+        scheme: w8: int8 per output channel with an offset (``mode="linear"``; less error than symmetric), embedding
+            tables per row.
+        runtime: None; there is none for Core ML.
+
+    Returns:
+        The types found in the written package.
+
+    Raises:
+        MissingBackendError: If coremltools is not installed.
+        GateError: If the compressor left weights as they were.
+    """
+    if version_of("coremltools") is None:
+        raise MissingBackendError("coremltools", "pip install 'pocketbert[coreml]'")
+    if scheme is not Scheme.W8:
+        raise ValueError(f"Core ML has no {scheme}")
+    logger = logging.getLogger("coremltools")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with quiet():
+            import coremltools as ct
+            import coremltools.optimize as cto
+
+            how = cto.coreml.OpLinearQuantizerConfig(
+                mode="linear", dtype="int8", granularity="per_channel", weight_threshold=SMALL // 2
+            )
+            whole = ct.models.MLModel(str(source), skip_model_load=True)
+            plain = whole.get_spec()
+            labels = remove_classifier(plain)
+            model = ct.models.MLModel(plain, weights_dir=whole.weights_dir, skip_model_load=True)
+            config = cto.coreml.OptimizationConfig(op_type_configs=dict.fromkeys(_WEIGHT_INPUTS, how))
+            model = cto.coreml.linear_quantize_weights(model, config=config)
+            spec = model.get_spec()
+    finally:
+        logger.setLevel(level)
+    if labels:
+        add_classifier(spec, labels)
+    added = dict(spec.description.metadata.userDefined)
+    spec.description.CopyFrom(whole.get_spec().description)  # coremltools.optimize drops texts
+    for name, value in added.items():
+        if name != DATE:
+            spec.description.metadata.userDefined[name] = value
+    save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", target)
+    types = weight_types(target)
+    problems = type_problems(types, target.name, scheme, runtime, Format.COREML)
+    if problems:
+        raise GateError(problems)
+    return types
+
+
+def weight_types(path: Path) -> WeightTypes:
+    """Read the types of all weights in a package; without coremltools."""
+    from pocketbert.runtime.coreml.stored import StoredTensors
+
+    stored = StoredTensors(path)
+    uses = []
+    for weight in stored.weights():
+        parameter, use = _WEIGHT_INPUTS.get(weight.reader, ("", Use.MATMUL))
+        if weight.parameter == parameter and weight.dtype in _NAMES:
+            uses.append(WeightUse(
+                name=weight.name, use=use, dtype=_NAMES[weight.dtype], numbers=weight.numbers,
+                dequantized=weight.scales > 0, per_channel=weight.scales > 1,
+            ))  # fmt: skip
+    sizes = [(v.dtype.kind, v.nbytes) for _, v in stored.arrays()]
+    return WeightTypes(
+        uses=uses, int8_bytes=sum(n for kind, n in sizes if kind in "iu"),
+        float_bytes=sum(n for kind, n in sizes if kind == "f"), operators=stored.operators(),
+    )  # fmt: skip
+
+
+def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Name and value of everything stored in a package, scales of compressed tensors included."""
+    from pocketbert.runtime.coreml.stored import StoredTensors
+
+    yield from StoredTensors(path).arrays()

@@ -1,0 +1,23 @@
+"""One Python function per MIL operation, in numpy. Keyword defaults are MIL's, since a program leaves defaults out."""
+
+from __future__ import annotations
+
+from pocketbert.runtime.coreml.kernels import (
+    activations,
+    classify,
+    constexpr,
+    convolution,
+    elementwise,
+    gather,
+    linear,
+    norms,
+    quantization,
+    reduce,
+    shapes,
+)
+from pocketbert.runtime.coreml.kernels.registry import KERNELS, Kernel
+
+__all__ = [
+    "KERNELS", "Kernel", "activations", "classify", "constexpr", "convolution", "elementwise", "gather", "linear",
+    "norms", "quantization", "reduce", "shapes",
+]  # fmt: skip

@@ -1,0 +1,166 @@
+"""Compressed constants. Each is expanded once, when a package is opened."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pocketbert.runtime.coreml.blob import unpack
+from pocketbert.runtime.coreml.kernels.quantization import along
+from pocketbert.runtime.coreml.kernels.registry import Array, Declared, Ints, Rule, kernel, like, named
+from pocketbert.runtime.coreml.mil_types import Dtype
+
+PREFIX = "constexpr_"
+_LUT_BITS = {2: Dtype.UINT1, 4: Dtype.UINT2, 16: Dtype.UINT4, 64: Dtype.UINT6}
+_FULL_LUT = 256
+
+
+def _sparse(data: str) -> Rule:
+    """Two results: the mask, and values of the dtype of `data`."""
+
+    def rule(declared: Declared) -> tuple[Dtype, ...]:
+        return (Dtype.UINT1, declared.dtypes[data][0])
+
+    return rule
+
+
+@kernel(like("scale"))
+def constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
+    """Affine expansion: scale * (quantized_data - zero_point), by channel along `axis` (iOS 16)."""
+    out: Array = quantized_data.astype(np.float32)
+    out -= along(zero_point, quantized_data, axis).astype(np.float32)
+    out *= along(scale, quantized_data, axis)
+    return out
+
+
+@kernel(named("output_dtype"))
+def constexpr_cast(source_val: Array, output_dtype: str) -> Array:
+    """fp16 constants as fp32."""
+    out: Array = source_val.astype(Dtype(output_dtype).storage)
+    return out
+
+
+@kernel(like("scale"))
+def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
+    """Affine expansion by blocks: scale * (data - offset), each scale serving a block (iOS 18).
+
+    Args:
+        data: D.
+        scale: As many axes; each size divides D's.
+        offset: As scale.
+    """
+    out: Array = data.astype(np.float32)
+    if offset is not None:
+        out -= _blocks(offset.astype(np.float32), data.shape)
+    out *= _blocks(scale, data.shape)
+    return out
+
+
+@kernel(like("lut"), exact=True)
+def constexpr_lut_to_dense(
+    indices: Array, lut: Array, shape: Ints | None = None, vector_axis: int | None = None
+) -> Array:
+    """Values from a palette.
+
+    Args:
+        indices: iOS 16: packed bits; iOS 18: one index per element (or vector).
+        lut: iOS 16: [palette]; iOS 18: [*blocks, palette, vector size].
+        shape: iOS 16 only: of the result.
+        vector_axis: iOS 18: where a vector of the palette goes.
+    """
+    if shape is None:
+        return _palette(indices, lut, vector_axis)
+    count = math.prod(shape)
+    if lut.size == _FULL_LUT:
+        if indices.size != count:
+            raise ValueError(f"{indices.size} indices for shape {shape}")
+        return lut[indices.reshape(-1)].reshape(shape)
+    dtype = _LUT_BITS[lut.size]
+    if indices.size != (count * dtype.bits + 7) // 8:
+        raise ValueError(f"{indices.size} bytes of {dtype.bits} bits for shape {shape}")
+    out: Array = lut[unpack(indices.reshape(-1), dtype, count)]
+    return out.reshape(shape)
+
+
+@kernel(like("nonzero_data"), exact=True)
+def constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
+    """Values where a mask is set, 0 elsewhere.
+
+    Args:
+        nonzero_data: [number of set bits].
+        mask: iOS 16: packed bits; iOS 18: one element each.
+        shape: iOS 16 only: of the result.
+    """
+    if shape is not None:
+        count = math.prod(shape)
+        if mask.size != (count + 7) // 8:
+            raise ValueError(f"{mask.size} bytes of mask for shape {shape}")
+        mask = unpack(mask.reshape(-1), Dtype.UINT1, count).reshape(shape)
+    return _dense(nonzero_data, mask)
+
+
+@kernel(_sparse("scale"))
+def constexpr_sparse_blockwise_shift_scale(
+    data_mask: Array, nonzero_data: Array, scale: Array, offset: Array | None = None
+) -> tuple[Array, Array]:
+    """The mask, and scale * (data - offset) of the values that are there."""
+    dense = constexpr_blockwise_shift_scale(_dense(nonzero_data, data_mask), scale, offset)
+    return data_mask, dense[data_mask != 0]
+
+
+@kernel(_sparse("lut"), exact=True)
+def constexpr_lut_to_sparse(
+    indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None
+) -> tuple[Array, Array]:
+    """The mask, and the palette's values that are there."""
+    dense = _palette(_dense(indices_nonzero_data, indices_mask), lut, vector_axis)
+    mask = indices_mask
+    if lut.shape[-1] > 1 and vector_axis is not None:
+        mask = np.repeat(mask, lut.shape[-1], axis=vector_axis)
+    return mask, dense[mask != 0]
+
+
+def _dense(values: Array, mask: Array) -> Array:
+    set_ = mask != 0
+    if values.ndim != 1 or np.count_nonzero(set_) != values.size:
+        raise ValueError(f"{values.size} values for {np.count_nonzero(set_)} set bits")
+    out = np.zeros(mask.shape, values.dtype)
+    out[set_] = values
+    return out
+
+
+def _blocks(value: Array, shape: tuple[int, ...]) -> Array:
+    """`value` repeated along each axis up to `shape`; size 1 is left to broadcasting."""
+    if value.ndim != len(shape):
+        raise ValueError(f"{value.shape} blocks of {shape}")
+    for axis, (have, want) in enumerate(zip(value.shape, shape, strict=True)):
+        if have < 1 or want % have:
+            raise ValueError(f"{value.shape} blocks of {shape}")
+        if 1 < have < want:
+            value = np.repeat(value, want // have, axis)
+    return value
+
+
+def _palette(indices: Array, lut: Array, vector_axis: int | None) -> Array:
+    rank, (palette, vector) = indices.ndim, lut.shape[-2:]
+    blocks = lut.shape[:-2]
+    if len(blocks) != rank or any(b < 1 or n % b for n, b in zip(indices.shape, blocks, strict=True)):
+        raise ValueError(f"palettes {lut.shape} for indices {indices.shape}")
+    if indices.size and int(indices.max()) >= palette:
+        raise ValueError(f"index {int(indices.max())} in a palette of {palette}")
+    # which palette an element uses, as a flat number: palettes are not repeated per element
+    which = np.zeros((1,) * rank, np.intp)
+    for axis, (n, b) in enumerate(zip(indices.shape, blocks, strict=True)):
+        places = (np.arange(n) // (n // b) if n else np.zeros(0, np.intp)).reshape(
+            [n if i == axis else 1 for i in range(rank)]
+        )
+        which = which * b + places
+    out: Array = lut.reshape(-1, vector)[which * palette + indices]  # [*indices, vector]
+    if vector == 1:
+        return out[..., 0]
+    if vector_axis is None:
+        raise ValueError("vectors without a vector_axis")
+    axis = vector_axis % rank
+    out = np.moveaxis(out, -1, axis + 1)
+    return out.reshape([n * vector if i == axis else n for i, n in enumerate(indices.shape)])

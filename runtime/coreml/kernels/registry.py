@@ -1,0 +1,179 @@
+"""The table of operations, and what can be known of one before it runs: its parameters and its result's dtype."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.runtime.coreml.mil_types import Dtype
+
+Array = NDArray[Any]
+Arrays = tuple[Array, ...]
+Ints = tuple[int, ...]
+Flags = tuple[bool, ...]
+Texts = tuple[str, ...]
+
+OPSET = "opset"
+"""A kernel parameter of that name is the program's operation set, not one of MIL's parameters."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an operation.
+
+    Attributes:
+        kind: The annotation: `Array`, `Arrays`, `Ints`, `Flags`, `Texts`, int, float, bool or str.
+        required: Whether MIL has no default.
+    """
+
+    kind: Any
+    required: bool
+
+    @property
+    def variadic(self) -> bool:
+        """Whether it takes several values."""
+        return bool(self.kind == Arrays)
+
+    @property
+    def tensor(self) -> bool:
+        """Whether the kernel wants arrays, not Python values."""
+        return bool(self.kind in (Array, Arrays))
+
+    def convert(self, value: Any) -> Any:
+        """What the kernel wants of an array: itself, or Python numbers.
+
+        Raises:
+            ValueError: If the array does not fit.
+        """
+        if self.tensor:
+            return value
+        if self.kind is str:
+            if not isinstance(value, str):
+                raise ValueError("a text is expected")
+            return value
+        if self.kind == Texts:
+            return tuple(value)
+        array = np.asarray(value)
+        if self.kind in (Ints, Flags):
+            one = int if self.kind == Ints else bool
+            if array.ndim > 1 or array.dtype.kind not in "iub":
+                raise ValueError(f"a list of {one.__name__} is expected, not {array.dtype}{array.shape}")
+            return tuple(one(v) for v in array.reshape(-1).tolist())
+        if array.size != 1:
+            raise ValueError(f"one {self.kind.__name__} is expected, not {array.dtype}{array.shape}")
+        if self.kind in (int, bool) and array.dtype.kind not in "iub":
+            raise ValueError(f"a whole number is expected, not {array.dtype}")
+        return self.kind(array.item())
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a program says of one operation's inputs, for the rule that gives its result's dtype.
+
+    Attributes:
+        dtypes: By parameter; several for a variadic one. Parameters left out are absent.
+        constants: Texts by parameter.
+    """
+
+    dtypes: Mapping[str, tuple[Dtype, ...]]
+    constants: Mapping[str, str]
+
+
+Rule = Callable[[Declared], tuple[Dtype, ...]]
+"""Dtypes of the results; the last one stands for all further results (split)."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An operation.
+
+    Attributes:
+        name: In MIL.
+        function: Computes it; fp16 arguments arrive as float32.
+        parameters: By name.
+        rule: Dtypes of the results.
+        exact: Whether it only moves or selects values, so that its results need no rounding.
+        opset: Whether it wants to know the operation set.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    parameters: Mapping[str, Parameter]
+    rule: Rule
+    exact: bool
+    opset: bool
+
+
+KERNELS: dict[str, Kernel] = {}
+"""All operations by MIL name."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def kernel(rule: Rule, exact: bool = False, name: str = "") -> Callable[[_F], _F]:
+    """Register the decorated function as the operation of its name.
+
+    Args:
+        rule: Dtypes of the results.
+        exact: Whether results need no rounding.
+        name: In MIL; default the function's, without a final underscore.
+    """
+
+    def decorate(function: _F) -> _F:
+        register(name or function.__name__.rstrip("_"), function, rule, exact)
+        return function
+
+    return decorate
+
+
+def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = False) -> None:
+    """Put an operation into the table; parameters and defaults are read from the function's signature."""
+    hints = get_type_hints(function)
+    signature = inspect.signature(function).parameters
+    parameters = {
+        p: Parameter(_without_none(hints[p]), v.default is inspect.Parameter.empty)
+        for p, v in signature.items()
+        if p != OPSET
+    }
+    KERNELS[name] = Kernel(name, function, parameters, rule, exact, OPSET in signature)
+
+
+def like(*names: str) -> Rule:
+    """The result has the dtype of the first parameter of `names`, and so must the others have."""
+
+    def rule(declared: Declared) -> tuple[Dtype, ...]:
+        found = [d for n in names for d in declared.dtypes.get(n, ())]
+        if len(set(found)) > 1:
+            raise ValueError(f"{', '.join(names)} have different types: {', '.join(found)}")
+        return (found[0] if found else Dtype.FP32,)
+
+    return rule
+
+
+def always(*dtypes: Dtype) -> Rule:
+    """The results have these dtypes."""
+    return lambda declared: dtypes
+
+
+def named(parameter: str, default: Dtype | None = None) -> Rule:
+    """The result has the dtype that a text parameter names."""
+
+    def rule(declared: Declared) -> tuple[Dtype, ...]:
+        text = declared.constants.get(parameter)
+        if text is None and default is not None:
+            return (default,)
+        return (Dtype(text or ""),)
+
+    return rule
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(a for a in get_args(hint) if a is not type(None))
+    return hint

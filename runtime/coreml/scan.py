@@ -1,0 +1,258 @@
+"""What happens inside a package: overflow of fp16, ranges of activations, and where rounding moves the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
+from pocketbert.runtime.coreml.half import LARGEST, SMALLEST
+from pocketbert.runtime.coreml.mil_types import Dtype, TensorType
+
+Inputs = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass
+class Range:
+    """One operation's result over all inputs, computed in fp32.
+
+    Attributes:
+        op_type: MIL name of the operation.
+        op_name: The operation's own name.
+        output: Name of the result.
+        declared: Its declared dtype.
+        largest: Largest finite magnitude.
+        underflow: Share of nonzero numbers that are below fp16's smallest one.
+        broken: NaN and infinite elements.
+        broken_declared: The same with the declared rounding.
+    """
+
+    op_type: str
+    op_name: str
+    output: str
+    declared: Dtype
+    largest: float = 0.0
+    underflow: float = 0.0
+    broken: int = 0
+    broken_declared: int = 0
+    _nonzero: int = field(default=0, repr=False)
+    _below: int = field(default=0, repr=False)
+
+    @property
+    def headroom(self) -> float:
+        """How many times the largest magnitude fits into fp16; infinite for all zeros."""
+        return LARGEST / self.largest if self.largest else float("inf")
+
+    @property
+    def overflows(self) -> bool:
+        """Whether fp16 cannot hold it: too large, or broken with the declared rounding."""
+        narrow = self.declared is Dtype.FP16 and self.largest > LARGEST
+        return narrow or self.broken > 0 or self.broken_declared > 0
+
+    def add(self, value: NDArray[np.generic]) -> None:
+        """Take one more fp32 result into account."""
+        magnitude = np.abs(np.asarray(value, np.float32))
+        finite = magnitude[np.isfinite(magnitude)]
+        self.broken += magnitude.size - finite.size
+        if finite.size:
+            self.largest = max(self.largest, float(finite.max()))
+        self._nonzero += int(np.count_nonzero(finite))
+        self._below += int(np.count_nonzero((finite > 0) & (finite < SMALLEST)))
+        self.underflow = self._below / self._nonzero if self._nonzero else 0.0
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What `overflow_scan` found.
+
+    Attributes:
+        ranges: Floating-point results in the program's order.
+        rows: Inputs that were run.
+    """
+
+    ranges: tuple[Range, ...]
+    rows: int
+
+    @property
+    def first(self) -> Range | None:
+        """The first result that fp16 cannot hold, which the later ones come from; None where all is well."""
+        return next((r for r in self.ranges if r.overflows), None)
+
+    @property
+    def largest(self) -> Range | None:
+        """The result with the largest magnitude; None without results."""
+        return max(self.ranges, key=lambda r: r.largest, default=None)
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        first, top = self.first, self.largest
+        if first is not None:
+            what = (
+                f"reaches {first.largest:.4g}" if first.largest > LARGEST else "is NaN or infinite in places"
+            )
+            return f"{first.op_type} {first.output!r} {what}; fp16 ends at {LARGEST:.0f}"
+        if top is None:
+            return "no floating-point results"
+        return f"largest magnitude {top.largest:.4g} ({top.op_type} {top.output!r}), {top.headroom:.3g} times below fp16's end"
+
+
+@dataclass
+class Statistic:
+    """One result's values over all inputs.
+
+    Attributes:
+        op_type: MIL name of the operation; empty for inputs.
+        output: Name of the result.
+        minimum: Smallest.
+        maximum: Largest.
+        mean_abs: Mean magnitude.
+        count: Elements seen.
+    """
+
+    op_type: str
+    output: str
+    minimum: float = float("inf")
+    maximum: float = float("-inf")
+    mean_abs: float = 0.0
+    count: int = 0
+
+    def add(self, value: NDArray[np.generic]) -> None:
+        """Take one more result into account."""
+        array = np.asarray(value, np.float32)
+        if not array.size:
+            return
+        self.minimum = min(self.minimum, float(array.min()))
+        self.maximum = max(self.maximum, float(array.max()))
+        self.count += array.size
+        # the mean moves by what is new; no sum grows with the number of inputs
+        self.mean_abs += (
+            (float(np.abs(array).mean(dtype=np.float64)) - self.mean_abs) * array.size / self.count
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One result with rounding against the same without.
+
+    Attributes:
+        op_type: MIL name of the operation.
+        op_name: The operation's own name.
+        output: Name of the result.
+        relative: Norm of the difference, over the norm of the reference.
+        largest: Largest absolute difference.
+        growth: What the operation added: `relative` less the largest one among its arguments.
+    """
+
+    op_type: str
+    op_name: str
+    output: str
+    relative: float
+    largest: float
+    growth: float
+
+
+def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
+    """Look for results that fp16 cannot hold.
+
+    Args:
+        path: The package.
+        inputs: One mapping per run.
+
+    Raises:
+        InputError: If the package or an input is refused.
+    """
+    wide, declared = Evaluator(path, Precision.FP32), Evaluator(path, Precision.DECLARED)
+    ranges: dict[str, Range] = {}
+
+    def watch(step: Step) -> None:
+        if isinstance(step.type, TensorType) and step.type.dtype.is_float:
+            found = ranges.setdefault(
+                step.output, Range(step.op_type, step.op_name, step.output, step.type.dtype)
+            )
+            found.add(np.asarray(step.value))
+
+    def watch_declared(step: Step) -> None:
+        if step.output in ranges:
+            value = np.asarray(step.value)
+            ranges[step.output].broken_declared += value.size - int(np.count_nonzero(np.isfinite(value)))
+
+    rows = 0
+    for one in inputs:
+        wide.run(one, watch)
+        declared.run(one, watch_declared)
+        rows += 1
+    return Scan(tuple(ranges.values()), rows)
+
+
+def activation_statistics(
+    path: Path, inputs: Iterable[Inputs], precision: Precision = Precision.DECLARED
+) -> dict[str, Statistic]:
+    """Ranges of all floating-point results, as a calibration needs them; memory does not grow with the inputs.
+
+    Args:
+        path: The package.
+        inputs: One mapping per run.
+        precision: What results are rounded to.
+
+    Returns:
+        By name of the result, in the program's order.
+
+    Raises:
+        InputError: If the package or an input is refused.
+    """
+    evaluator = Evaluator(path, precision)
+    out: dict[str, Statistic] = {}
+
+    def watch(step: Step) -> None:
+        if isinstance(step.type, TensorType) and step.type.dtype.is_float:
+            out.setdefault(step.output, Statistic(step.op_type, step.output)).add(np.asarray(step.value))
+
+    for one in inputs:
+        evaluator.run(one, watch)
+    return out
+
+
+def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> list[Difference]:
+    """Where rounding, or compression, moves the results.
+
+    Args:
+        path: The package whose results are looked at, with the declared precision.
+        inputs: One run.
+        other: The package to compare with, in fp32, by names of results; default `path` itself.
+
+    Returns:
+        Results that both have, in the same shape; those first where the relative error grows most.
+
+    Raises:
+        InputError: If a package or the input is refused.
+    """
+    reference: dict[str, NDArray[np.float32]] = {}
+    out: list[Difference] = []
+    errors: dict[str, float] = {}
+
+    def keep(step: Step) -> None:
+        if isinstance(step.type, TensorType) and step.type.dtype.is_float:
+            reference[step.output] = np.array(step.value, np.float32)
+
+    def compare(step: Step) -> None:
+        want = reference.pop(step.output, None)
+        have = np.asarray(step.value, np.float32) if want is not None else None
+        if want is None or have is None or have.shape != want.shape:
+            return
+        gap = have - want
+        norm = float(np.linalg.norm(want))
+        error = float(np.linalg.norm(gap))
+        relative = error / norm if norm else (float("inf") if error else 0.0)
+        errors[step.output] = relative
+        growth = relative - max((errors.get(name, 0.0) for name in step.reads), default=0.0)
+        largest = float(np.abs(gap).max()) if gap.size else 0.0
+        out.append(Difference(step.op_type, step.op_name, step.output, relative, largest, growth))
+
+    Evaluator(other or path, Precision.FP32).run(inputs, keep)
+    Evaluator(path, Precision.DECLARED).run(inputs, compare)
+    return sorted(out, key=lambda d: -d.growth)

@@ -1,0 +1,118 @@
+"""One function for each kind of file that an exporter writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from pocketbert.core.model_folder import ModelFolder
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import Task
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Client, Format, Shapes
+from pocketbert.core.versions import version_of
+from pocketbert.pipeline.model_files import ModelFile
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """A model on its way into a file.
+
+    Attributes:
+        recipe: What to do.
+        folder: Where the model comes from.
+        task: What it does.
+        module: The model, prepared for the format.
+        tokenizer: Cuts at `length`.
+        length: Longest input in tokens.
+    """
+
+    recipe: Recipe
+    folder: ModelFolder
+    task: Task
+    module: nn.Module
+    tokenizer: TextTokenizer
+    length: int
+
+
+def file_lengths(recipe: Recipe, file: ModelFile, length: int) -> list[int]:
+    """Lengths in tokens of a fixed-length file's signatures: those of the recipe, and the longest input allowed.
+
+    A file with one length pads everything to it, so it gets the recipe's longest, not the model's.
+    """
+    wanted = sorted({min(n, length) for n in recipe.export.lengths})
+    fixed = file.format is Format.COREML and recipe.export.coreml.lengths is Shapes.FIXED
+    if fixed or file.client is Client.MEDIAPIPE:
+        return wanted[-1:]
+    return sorted({*wanted, length})
+
+
+def write_file(job: ExportJob, file: ModelFile, path: Path) -> None:
+    """Export a model.
+
+    Args:
+        job: What to export.
+        file: As what.
+        path: Where to write.
+    """
+    writers = {Format.ONNX: _onnx, Format.TFLITE: _tflite, Format.COREML: _coreml}
+    writers[file.format](job, file, path)
+
+
+def _onnx(job: ExportJob, file: ModelFile, path: Path) -> None:
+    from pocketbert.export import onnx
+
+    family = job.folder.family
+    rows = job.tokenizer.encode(list(SENTENCES[:2]))
+    example = job.tokenizer.pad(rows, max(min(32, job.length), *map(len, rows)), family.padding_side)
+    onnx.export(job.module, family, job.task, example, path, job.recipe.export.opset)
+
+
+def _tflite(job: ExportJob, file: ModelFile, path: Path) -> None:
+    from pocketbert.export import tflite
+
+    lengths = file_lengths(job.recipe, file, job.length)
+    if file.client is Client.MEDIAPIPE:
+        tflite.export_mediapipe(job.module, job.folder.family, job.task, lengths[0], path)
+        write_client_data(job.recipe, job.folder, job.task, path)
+    else:
+        tflite.export(job.module, job.folder.family, job.task, lengths, path)
+
+
+def _coreml(job: ExportJob, file: ModelFile, path: Path) -> None:
+    from pocketbert.export import coreml
+
+    settings, labels = job.recipe.export.coreml, tuple(job.folder.labels or ())
+    form = coreml.CoremlForm(settings.ios, settings.lengths, settings.precision)
+    notes = {"pocketbert.task": job.task.name.value, "pocketbert.family": job.folder.family.name,
+             "pocketbert.layout": settings.layout.value, "pocketbert.labels": json.dumps(labels, ensure_ascii=False)}  # fmt: skip
+    info = coreml.CoremlInfo(
+        description=_description_of(job.recipe, job.folder, job.task), version=_version(), author="", license=job.folder.licence, labels=labels,
+        notes=tuple(notes.items()),
+    )  # fmt: skip
+    lengths = file_lengths(job.recipe, file, job.length)
+    coreml.export(job.module, job.folder.family, job.task, lengths, path, form, info)
+
+
+def write_client_data(recipe: Recipe, folder: ModelFolder, task: Task, path: Path) -> None:
+    """Put tokenizer and labels into a file for MediaPipe, before or after quantization."""
+    from pocketbert.export.mediapipe_vocabulary import vocabulary_of
+    from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
+
+    info = MediaPipeInfo(
+        name=recipe.name, description=_description_of(recipe, folder, task), version=_version(), author="", license=folder.licence,
+        labels=tuple(folder.labels or ()), vocabulary=vocabulary_of(folder.path),
+    )  # fmt: skip
+    path.write_bytes(write_metadata(path.read_bytes(), info))
+
+
+def _description_of(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
+    return recipe.description or f"{folder.family.title} for {task.name}"
+
+
+def _version() -> str:
+    return f"made by PocketBERT {version_of('pocketbert') or ''}".strip()

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
+
+from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.evaluate import rms_error
+from pocketbert.core.files import sha256_path
+from pocketbert.core.predictor import run_encoded
+from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import Format, Scheme, Shapes
+from pocketbert.export import coreml as exporter
+from pocketbert.export.coreml import CoremlForm, CoremlInfo
+from pocketbert.export.prepare import prepare
+from pocketbert.quantize import coreml as quantizer
+from pocketbert.quantize import weights
+from pocketbert.quantize.backends import quantizer_of
+from pocketbert.quantize.coreml import quantize, stored_numbers, weight_types
+from pocketbert.quantize.weights import Use, WeightTypes, type_problems
+from pocketbert.runtime.coreml.evaluator import Evaluator
+from pocketbert.runtime.coreml.predictor import CoremlPredictor
+
+LABELS = ("negative", "neutral", "positive")
+FORMS = {
+    "ios18": CoremlForm(),
+    "ios17": CoremlForm(17, Shapes.FIXED, Scheme.FP32),
+    "ios16": CoremlForm(16, Shapes.FIXED),
+}
+MATRICES = 6 * 2 + 2  # in two layers, the pooler and the output
+
+
+@pytest.fixture(autouse=True)
+def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no matrix above the usual bound."""
+    for module in (weights, quantizer):
+        monkeypatch.setattr(module, "SMALL", 512)
+
+
+@pytest.fixture(scope="module")
+def exported(
+    open_tiny: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """`exported(form)`: the float package of a tiny classifier."""
+    folder = tmp_path_factory.mktemp("coreml")
+    task = TASKS[TaskName.TEXT_CLASSIFICATION]
+
+    def make(name: str) -> Path:
+        path = folder / f"{name}.mlpackage"
+        if not path.exists():
+            model, source, _ = open_tiny("bert", 2)
+            module = prepare(model, source.family, task, Format.COREML)
+            info = CoremlInfo("One sentence.", "v", "a", "l", LABELS)
+            exporter.export(module, source.family, task, [16, 40], path, FORMS[name], info)
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_weight_and_table_has_the_type_of_the_scheme(
+    form: str, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source, target = exported(form), tmp_path / "w8.mlpackage"
+    before, types = weight_types(source), quantize(source, target)
+    assert types == weight_types(target)
+    assert type_problems(types, "w8", Scheme.W8, None, Format.COREML) == []
+    large = [u for u in types.uses if u.numbers >= 512]
+    assert {u.dtype for u in large} == {"int8"}
+    assert all(u.per_channel and u.dequantized for u in large)
+    assert types.count(Use.MATMUL, "int8") == MATRICES - 1  # the last one has 3 rows
+    assert types.count(Use.TABLE, "int8") >= 1
+    added = {
+        "greater_equal",
+        "select",
+        "add",
+    }  # coremltools checks the indices of a compressed table once more
+    assert {k: v for k, v in types.operators.items() if k not in added} == {
+        k: v for k, v in before.operators.items() if k not in added
+    }
+    ratio = {Scheme.FP16: 0.62, Scheme.FP32: 0.36}[FORMS[form].precision]
+    assert (types.int8_bytes + types.float_bytes) < ratio * before.float_bytes
+    scheme = FORMS[form].precision
+    assert type_problems(before, "x", scheme, None, Format.COREML) == []
+    assert type_problems(before, "x", Scheme.W8, None, Format.COREML)
+    assert type_problems(types, "x", scheme, None, Format.COREML)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_stay_close_and_the_description_stays(
+    form: str, exported: Callable[[str], Path], open_tiny: Callable[..., Any], tmp_path: Path
+) -> None:
+    _, folder, _ = open_tiny("bert", 2)
+    tokenizer = TextTokenizer(folder.path, 40)
+    source, target = exported(form), tmp_path / "w8.mlpackage"
+    quantize(source, target)
+    rows = tokenizer.encode(list(SENTENCES))
+    before, after = (run_encoded(CoremlPredictor(p), tokenizer, rows)["logits"] for p in (source, target))
+    assert 1e-5 < rms_error(after, before) < 0.15
+    a, b = Evaluator(source), Evaluator(target)
+    assert b.labels == LABELS
+    assert b.lengths == a.lengths
+    assert a.metadata.items() <= b.metadata.items()
+    assert b.specification == a.specification
+    assert [f.name for f in b.outputs] == [f.name for f in a.outputs]
+    assert not any("date" in k for k in b.metadata)
+
+
+def test_the_same_package_gives_the_same_bytes(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        quantize(exported("ios18"), tmp_path / f"{name}.mlpackage")
+    assert sha256_path(tmp_path / "a.mlpackage") == sha256_path(tmp_path / "b.mlpackage")
+
+
+def test_stored_numbers_are_all_there_and_a_nan_is_seen(
+    exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    import shutil
+
+    source = exported("ios16")
+    numbers = dict(stored_numbers(source))
+    assert sum(v.size for v in numbers.values() if v.dtype.kind == "f") > 10_000
+    assert all(np.isfinite(v).all() for v in numbers.values() if v.dtype.kind == "f")
+    copy = tmp_path / "nan.mlpackage"
+    shutil.copytree(source, copy)
+    file = copy / "Data/com.apple.CoreML/weights/weight.bin"
+    content = bytearray(file.read_bytes())
+    content[-2:] = np.array([np.nan], np.float16).tobytes()
+    file.write_bytes(content)
+    assert any(not np.isfinite(v).all() for _, v in stored_numbers(copy) if v.dtype.kind == "f")
+
+
+def test_a_compressor_that_does_nothing_is_an_error(
+    exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import coremltools.optimize as cto
+
+    monkeypatch.setattr(cto.coreml, "linear_quantize_weights", lambda model, config: model)
+    with pytest.raises(GateError, match="the quantizer did nothing"):
+        quantize(exported("ios18"), tmp_path / "w8.mlpackage")
+
+
+def test_without_coremltools_the_message_names_the_command(
+    exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantizer, "version_of", lambda _: None)
+    with pytest.raises(MissingBackendError, match=r"pocketbert\[coreml\]"):
+        quantize(exported("ios18"), tmp_path / "w8.mlpackage")
+
+
+def test_it_is_the_format_s_quantizer(exported: Callable[[str], Path]) -> None:
+    types: WeightTypes = quantizer_of(Format.COREML).weight_types(exported("ios18"))
+    assert types == weight_types(exported("ios18"))

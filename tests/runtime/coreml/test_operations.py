@@ -1,0 +1,347 @@
+"""Every operation, written by coremltools' own builder, against torch; all of them in one program, in fp32 and in fp16."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pocketbert.runtime.coreml.evaluator import Evaluator, Step
+from pocketbert.runtime.coreml.kernels import KERNELS
+
+RANDOM = np.random.default_rng(0)
+
+
+def numbers(*shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    return RANDOM.uniform(low, high, shape).astype(np.float32)
+
+
+def whole(*shape: int, low: int = 0, high: int = 4) -> np.ndarray:
+    return RANDOM.integers(low, high, shape).astype(np.int32)
+
+
+@dataclass
+class Case:
+    op: str
+    inputs: list[np.ndarray]
+    body: Callable[..., Any]
+    """Of the builder and the inputs; returns one value."""
+    expected: Callable[..., Any]
+    """Of torch tensors."""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.op
+
+
+X, Y = numbers(2, 3, 4), numbers(2, 3, 4)
+P = numbers(2, 3, 4, low=0.25, high=2.0)
+ROW = numbers(4)
+IDS = whole(2, 5, high=6)
+TABLE = numbers(6, 3)
+W, B = numbers(5, 4), numbers(5)
+POINT, FILTER_1D = numbers(5, 4, 1, 1), numbers(5, 4, 3)
+IMAGE, FILTER = numbers(1, 4, 5, 6), numbers(6, 2, 3, 2)
+
+
+def unary(op: str, function: Callable[[Any], Any], x: np.ndarray = X, **more: Any) -> Case:
+    return Case(op, [x], lambda mb, x: getattr(mb, op)(x=x, **more), function)
+
+
+def binary(op: str, function: Callable[[Any, Any], Any], x: np.ndarray = X, y: np.ndarray = Y) -> Case:
+    return Case(op, [x, y], lambda mb, x, y: getattr(mb, op)(x=x, y=y), function)
+
+
+def compared(op: str, function: Callable[[Any, Any], Any]) -> Case:
+    return Case(
+        op, [whole(3, 4), whole(4)],
+        lambda mb, x, y: mb.cast(x=getattr(mb, op)(x=x, y=y), dtype="int32"), function,
+    )  # fmt: skip
+
+
+def logical(op: str, function: Callable[[Any, Any], Any]) -> Case:
+    def body(mb: Any, x: Any, y: Any) -> Any:
+        both = getattr(mb, op)(x=mb.greater(x=x, y=1), y=mb.greater(x=y, y=1))
+        return mb.cast(x=both, dtype="int32")
+
+    return Case(op, [whole(3, 4), whole(3, 4)], body, lambda x, y: function(x > 1, y > 1))
+
+
+def gelu(mode: str, function: Callable[[Any], Any]) -> Case:
+    return Case("gelu", [X], lambda mb, x: mb.gelu(x=x, mode=mode), function, f"gelu_{mode.lower()}")
+
+
+def reduced(op: str, function: Callable[[Any], Any], **more: Any) -> Case:
+    return Case(op, [X], lambda mb, x: getattr(mb, op)(x=x, **more), function, f"{op}_{len(more)}")
+
+
+def quantized(x: Any) -> Any:
+    return ((x / 0.02).round() + 3).clamp(-128, 127)
+
+
+CASES = [
+    unary("abs", torch.abs), unary("ceil", torch.ceil), unary("floor", torch.floor), unary("round", torch.round),
+    unary("sign", torch.sign), unary("cos", torch.cos), unary("sin", torch.sin), unary("exp", torch.exp),
+    unary("sqrt", torch.sqrt, P), unary("square", torch.square), unary("tanh", torch.tanh),
+    unary("erf", torch.erf), unary("sigmoid", torch.sigmoid), unary("silu", F.silu), unary("relu", F.relu),
+    unary("log", torch.log, P), unary("rsqrt", torch.rsqrt, P),
+    Case("log", [P], lambda mb, x: mb.log(x=x, epsilon=0.5), lambda x: torch.log(x + 0.5), "log_epsilon"),
+    Case("rsqrt", [P], lambda mb, x: mb.rsqrt(x=x, epsilon=0.5), lambda x: torch.rsqrt(x + 0.5), "rsqrt_epsilon"),
+    Case("clip", [X], lambda mb, x: mb.clip(x=x, alpha=-0.5, beta=0.75), lambda x: x.clamp(-0.5, 0.75)),
+    binary("add", torch.add, y=ROW), binary("sub", torch.sub), binary("mul", torch.mul, y=numbers(3, 1)),
+    binary("real_div", torch.div, y=P), binary("maximum", torch.maximum), binary("minimum", torch.minimum),
+    Case("add", [whole(3), whole(3)], lambda mb, x, y: mb.add(x=x, y=y), torch.add, "add_int"),
+    binary("pow", torch.pow, x=P), binary("floor_div", torch.floor_divide, whole(3, 4, low=-9, high=9), whole(3, 4, low=1)),
+    binary("mod", torch.remainder, whole(3, 4, low=-9, high=9), whole(3, 4, low=1)),
+    compared("equal", torch.eq), compared("not_equal", torch.ne), compared("greater", torch.gt),
+    compared("greater_equal", torch.ge), compared("less", torch.lt), compared("less_equal", torch.le),
+    logical("logical_and", torch.logical_and), logical("logical_or", torch.logical_or),
+    logical("logical_xor", torch.logical_xor),
+    Case(
+        "logical_not", [whole(3, 4)],
+        lambda mb, x: mb.cast(x=mb.logical_not(x=mb.equal(x=x, y=1)), dtype="int32"), lambda x: x != 1,
+    ),
+    Case(
+        "select", [X, numbers(3, 4), whole(3, 4, high=2)],
+        lambda mb, a, b, c: mb.select(cond=mb.cast(x=c, dtype="bool"), a=a, b=mb.add(x=b, y=a)),
+        lambda a, b, c: torch.where(c.bool(), a, a + b),
+    ),
+    Case("cast", [X], lambda mb, x: mb.cast(x=x, dtype="int32"), lambda x: x.to(torch.int32)),
+    gelu("EXACT", F.gelu), gelu("TANH_APPROXIMATION", lambda x: F.gelu(x, approximate="tanh")),
+    gelu("SIGMOID_APPROXIMATION", lambda x: x * torch.sigmoid(1.702 * x)),
+    unary("softmax", lambda x: F.softmax(x, 1), axis=1),
+    Case("softmax", [X], lambda mb, x: mb.softmax(x=x), lambda x: F.softmax(x, -1), "softmax_last"),
+    Case(
+        "layer_norm", [X],
+        lambda mb, x: mb.layer_norm(x=x, axes=[-1], gamma=ROW, beta=2 * ROW, epsilon=0.1),
+        lambda x: F.layer_norm(x, (4,), torch.from_numpy(ROW), torch.from_numpy(2 * ROW), 0.1),
+    ),
+    Case(
+        "layer_norm", [X], lambda mb, x: mb.layer_norm(x=x, axes=[1], epsilon=1e-3),
+        lambda x: F.layer_norm(x.transpose(1, 2), (3,), eps=1e-3).transpose(1, 2), "layer_norm_middle",
+    ),
+    Case(
+        "batch_norm", [IMAGE], lambda mb, x: mb.batch_norm(x=x, mean=ROW, variance=ROW**2 + 1, gamma=ROW, beta=ROW),
+        lambda x: F.batch_norm(
+            x, torch.from_numpy(ROW), torch.from_numpy(ROW**2 + 1), torch.from_numpy(ROW), torch.from_numpy(ROW)
+        ),
+    ),
+    Case(
+        "linear", [X], lambda mb, x: mb.linear(x=x, weight=W, bias=B),
+        lambda x: F.linear(x, torch.from_numpy(W), torch.from_numpy(B)),
+    ),
+    Case("linear", [X], lambda mb, x: mb.linear(x=x, weight=W), lambda x: F.linear(x, torch.from_numpy(W)), "linear_no_bias"),
+    *(
+        Case(
+            "matmul", [numbers(2, 4, 3) if tx else X, numbers(2, 5, 4) if ty else numbers(2, 4, 5)],
+            lambda mb, x, y, tx=tx, ty=ty: mb.matmul(x=x, y=y, transpose_x=tx, transpose_y=ty),
+            lambda x, y, tx=tx, ty=ty: (x.mT if tx else x) @ (y.mT if ty else y), f"matmul_{tx:d}{ty:d}",
+        ) for tx in (False, True) for ty in (False, True)
+    ),
+    Case(
+        "matmul", [numbers(1, 2, 3, 4), numbers(5, 1, 4, 2)], lambda mb, x, y: mb.matmul(x=x, y=y),
+        torch.matmul, "matmul_broadcast",
+    ),
+    *(
+        Case(
+            "einsum", [numbers(*sizes[0]), numbers(*sizes[1])],
+            lambda mb, x, y, e=equation: mb.einsum(values=(x, y), equation=e),
+            lambda x, y, e=equation: torch.einsum(e, x, y), "einsum_" + equation.replace(",", "_").replace("->", "_"),
+        ) for equation, sizes in (
+            ("nchw,nwhu->nchu", ((2, 3, 4, 5), (2, 5, 4, 6))), ("bkhc,bchq->bkhq", ((1, 5, 2, 4), (1, 4, 2, 3))),
+            ("chw,whu->chu", ((3, 4, 5), (5, 4, 6))),
+        )
+    ),
+    Case(
+        "einsum", [numbers(1, 3, 4, 5), numbers(2, 5, 1, 6)],
+        lambda mb, x, y: mb.einsum(values=(x, y), equation="nchw,nwhu->nchu"),
+        lambda x, y: torch.einsum("nchw,nwhu->nchu", x.expand(2, -1, -1, -1), y.expand(-1, -1, 4, -1)),
+        "einsum_broadcast",
+    ),
+    Case(
+        "conv", [IMAGE], lambda mb, x: mb.conv(x=x, weight=POINT, bias=B),
+        lambda x: F.conv2d(x, torch.from_numpy(POINT), torch.from_numpy(B)), "conv_1x1",
+    ),
+    Case(
+        "conv", [IMAGE],
+        lambda mb, x: mb.conv(
+            x=x, weight=FILTER, strides=[2, 1], pad_type="custom", pad=[1, 1, 2, 2], dilations=[1, 2], groups=2
+        ),
+        lambda x: F.conv2d(x, torch.from_numpy(FILTER), None, (2, 1), (1, 2), (1, 2), 2), "conv_groups",
+    ),
+    Case(
+        "conv", [numbers(2, 4, 7)], lambda mb, x: mb.conv(x=x, weight=FILTER_1D, pad_type="same"),
+        lambda x: F.conv1d(x, torch.from_numpy(FILTER_1D), padding="same"), "conv_same",
+    ),
+    reduced("reduce_mean", lambda x: x.mean((0, 2), True), axes=[0, 2], keep_dims=True),
+    reduced("reduce_mean", lambda x: x.mean((0, 1, 2)), axes=[0, 1, 2]),
+    reduced("reduce_sum", lambda x: x.sum(1), axes=[1]),
+    reduced("reduce_max", lambda x: x.amax((1, 2)), axes=[1, 2]),
+    reduced("reduce_min", lambda x: x.amin(-1, True), axes=[-1], keep_dims=True),
+    reduced("reduce_prod", lambda x: x.prod(2), axes=[2]),
+    reduced("reduce_argmax", lambda x: x.argmax(1), axis=1),
+    *(
+        Case(
+            "cumsum", [X], lambda mb, x, e=e, r=r: mb.cumsum(x=x, axis=1, exclusive=e, reverse=r),
+            lambda x, e=e, r=r: running(x, e, r), f"cumsum_{e:d}{r:d}",
+        ) for e in (False, True) for r in (False, True)
+    ),
+    Case("gather", [IDS], lambda mb, i: mb.gather(x=TABLE, indices=i), lambda i: torch.from_numpy(TABLE)[i.long()]),
+    Case(
+        "gather", [X, whole(2, 2, high=4)],
+        lambda mb, x, i: mb.gather(x=x, indices=i, axis=2, batch_dims=1, validate_indices=True),
+        lambda x, i: torch.stack([row[:, j.long()] for row, j in zip(x, i, strict=True)]), "gather_batch",
+    ),
+    Case(
+        "gather_along_axis", [X, whole(2, 5, 4, high=3)], lambda mb, x, i: mb.gather_along_axis(x=x, indices=i, axis=1),
+        lambda x, i: torch.gather(x, 1, i.long()),
+    ),
+    Case(
+        "gather_nd", [X, whole(5, 2, high=2)], lambda mb, x, i: mb.gather_nd(x=x, indices=i),
+        lambda x, i: x[i[:, 0].long(), i[:, 1].long()],
+    ),
+    Case(
+        "gather_nd", [X, whole(2, 5, 1, high=3)], lambda mb, x, i: mb.gather_nd(x=x, indices=i, batch_dims=1),
+        lambda x, i: torch.stack([row[j[:, 0].long()] for row, j in zip(x, i, strict=True)]), "gather_nd_batch",
+    ),
+    Case("reshape", [X], lambda mb, x: mb.reshape(x=x, shape=[3, -1]), lambda x: x.reshape(3, 8)),
+    Case("transpose", [X], lambda mb, x: mb.transpose(x=x, perm=[2, 0, 1]), lambda x: x.permute(2, 0, 1)),
+    Case("expand_dims", [X], lambda mb, x: mb.expand_dims(x=x, axes=[0, -1]), lambda x: x[None, ..., None]),
+    Case("squeeze", [numbers(1, 3, 1)], lambda mb, x: mb.squeeze(x=x, axes=[-1]), lambda x: x.squeeze(-1)),
+    Case("squeeze", [numbers(1, 3, 1)], lambda mb, x: mb.squeeze(x=x), lambda x: x.squeeze(), "squeeze_all"),
+    Case("split", [X], lambda mb, x: mb.sub(x=(p := mb.split(x=x, axis=2, num_splits=2))[1], y=p[0]), lambda x: x[..., 2:] - x[..., :2]),
+    Case(
+        "split", [X], lambda mb, x: mb.split(x=x, axis=2, split_sizes=[1, 3])[1], lambda x: x[..., 1:], "split_sizes",
+    ),
+    Case("concat", [X, Y], lambda mb, x, y: mb.concat(values=[x, y], axis=1), lambda x, y: torch.cat([x, y], 1)),
+    Case(
+        "concat", [X, Y], lambda mb, x, y: mb.concat(values=[x, y], axis=1, interleave=True),
+        lambda x, y: torch.stack([x, y], 2).reshape(2, 6, 4), "concat_interleave",
+    ),
+    Case("stack", [X, Y], lambda mb, x, y: mb.stack(values=[x, y], axis=1), lambda x, y: torch.stack([x, y], 1)),
+    Case("tile", [X], lambda mb, x: mb.tile(x=x, reps=[1, 2, 3]), lambda x: x.tile(1, 2, 3)),
+    Case(
+        "slice_by_index", [X],
+        lambda mb, x: mb.slice_by_index(
+            x=x, begin=[1, -2, 3], end=[2, 0, 0], stride=[1, 1, -2],
+            end_mask=[False, True, True], squeeze_mask=[True, False, False],
+        ),
+        lambda x: x[1, -2:].flip(-1)[:, ::2],
+    ),
+    Case(
+        "slice_by_index", [X], lambda mb, x: mb.slice_by_index(x=x, begin=[0, 1, 1], end=[2, 3, -1]),
+        lambda x: x[:, 1:3, 1:-1], "slice_plain",
+    ),
+    Case("slice_by_size", [X], lambda mb, x: mb.slice_by_size(x=x, begin=[0, 1, 2], size=[2, -1, 1]), lambda x: x[:, 1:, 2:3]),
+    Case("pad", [X], lambda mb, x: mb.pad(x=x, pad=[1, 0, 0, 2], constant_val=3.0), lambda x: F.pad(x, (0, 2, 1, 0), value=3.0)),
+    Case("pad", [X], lambda mb, x: mb.pad(x=x, pad=[2, 1], mode="reflect"), lambda x: F.pad(x, (2, 1), "reflect"), "pad_reflect"),
+    Case("pad", [X], lambda mb, x: mb.pad(x=x, pad=[2, 1], mode="replicate"), lambda x: F.pad(x, (2, 1), "replicate"), "pad_edge"),
+    Case("fill", [whole(2, low=2, high=5)], lambda mb, s: mb.fill(shape=s, value=1.5), lambda s: torch.full(tuple(s.tolist()), 1.5)),
+    Case(
+        "range_1d", [np.array([7], np.int32)],
+        lambda mb, n: mb.range_1d(start=1, end=mb.squeeze(x=n, axes=[0]), step=2), lambda n: torch.arange(1, 7, 2),
+    ),
+    Case(
+        "shape", [X, whole(1, high=3)],
+        # a value that depends on the data keeps the converter from folding the shape
+        lambda mb, x, n: mb.shape(x=mb.tile(x=x, reps=mb.concat(values=[[1, 1], mb.add(x=n, y=1)], axis=0))),
+        lambda x, n: torch.tensor([2, 3, 4 * (int(n[0]) + 1)]),
+    ),
+    Case(
+        "quantize", [X],
+        lambda mb, x: mb.cast(
+            x=mb.quantize(input=x, scale=np.float32(0.02), zero_point=np.int8(3), output_dtype="int8"), dtype="int32"
+        ),
+        quantized,
+    ),
+    Case(
+        "dequantize", [X],
+        lambda mb, x: mb.dequantize(
+            input=mb.quantize(input=x, scale=np.float32(0.02), zero_point=np.int8(3), output_dtype="int8"),
+            scale=np.float32(0.02), zero_point=np.int8(3),
+        ),
+        lambda x: (quantized(x) - 3) * 0.02,
+    ),
+]  # fmt: skip
+
+
+def running(x: Any, exclusive: bool, reverse: bool) -> Any:
+    x = x.flip(1) if reverse else x
+    out = x.cumsum(1) - (x if exclusive else 0)
+    return out.flip(1) if reverse else out
+
+
+@dataclass
+class Ran:
+    values: dict[str, np.ndarray]
+    operations: set[str]
+    half: bool
+
+
+@pytest.fixture(scope="module", params=["FLOAT32", "FLOAT16"])
+def ran(request: pytest.FixtureRequest, build_program: Callable[..., Path]) -> Ran:
+    """All cases as one program."""
+    inputs = [x for case in CASES for x in case.inputs]
+
+    def body(mb: Any, *given: Any) -> Any:
+        left, out = list(given), []
+        for i, case in enumerate(CASES):
+            mine = [left.pop(0) for _ in case.inputs]
+            out.append(mb.identity(x=case.body(mb, *mine), name=f"result_{i}"))
+        return out
+
+    shapes = [(x.shape, "int32" if x.dtype == np.int32 else "fp32") for x in inputs]
+    evaluator = Evaluator(build_program(shapes, body, precision=request.param))
+    operations: set[str] = set()
+    steps: Callable[[Step], None] = lambda step: operations.add(step.op_type)  # noqa: E731
+    results = evaluator.run({f"x{i}": x for i, x in enumerate(inputs)}, steps)
+    return Ran(
+        {c.name: np.asarray(results[f"result_{i}"]) for i, c in enumerate(CASES)},
+        operations,
+        request.param == "FLOAT16",
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_an_operation_equals_torch(ran: Ran, case: Case) -> None:
+    have = ran.values[case.name]
+    want = np.asarray(case.expected(*(torch.from_numpy(x) for x in case.inputs)))
+    assert have.shape == want.shape
+    half = ran.half
+    size = max(1.0, float(np.abs(want).max()))
+    if want.dtype.kind == "f":
+        gap = np.abs(have.astype(np.float64) - want).max() / size
+        # in fp16 an input beside a step (ceil, quantize) may fall on its other side
+        step = {"quantize": 1 / size, "dequantize": 0.021 / size, "ceil": 1, "floor": 1, "round": 1}.get(
+            case.op, 0
+        )
+        assert gap <= (5e-3 + step if half else 1e-5)
+    else:
+        assert np.abs(have.astype(np.int64) - want.astype(np.int64)).max() <= (
+            half and case.op in ("quantize", "cast")
+        )
+
+
+def test_the_converter_left_every_operation_in_the_program(ran: Ran) -> None:
+    assert {c.op for c in CASES} <= ran.operations
+
+
+def test_every_operation_of_the_table_has_a_case() -> None:
+    elsewhere = {"classify", "identity", *(k for k in KERNELS if k.startswith("constexpr_"))}
+    assert set(KERNELS) - elsewhere == {c.op for c in CASES}
+
+
+def test_pi_is_not_rounded_twice(build_program: Callable[..., Path]) -> None:
+    """One operation sums in float32 and rounds once, where fp16 arithmetic would round at every step."""
+    path = build_program([(1, 2048)], lambda mb, x: mb.reduce_sum(x=x, axes=[1]), precision="FLOAT16")
+    value = np.full((1, 2048), math.pi, np.float32)
+    (result,) = Evaluator(path).run({"x0": value}).values()
+    want = 2048 * float(np.float16(math.pi))
+    assert abs(float(np.asarray(result)[0]) - want) <= np.spacing(np.float16(want)) / 2
