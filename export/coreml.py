@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +116,7 @@ def _exported(
         if node.target is torch.ops.aten.alias.default:
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
-    return program
+    return cast(torch.export.ExportedProgram, program)
 
 
 def _converted(
@@ -191,7 +191,7 @@ class _Scored(nn.Module):
         super().__init__()
         self.module = module
         # torch.export takes names and number of inputs from the signature
-        self.forward = self._two if inputs == 2 else self._three  # type: ignore[method-assign]
+        self.forward = self._two if inputs == 2 else self._three
 
     def _two(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         (logits,) = self.module(input_ids, attention_mask)

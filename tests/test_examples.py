@@ -26,11 +26,12 @@ def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[...
     assert "Prediction(label=" in made.stdout
     assert "litert_torch" not in made.stderr
     models = {
-        p.relative_to(phone).as_posix() for p in phone.rglob("model*.*") if p.suffix in (".onnx", ".tflite")
+        p.relative_to(phone).as_posix() for p in phone.rglob("*") if p.suffix in (".onnx", ".tflite", ".mlpackage")
     }
     assert models == {
         "onnx/model.onnx", "onnx/model_int8.onnx", "onnx/model_quantized.onnx", "tflite/model.tflite",
-        "tflite/model_int8.tflite",
+        "tflite/model_int8.tflite", "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite", "coreml/Model.mlpackage",
+        "coreml/Model_w8.mlpackage",
     }  # fmt: skip
     assert pocketbert.load(phone).record.path == "onnx/model_int8.onnx"  # the first format's smallest
     predict = [sys.executable, str(EXAMPLES / "predict.py"), str(phone), "a text", "another one"]

@@ -77,8 +77,6 @@ def main() -> None:
     rows = []
     for name in options.models:
         for layout in options.layouts:
-            if layout is Layout.ANE and name == "mobilebert":
-                continue
             rows.append(_measure(name, layout, options.lengths))
             print(_line(rows[-1], options.lengths), flush=True)
     write_atomic(options.page, _page(rows, options.lengths))

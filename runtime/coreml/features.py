@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.runtime.coreml.mil_types import Dtype, TensorType, ValueType, read_type
+from pocketbert.runtime.coreml.mil_types import DictionaryType, Dtype, TensorType, ValueType, read_type
 from pocketbert.runtime.coreml.package import Package
 
 if TYPE_CHECKING:
@@ -161,8 +161,10 @@ def _compare(features: tuple[Feature, ...], program: dict[str, ValueType], what:
     for feature in features:
         kind = program[feature.name]
         if feature.kind is not FeatureKind.ARRAY:
-            if what == "input":
-                raise ValueError(f"input {feature.name!r} is a {feature.kind}")
+            if what == "input" or not _fits(feature.kind, kind):
+                raise ValueError(
+                    f"describes {what} {feature.name!r} as a {feature.kind}, the program as {kind}"
+                )
             continue
         shapes = feature.shapes or ((feature.shape,) if what == "input" or feature.shape else ())
         if (
@@ -174,6 +176,14 @@ def _compare(features: tuple[Feature, ...], program: dict[str, ValueType], what:
             raise ValueError(
                 f"describes {what} {feature.name!r} as {feature.dtype} {feature.allowed}, the program as {kind}"
             )
+
+
+def _fits(feature: FeatureKind, kind: ValueType) -> bool:
+    """Whether a program's value can be handed out as a feature other than an array."""
+    if feature is FeatureKind.DICTIONARY:
+        return isinstance(kind, DictionaryType)
+    wanted = Dtype.STRING if feature is FeatureKind.TEXT else Dtype.INT64
+    return isinstance(kind, TensorType) and kind.dtype is wanted and not kind.shape
 
 
 def _lengths(inputs: tuple[Feature, ...]) -> tuple[tuple[int, ...], tuple[int, int] | None]:

@@ -114,8 +114,12 @@ class CoremlPredictor:
         )
 
     def _declared(self, name: str) -> Shape:
+        """The declared shape; a program of enumerated lengths leaves the batch axis open too, though it is always 1."""
         kind = self._about.types[name]
-        return kind.shape if isinstance(kind, TensorType) else ()
+        shape = kind.shape if isinstance(kind, TensorType) else ()
+        if shape and shape[0] is None and all(f.shape[:1] == (1,) for f in self._about.inputs):
+            return (1, *shape[1:])
+        return shape
 
 
 class _Reference:

@@ -233,7 +233,7 @@ def test_existing_folder_that_is_no_run(
         (["run"], "Missing argument"),
         (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not one of them; did you mean 'int8'?"),
         (["export", "-m", ".", "-o", "x", "--format", "onx"], "--format: 'onx' is not one of them; did you mean 'onnx'?"),
-        (["export", "-m", ".", "-o", "x", "--format", ","], "--format: names no format; known: onnx, tflite."),
+        (["export", "-m", ".", "-o", "x", "--format", ","], "--format: names no format; known: onnx, tflite, coreml."),
         (["export", "-m", ".", "-o", "x", "--target", "tflite-2.61"], "--target: 'tflite-2.61' is not one of them; did you mean 'tflite-2.16'?"),
         (["export", "-m", ".", "-o", "x", "--scheme", "w8"], "--scheme: ONNX has no 'w8' in this version, only fp32, int8. Fix: Leave onnx out of --format"),
         (["export", "-m", ".", "-o", "x", "--format", "onnx", "--target", "tflite-2.16"], "--target: 'tflite-2.16' is a form of tflite int8. Fix: Add --format tflite"),
@@ -273,12 +273,12 @@ def test_opset_out_of_range_is_wrong_usage(cli: Cli, finished: Path, tmp_path: P
 
 def test_wrong_choices_are_listed_together(cli: Cli, finished: Path, tmp_path: Path) -> None:
     result = cli(
-        "export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx,coreml", "--scheme", "int4",
+        "export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx,openvino", "--scheme", "int4",
         "--target", "tflite-2.16,ios",
     )  # fmt: skip
     assert result.exit_code == 2
     assert result.stderr.startswith("3 problems:\n")
-    for said in ("--format: 'coreml' is not one of them", "--scheme: 'int4' is", "--target: 'ios' is"):
+    for said in ("--format: 'openvino' is not one of them", "--scheme: 'int4' is", "--target: 'ios' is"):
         assert said in result.stderr
     twice = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx, onnx")
     assert twice.exit_code == 2

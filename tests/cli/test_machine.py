@@ -25,7 +25,7 @@ Tree = dict[str, bytes]
     ("formats", "gone", "extras"),
     [
         ("tflite", "litert-torch", "tflite"), ("onnx,tflite", "ai-edge-quantizer", "tflite"), ("tflite,onnx", "onnxscript", "onnx"),
-        ("onnx,tflite", "torch", "onnx,tflite"),
+        ("onnx,tflite", "torch", "onnx,tflite"), ("coreml,onnx", "coremltools", "coreml"),
     ],
 )  # fmt: skip
 def test_missing_exporters(

@@ -17,7 +17,7 @@ def recipe(**more: Any) -> Recipe:
 
 def test_the_smallest_recipe_exports_and_quantizes_a_model() -> None:
     made = recipe()
-    assert made.export.formats == [Format.ONNX, Format.TFLITE]
+    assert made.export.formats == [Format.ONNX, Format.TFLITE, Format.COREML]
     assert made.export.lengths == [32, 64, 128]
     assert made.quantize.scheme is Scheme.INT8
     assert made.verify.max_drop == 0.01
@@ -104,7 +104,17 @@ def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
         ),
         ({"export": {"formats": ["tflite", "onnx", "tflite"]}}, ["export.formats lists a format twice"]),
         ({"export": {"formats": []}}, ["at least 1 item"]),
-        ({"export": {"formats": ["coreml"]}}, ["'onnx' or 'tflite'"]),
+        ({"export": {"formats": ["openvino"]}}, ["'onnx', 'tflite' or 'coreml'"]),
+        (
+            {"export": {"coreml": {"ios": 17, "shapes": "enumerated"}}},
+            ["shapes 'enumerated' needs ios 18, this is ios 17; possible here: ranged, fixed"],
+        ),
+        (
+            {"export": {"coreml": {"ios": 16, "shapes": "ranged"}}},
+            ["shapes 'ranged' needs ios 17, this is ios 16; possible here: fixed"],
+        ),
+        ({"export": {"coreml": {"ios": 15}}}, ["16, 17 or 18"]),
+        ({"export": {"coreml": {"precision": "int8"}}}, ["precision 'int8' is not fp16 or fp32"]),
         ({"export": {"clients": ["mediapie"]}}, ["'mediapipe'"]),
         ({"quantize": {"targets": ["tflite-2.17"]}}, ["'tflite-2.16'"]),
     ],
@@ -117,6 +127,17 @@ def test_formats_schemes_and_targets_that_do_not_go_together(
         recipe(**sections)
     for message in messages:
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shapes"),
+    [({}, "enumerated"), ({"ios": 17}, "fixed"), ({"ios": 16}, "fixed"), ({"ios": 17, "shapes": "ranged"}, "ranged"),
+     ({"ios": 18, "shapes": "fixed"}, "fixed")],
+)  # fmt: skip
+def test_lengths_of_a_core_ml_package_follow_from_the_oldest_ios(
+    settings: dict[str, Any], shapes: str
+) -> None:
+    assert recipe(export={"coreml": settings}).export.coreml.lengths == shapes
 
 
 def test_all_of_these_at_once() -> None:

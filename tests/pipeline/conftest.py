@@ -98,7 +98,7 @@ def write_bert(
     )
     config = transformers.BertConfig(
         vocab_size=vocabulary_size or len(vocabulary()), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=64, **names,
+        intermediate_size=128, max_position_embeddings=64, **names,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

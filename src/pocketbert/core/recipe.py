@@ -142,8 +142,9 @@ class CoremlSection(Section):
         description="enumerated (the listed lengths; iOS 18), ranged (any length; iOS 17 and later) or fixed (the longest "
         "listed length); default enumerated for iOS 18, else fixed.",
     )
-    precision: Literal[Scheme.FP16, Scheme.FP32] = Field(
-        Scheme.FP16, description="What the package stores and computes in; the Neural Engine knows fp16 only."
+    precision: Scheme = Field(
+        Scheme.FP16,
+        description="What the package stores and computes in: fp16 or fp32. The Neural Engine knows fp16 only.",
     )
     layout: Layout = Field(
         Layout.PLAIN,
@@ -157,6 +158,8 @@ class CoremlSection(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> CoremlSection:
+        if self.precision not in (Scheme.FP16, Scheme.FP32):
+            raise ValueError(f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme")
         oldest = {Shapes.ENUMERATED: 18, Shapes.RANGED: 17, Shapes.FIXED: 16}[self.lengths]
         if self.ios < oldest:
             possible = ", ".join(s for s, ios in (("ranged", 17), ("fixed", 16)) if self.ios >= ios)
@@ -183,7 +186,9 @@ class ExportSection(Section):
         [Client.MEDIAPIPE], description="Clients that get a file of their own where they can run the model."
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
-    coreml: CoremlSection = Field(default_factory=lambda: CoremlSection())
+    coreml: CoremlSection = Field(
+        default_factory=lambda: CoremlSection(), description="Oldest iOS, lengths, precision and layout of packages."
+    )
     atol: float | None = Field(
         None, gt=0, description="Parity bound, relative to the spread of the logits; default the family's."
     )

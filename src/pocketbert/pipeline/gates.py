@@ -19,7 +19,7 @@ from pocketbert.core.hardware import machine
 from pocketbert.core.parity import padding_difference
 from pocketbert.core.predictor import Predictor, run_encoded
 from pocketbert.core.scored import PROBABILITIES
-from pocketbert.core.tasks import Task, TaskName
+from pocketbert.core.tasks import Task
 from pocketbert.core.tokenization import TextTokenizer, cut
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Target
 from pocketbert.core.versions import version_of
@@ -251,7 +251,7 @@ def labels_gate(have: Sequence[str], want: Sequence[str]) -> Gate:
 
 def weights_gate(subject: Subject) -> Gate:
     """Whether every stored number is finite, also those that no golden row reaches."""
-    unread = _unread(subject, "weights")
+    unread = unread_gate(subject, "weights")
     if unread is not None:
         return unread
     from pocketbert.quantize.backends import quantizer_of
@@ -266,7 +266,7 @@ def weights_gate(subject: Subject) -> Gate:
                 else f"all numbers of {count} tensors are finite.")  # fmt: skip
 
 
-def _unread(subject: Subject, gate: str) -> Gate | None:
+def unread_gate(subject: Subject, gate: str) -> Gate | None:
     """A skipped gate where the library that reads this kind of file is missing."""
     reader = FORMATS[subject.format].reader
     if version_of(reader) is not None:
@@ -280,7 +280,7 @@ def types_gate(subject: Subject) -> Gate | None:
     """Whether a smaller file holds what its name says, operator by operator; None for fp32 files."""
     if subject.scheme is Scheme.FP32:
         return None
-    unread = _unread(subject, "types")
+    unread = unread_gate(subject, "types")
     if unread is not None:
         return unread
     from pocketbert.quantize.backends import quantizer_of
@@ -294,9 +294,10 @@ def types_gate(subject: Subject) -> Gate | None:
 
 
 def metadata_gate(subject: Subject) -> Gate | None:
-    """Whether what a file carries beside the graph is the folder's own: labels, vocabulary; None where it has no place for it."""
-    if subject.format is Format.COREML and subject.task.name is TaskName.TEXT_CLASSIFICATION:
-        return _labels_inside(subject)
+    """Whether what a file carries beside the graph is the folder's own: vocabulary and labels; None where it has no place for it.
+
+    Of Core ML packages: `pocketbert.pipeline.coreml_gates`.
+    """
     if subject.client is not Client.MEDIAPIPE:
         return None
     if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
@@ -308,21 +309,6 @@ def metadata_gate(subject: Subject) -> Gate | None:
     problems = metadata_problems(subject.path.read_bytes(), subject.labels, vocabulary_of(subject.folder))
     return Gate(name="metadata", file=subject.name, passed=not problems,
                 detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.")  # fmt: skip
-
-
-def _labels_inside(subject: Subject) -> Gate:
-    unread = _unread(subject, "metadata")
-    if unread is not None:
-        return unread
-    from pocketbert.runtime.coreml.stored import StoredTensors
-
-    inside = StoredTensors(subject.path).labels()
-    wrong = [f"'{i}' instead of '{w}'" for i, w in zip(inside, subject.labels, strict=False) if i != w]
-    if len(inside) != len(subject.labels):
-        wrong.insert(0, f"{len(inside)} labels instead of {len(subject.labels)}")
-    return Gate(name="metadata", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0,
-                detail=f"labels inside the package: {'; '.join(wrong[:3])}." if wrong
-                else f"{len(inside)} labels inside are the folder's.")  # fmt: skip
 
 
 def chance_gate(name: str, score: Score, rows: str) -> Gate:

@@ -20,6 +20,7 @@ from pocketbert.core.recipe import VerifySection
 from pocketbert.core.tasks import Task, ready_task
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
+from pocketbert.pipeline.coreml_gates import coreml_gates
 from pocketbert.pipeline.gates import (
     Gate,
     Subject,
@@ -115,6 +116,7 @@ def verify_files(
     for subject in subjects:
         own = [weights_gate(subject), *golden_gates(subject, golden), padding_gate(subject, golden)]
         own += [g for g in (types_gate(subject), metadata_gate(subject)) if g]
+        own += coreml_gates(subject, golden)
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             right[subject.name] = seen_right(subject.predictor)
         scores[subject.name] = {}

@@ -56,12 +56,14 @@ def test_the_error_function_is_exact_to_float32() -> None:
     x = np.concatenate([np.linspace(-7, 7, 200_001), np.geomspace(1e-30, 1, 1000), [0, 1e30, np.inf]])
     x = x.astype(np.float32)
     want = np.array([math.erf(v) for v in x.tolist()])
-    have = erf(x)
+    with np.errstate(over="ignore"):
+        have = erf(x)
     assert np.abs(have - want).max() < 1.5e-7
     small = np.abs(want) > 0
     assert (np.abs(have - want)[small] / np.abs(want)[small]).max() < 1e-6
     assert np.isnan(erf(np.array([np.nan], np.float32)))[0]
-    np.testing.assert_array_equal(erf(-x), -have)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(erf(-x), -have)
 
 
 def test_softmax_of_a_fully_masked_row_is_even() -> None:
