@@ -15,8 +15,10 @@ from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.quiet import quiet
 from pocketbert.core.types import Format, Scheme, Target
 from pocketbert.core.versions import version_of
-from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse, type_problems
+from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 
+THRESHOLD = 512
+"""Weights with fewer numbers stay float: nothing is won there."""
 _WEIGHT_INPUTS = {
     "linear": ("weight", Use.MATMUL),
     "conv": ("weight", Use.MATMUL),
@@ -66,7 +68,7 @@ def quantize(
             import coremltools.optimize as cto
 
             how = cto.coreml.OpLinearQuantizerConfig(
-                mode="linear", dtype="int8", granularity="per_channel", weight_threshold=SMALL // 2
+                mode="linear", dtype="int8", granularity="per_channel", weight_threshold=THRESHOLD
             )
             whole = ct.models.MLModel(str(source), skip_model_load=True)
             plain = whole.get_spec()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.hardware import default_threads
-from pocketbert.core.predictor import Arrays
+from pocketbert.core.predictor import INPUTS, Arrays, output_order
 from pocketbert.core.quiet import quiet
 from pocketbert.core.tflite_objects import IDENTIFIER
 from pocketbert.core.versions import version_of
@@ -96,8 +96,8 @@ class TflitePredictor:
             raise InputError(Problem(str(path), "has no signature with inputs of shape [1, length]."))
         self.lengths = tuple(sorted(self._runners))
         first_runner = self._runners[self.lengths[0]]
-        self.inputs = tuple(n for n in _ORDER if n in first_runner.get_input_details())
-        self.outputs = tuple(sorted(first_runner.get_output_details(), key=_output_order))
+        self.inputs = tuple(n for n in INPUTS if n in first_runner.get_input_details())
+        self.outputs = tuple(sorted(first_runner.get_output_details(), key=output_order))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predictor.Predictor`.
@@ -158,21 +158,6 @@ def _first_time_quiet() -> Iterator[None]:
     with quiet():
         yield
     _announced.add("XNNPACK")
-
-
-_ORDER = ("input_ids", "attention_mask", "token_type_ids")
-_OUTPUT_ORDER = (
-    "logits",
-    "probabilities",
-    "start_logits",
-    "end_logits",
-    "last_hidden_state",
-    "sentence_embedding",
-)
-
-
-def _output_order(name: str) -> int:
-    return _OUTPUT_ORDER.index(name) if name in _OUTPUT_ORDER else len(_OUTPUT_ORDER)
 
 
 def _runners(interpreter: Any) -> dict[int, Any]:

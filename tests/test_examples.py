@@ -26,7 +26,9 @@ def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[...
     assert "Prediction(label=" in made.stdout
     assert "litert_torch" not in made.stderr
     models = {
-        p.relative_to(phone).as_posix() for p in phone.rglob("*") if p.suffix in (".onnx", ".tflite", ".mlpackage")
+        p.relative_to(phone).as_posix()
+        for p in phone.rglob("*")
+        if p.suffix in (".onnx", ".tflite", ".mlpackage")
     }
     assert models == {
         "onnx/model.onnx", "onnx/model_int8.onnx", "onnx/model_quantized.onnx", "tflite/model.tflite",

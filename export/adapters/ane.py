@@ -16,7 +16,17 @@ from pocketbert.core.types import Format
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.ane_layers import ChannelsFirstLayer
 from pocketbert.export.adapters.ane_mobilebert import channels_first_layer
-from pocketbert.export.adapters.lean_layers import Parts
+from pocketbert.export.adapters.parts import (
+    BERT_LAYER,
+    DISTILBERT_LAYER,
+    MOBILEBERT_LAYER,
+    READ_FIRST_TOKEN,
+    ROBERTA_LAYER,
+    bert_parts,
+    distilbert_parts,
+    encoder_layers,
+    full_name,
+)
 
 
 def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Module:
@@ -34,12 +44,12 @@ def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Mo
         InputError: If the model has a layer that this file has no rewrite for.
     """
     base = getattr(model, "base_model", model)
-    stack, layers = _stack(base)
-    if layers is None or getattr(base.config, "is_decoder", False):
+    stack, layers = encoder_layers(base, _LAYERS)
+    if layers is None:
         raise InputError(_unknown(model))
-    first_token = _full_name(model) in _READ_FIRST_TOKEN
+    first_token = full_name(model) in READ_FIRST_TOKEN
     for i, layer in enumerate(layers):
-        layers[i] = _LAYERS[_full_name(layer)](layer, first_token and i == len(layers) - 1)
+        layers[i] = _LAYERS[full_name(layer)](layer, first_token and i == len(layers) - 1)
     setattr(base, stack, ChannelsFirst(getattr(base, stack)))
     return mask_4d.wrap(model, inputs, outputs, Format.COREML)
 
@@ -68,53 +78,20 @@ class ChannelsFirst(nn.Module):
 
 
 def _bert(layer: Any, first_token: bool) -> nn.Module:
-    own, out = layer.attention.self, layer.attention.output
-    parts = Parts(
-        own.query, own.key, own.value, own.num_attention_heads, own.scaling, out.dense, out.LayerNorm,
-        layer.intermediate.dense, layer.intermediate.intermediate_act_fn, layer.output.dense, layer.output.LayerNorm,
-    )  # fmt: skip
-    return ChannelsFirstLayer(parts, first_token)
+    return ChannelsFirstLayer(bert_parts(layer), first_token)
 
 
 def _distilbert(layer: Any, first_token: bool) -> nn.Module:
-    own = layer.attention
-    parts = Parts(
-        own.q_lin, own.k_lin, own.v_lin, own.n_heads, own.scaling, own.out_lin, layer.sa_layer_norm,
-        layer.ffn.lin1, layer.ffn.activation, layer.ffn.lin2, layer.output_layer_norm,
-    )  # fmt: skip
-    return ChannelsFirstLayer(parts, first_token)
+    return ChannelsFirstLayer(distilbert_parts(layer), first_token)
 
 
 def _mobilebert(layer: Any, _: bool) -> nn.Module:
     return channels_first_layer(layer)  # one of 24 layers: not worth a form of its own for the first token
 
 
-_MODELS = "transformers.models."
 _LAYERS: dict[str, Callable[[Any, bool], nn.Module]] = {
-    f"{_MODELS}bert.modeling_bert.BertLayer": _bert,
-    f"{_MODELS}roberta.modeling_roberta.RobertaLayer": _bert,
-    f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock": _distilbert,
-    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer": _mobilebert,
-}
-_READ_FIRST_TOKEN = {
-    f"{_MODELS}bert.modeling_bert.BertForSequenceClassification",
-    f"{_MODELS}roberta.modeling_roberta.RobertaForSequenceClassification",
-    f"{_MODELS}distilbert.modeling_distilbert.DistilBertForSequenceClassification",
-}
-"""Models whose outputs depend on the first token's last state alone."""
-
-
-def _full_name(module: Any) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
-
-
-def _stack(base: Any) -> tuple[str, nn.ModuleList | None]:
-    """The encoder's attribute and its list of layers; None unless every layer is known."""
-    for stack in ("encoder", "transformer"):
-        layers = getattr(getattr(base, stack, None), "layer", None)
-        if isinstance(layers, nn.ModuleList) and len(layers):
-            return stack, layers if all(_full_name(m) in _LAYERS for m in layers) else None
-    return "", None
+    BERT_LAYER: _bert, ROBERTA_LAYER: _bert, DISTILBERT_LAYER: _distilbert, MOBILEBERT_LAYER: _mobilebert,
+}  # fmt: skip
 
 
 def _unknown(model: Any) -> Problem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.lean_layers import Parts
+from pocketbert.export.adapters.parts import Parts
 
 _LEAST_GAIN = 1e-9
 """Of a normalization's largest factor: smaller ones are raised to it, since a bias is divided by them."""

@@ -13,8 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.types import Format
-from pocketbert.export.adapters.lean_layers import Parts, PostNormLayer, Shape
+from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
 from pocketbert.export.adapters.lean_mobilebert import lean_layer
+from pocketbert.export.adapters.parts import (
+    BERT_LAYER,
+    DISTILBERT_LAYER,
+    MOBILEBERT_LAYER,
+    READ_FIRST_TOKEN,
+    ROBERTA_LAYER,
+    bert_parts,
+    distilbert_parts,
+    encoder_layers,
+    full_name,
+)
 
 
 def slim(model: Any, format: Format) -> Any:
@@ -34,13 +45,13 @@ def slim(model: Any, format: Format) -> Any:
         The model.
     """
     encoder = getattr(model, "base_model", model)
-    layers = _layers(encoder)
+    _, layers = encoder_layers(encoder, _LAYERS)
     if layers is None:
         return model
     shape = Shape(flat_ffn=format is Format.ONNX, opaque=format is Format.TFLITE)
-    first_row = _full_name(model) in _READ_FIRST_ROW
+    first_row = full_name(model) in READ_FIRST_TOKEN
     for i, layer in enumerate(layers):
-        layers[i] = _LAYERS[_full_name(layer)](layer, first_row and i == len(layers) - 1, shape)
+        layers[i] = _LAYERS[full_name(layer)](layer, first_row and i == len(layers) - 1, shape)
     if format is Format.TFLITE:
         _spell_segments(encoder.embeddings)
         for parent in list(model.modules()):
@@ -95,48 +106,13 @@ def _spell_segments(embeddings: Any) -> None:
 
 
 def _bert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    own, out = layer.attention.self, layer.attention.output
-    parts = Parts(
-        own.query, own.key, own.value, own.num_attention_heads, own.scaling, out.dense, out.LayerNorm,
-        layer.intermediate.dense, layer.intermediate.intermediate_act_fn, layer.output.dense, layer.output.LayerNorm,
-    )  # fmt: skip
-    return PostNormLayer(parts, first_row, shape)
+    return PostNormLayer(bert_parts(layer), first_row, shape)
 
 
 def _distilbert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    own = layer.attention
-    parts = Parts(
-        own.q_lin, own.k_lin, own.v_lin, own.n_heads, own.scaling, own.out_lin, layer.sa_layer_norm,
-        layer.ffn.lin1, layer.ffn.activation, layer.ffn.lin2, layer.output_layer_norm,
-    )  # fmt: skip
-    return PostNormLayer(parts, first_row, shape)
+    return PostNormLayer(distilbert_parts(layer), first_row, shape)
 
 
-_MODELS = "transformers.models."
 _LAYERS: dict[str, Callable[[Any, bool, Shape], nn.Module]] = {
-    f"{_MODELS}bert.modeling_bert.BertLayer": _bert,
-    f"{_MODELS}roberta.modeling_roberta.RobertaLayer": _bert,
-    f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock": _distilbert,
-    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer": lean_layer,
-}
-_READ_FIRST_ROW = {
-    f"{_MODELS}bert.modeling_bert.BertForSequenceClassification",
-    f"{_MODELS}roberta.modeling_roberta.RobertaForSequenceClassification",
-    f"{_MODELS}distilbert.modeling_distilbert.DistilBertForSequenceClassification",
-    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertForSequenceClassification",
-}
-"""Models whose outputs depend on the first token's last state alone."""
-
-
-def _full_name(module: Any) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
-
-
-def _layers(encoder: Any) -> nn.ModuleList | None:
-    """The encoder's list of layers, if each is known and none is a decoder's."""
-    for stack in ("encoder", "transformer"):
-        layers = getattr(getattr(encoder, stack, None), "layer", None)
-        if isinstance(layers, nn.ModuleList) and len(layers):
-            known = all(_full_name(m) in _LAYERS for m in layers)
-            return layers if known and not getattr(encoder.config, "is_decoder", False) else None
-    return None
+    BERT_LAYER: _bert, ROBERTA_LAYER: _bert, DISTILBERT_LAYER: _distilbert, MOBILEBERT_LAYER: lean_layer,
+}  # fmt: skip

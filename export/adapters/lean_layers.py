@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
+from pocketbert.export.adapters.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -23,37 +24,6 @@ class Shape:
 
     flat_ffn: bool = False
     opaque: bool = False
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Modules of one post-norm encoder layer.
-
-    Attributes:
-        query: Projection to queries.
-        key: Projection to keys.
-        value: Projection to values.
-        heads: Number of heads.
-        scaling: What attention scores are multiplied with.
-        attention_out: Projection of the context.
-        attention_norm: Normalization after the first residual.
-        up: First feed-forward projection.
-        act: Activation between the two.
-        down: Second feed-forward projection.
-        output_norm: Normalization after the second residual.
-    """
-
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    heads: int
-    scaling: float
-    attention_out: nn.Linear
-    attention_norm: nn.Module
-    up: nn.Linear
-    act: nn.Module
-    down: nn.Linear
-    output_norm: nn.Module
 
 
 class PostNormLayer(nn.Module):

@@ -37,23 +37,13 @@ class Constant:
     type: ValueType
     value: Plain
 
-    def widened(self, budget: Budget, columns: bool = False) -> Plain:
-        """The value as kernels take it: fp16 becomes float32, once, and replaces what was there.
-
-        Args:
-            budget: Pays for the copy.
-            columns: Lay a matrix out by columns, so that its transpose is what BLAS multiplies fastest with.
-        """
-        value = self.value
-        if not isinstance(value, np.ndarray):
-            return value
-        turn = columns and value.ndim == 2 and not value.flags.f_contiguous
-        if value.dtype == np.float16 or (turn and value.dtype == np.float32):
-            budget.take(value.size * 4)
-            value = value.astype(np.float32, order="F" if turn else "K")
-            value.flags.writeable = False
-            self.value = value
-        return value
+    def widened(self, budget: Budget) -> Plain:
+        """The value as kernels take it: fp16 becomes float32, once, and replaces what was there."""
+        if isinstance(self.value, np.ndarray) and self.value.dtype == np.float16:
+            budget.take(self.value.size * 4)
+            self.value = self.value.astype(np.float32)
+            self.value.flags.writeable = False
+        return self.value
 
 
 class ConstantReader:

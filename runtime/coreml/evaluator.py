@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.runtime.coreml.features import Feature, describe
 from pocketbert.runtime.coreml.half import round_half
+from pocketbert.runtime.coreml.limits import RUN_BYTES
 from pocketbert.runtime.coreml.mil_types import Dtype, TensorType, ValueType
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.program import Operation, Output, read_program
@@ -108,6 +109,7 @@ class Evaluator:
         """
         program = self._program
         values: list[Any] = [None] * program.size
+        kept = 0
         for slot, value in program.preset.items():
             values[slot] = value
         for name, value in self._checked(inputs).items():
@@ -115,18 +117,29 @@ class Evaluator:
         with np.errstate(all="ignore"):
             for operation in program.operations:
                 try:
-                    self._step(operation, values, trace)
+                    kept += self._step(operation, values)
+                    if kept > RUN_BYTES:
+                        raise MemoryError
                 except InputError:
                     raise
                 except MemoryError as error:
-                    raise self._problem(operation, "takes more memory than there is") from error
+                    raise self._problem(
+                        operation, "takes more memory than there is, or may be taken"
+                    ) from error
                 except Exception as error:  # kernels meet any nonsense that a file may hold
                     raise self._problem(operation, str(error) or type(error).__name__) from error
+                if trace is not None:
+                    self._show(operation, values, trace)
+                for slot in operation.free:
+                    kept -= getattr(values[slot], "nbytes", 0)
+                    values[slot] = None
         return {
             name: self._narrowed(values[slot], program.types[name]) for name, slot in program.outputs.items()
         }
 
-    def _step(self, operation: Operation, values: list[Any], trace: Callable[[Step], None] | None) -> None:
+    def _step(self, operation: Operation, values: list[Any]) -> int:
+        """Run one operation; returns the bytes of its results."""
+        grown = 0
         arguments = operation.fixed
         if operation.slots or operation.lists:
             arguments = arguments.copy()
@@ -143,11 +156,13 @@ class Evaluator:
         for output, result in zip(operation.outputs, results, strict=True):
             value = self._settled(operation, output, result)
             values[output.slot] = value
-            if trace is not None:
-                narrow = self._narrowed(value, output.type)
-                trace(Step(operation.type, operation.name, output.name, narrow, output.type, operation.reads))
-        for slot in operation.free:
-            values[slot] = None
+            grown += getattr(value, "nbytes", 0)
+        return grown
+
+    def _show(self, operation: Operation, values: list[Any], trace: Callable[[Step], None]) -> None:
+        for output in operation.outputs:
+            value = self._narrowed(values[output.slot], output.type)
+            trace(Step(operation.type, operation.name, output.name, value, output.type, operation.reads))
 
     def _settled(self, operation: Operation, output: Output, value: Any) -> Any:
         """A kernel's result with the declared dtype, after the strict check of its shape."""

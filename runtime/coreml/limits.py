@@ -12,6 +12,8 @@ CONSTANT_BYTES = 4 << 30
 """All constants of a program, expanded."""
 RESULT_ELEMENTS = 1 << 28
 """One result: 1 GiB of float32, twice the largest vocabulary times 512 tokens."""
+RUN_BYTES = 8 << 30
+"""All results that are kept at one time; views are counted as if they were copies."""
 
 
 class Budget:
@@ -55,13 +57,3 @@ def elements(shape: Sequence[int]) -> int:
     if out > RESULT_ELEMENTS:
         raise ValueError(f"a result of shape {tuple(shape)} is larger than {RESULT_ELEMENTS} elements")
     return out
-
-
-def outer(first: int, second: int) -> None:
-    """Refuse operands whose largest possible combination is too large, unless the exact size is looked at.
-
-    Raises:
-        ValueError: If `first` times `second` elements exceed `RESULT_ELEMENTS`.
-    """
-    if first * second > RESULT_ELEMENTS:
-        raise ValueError(f"operands of {first} and {second} elements combine to more than {RESULT_ELEMENTS}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.predictor import Arrays
+from pocketbert.core.predictor import INPUTS, Arrays, output_order
 from pocketbert.core.versions import version_of
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.features import Description, Feature, FeatureKind, describe
@@ -28,16 +28,6 @@ DEVICE = "coreml"
 """Core ML's own engine name."""
 SWITCH = "POCKETBERT_COREML_REFERENCE"
 """Environment variable that, set to anything but 0, chooses the evaluator on macOS too."""
-
-_ORDER = ("input_ids", "attention_mask", "token_type_ids")
-_OUTPUT_ORDER = (
-    "logits",
-    "probabilities",
-    "start_logits",
-    "end_logits",
-    "last_hidden_state",
-    "sentence_embedding",
-)
 
 
 def real_engine() -> str | None:
@@ -75,9 +65,9 @@ class CoremlPredictor:
             self._model = _Device(path)
         self.lengths = self._about.lengths
         names = [f.name for f in self._about.inputs]
-        self.inputs = tuple(sorted(names, key=lambda n: _ORDER.index(n) if n in _ORDER else len(_ORDER)))
+        self.inputs = tuple(sorted(names, key=lambda n: INPUTS.index(n) if n in INPUTS else len(INPUTS)))
         arrays = [f.name for f in self._about.outputs if f.kind is FeatureKind.ARRAY]
-        self.outputs = tuple(sorted(arrays, key=_output_order))
+        self.outputs = tuple(sorted(arrays, key=output_order))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run rows [B, L] one by one; see `pocketbert.core.predictor.Predictor`.
@@ -94,11 +84,16 @@ class CoremlPredictor:
                 Problem(str(self.path), f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
                         "Pad to the next one: pocketbert.core.predictor.feed does.")
             )  # fmt: skip
-        results = [self._model.run({n: inputs[n][i : i + 1] for n in self.inputs}) for i in range(rows)]
+        shortest = self._about.length_range[0] if self._about.length_range else 0
+        more = max(0, shortest - length)  # masked, at the end: only an empty text is so short
+        feed = {n: np.pad(inputs[n], ((0, 0), (0, more))) if more else inputs[n] for n in self.inputs}
+        results = [self._model.run({n: v[i : i + 1] for n, v in feed.items()}) for i in range(rows)]
         out: Arrays = {}
         for name in self.outputs:
             parts = [np.asarray(r[name]) for r in results]
             value = parts[0] if rows == 1 else np.concatenate(parts)
+            if more and self._declared(name)[1:2] == (None,):
+                value = value[:, :length]
             out[name] = value.astype(np.float32) if value.dtype == np.float16 else value
         return out
 
@@ -167,10 +162,6 @@ def _pools() -> Any:
     with contextlib.suppress(ImportError):
         return importlib.import_module("threadpoolctl").ThreadpoolController()
     return None
-
-
-def _output_order(name: str) -> int:
-    return _OUTPUT_ORDER.index(name) if name in _OUTPUT_ORDER else len(_OUTPUT_ORDER)
 
 
 def _open_shape(feature: Feature, several: bool) -> Shape:

@@ -34,8 +34,6 @@ _CONST = "const"
 _NAME = "name"
 _NARROW = ("gather", "x")
 """A table that is only gathered from stays as it lies in the file: a row is widened when it is picked."""
-_COLUMNS = ("linear", "weight")
-"""A matrix that is only multiplied with is laid out for that: half the time of the other order in OpenBLAS."""
 
 
 @dataclass(frozen=True)
@@ -319,8 +317,8 @@ class _Builder:
         return Operation(message.type, _own_name(message), kernel, fixed, slots, lists, outputs, reads)
 
     def _plain(self, constant: Constant, names: set[str]) -> Any:
-        uses = {u for n in names if self._constants.get(n) is constant for u in self._uses[n]}
-        return constant.value if uses == {_NARROW} else constant.widened(self._budget)
+        narrow = any(self._constants.get(n) is constant and self._gathered(n) for n in names)
+        return constant.value if narrow else constant.widened(self._budget)
 
     def _free(self) -> None:
         """Note after which operation each value is no longer needed."""

@@ -17,7 +17,7 @@ from pocketbert.core.artefacts import (
     write_artefacts,
 )
 from pocketbert.core.errors import InputError
-from pocketbert.core.files import sha256_file
+from pocketbert.core.files import path_bytes, sha256_file, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 
@@ -132,3 +132,53 @@ def test_missing_changed_and_unlisted_files_are_found(folder: Path) -> None:
         "README.md: listed, but not there",
         "onnx/extra.txt: there, but not listed",
     ]
+
+
+@pytest.fixture
+def with_package(folder: Path) -> Path:
+    """The same folder with a Core ML package, which is listed as one file."""
+    package = folder / "coreml" / "Model.mlpackage"
+    (package / "Data").mkdir(parents=True)
+    (package / "Manifest.json").write_text("{}")
+    (package / "Data" / "weight.bin").write_bytes(b"fp16")
+    made = read_artefacts(folder)
+    listed = FileRecord(
+        path="coreml/Model.mlpackage", sha256=sha256_path(package), bytes=path_bytes(package), kind=Kind.MODEL,
+        format=Format.COREML, scheme=Scheme.FP16, status=Status.PASSED,
+    )  # fmt: skip
+    write_artefacts(folder, made.model_copy(update={"files": [*made.files, listed]}))
+    return folder
+
+
+def test_a_package_is_one_file_of_the_list(with_package: Path) -> None:
+    made = read_artefacts(with_package)
+    assert [m.path for m in made.models()][-1] == "coreml/Model.mlpackage"
+    assert integrity_problems(with_package, made) == []
+
+
+@pytest.mark.parametrize("what", ["changed", "missing", "additional", "empty file"])
+def test_what_differs_inside_a_package_is_said_of_the_package(with_package: Path, what: str) -> None:
+    package = with_package / "coreml" / "Model.mlpackage"
+    if what == "changed":
+        (package / "Data" / "weight.bin").write_bytes(b"fp17")
+    elif what == "missing":
+        (package / "Manifest.json").unlink()
+    else:
+        (package / "Data" / "more").write_text("x" if what == "additional" else "")
+    assert integrity_problems(with_package, read_artefacts(with_package)) == [
+        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)"
+    ]
+
+
+def test_a_package_that_is_gone_or_a_file_and_what_lies_beside_it(with_package: Path) -> None:
+    made, package = read_artefacts(with_package), with_package / "coreml" / "Model.mlpackage"
+    (with_package / "coreml" / "Model_w8.mlpackage").mkdir()
+    (with_package / "coreml" / "Model_w8.mlpackage" / "Manifest.json").write_text("{}")
+    package.rename(with_package.parent / "away")
+    gone = "coreml/Model.mlpackage: listed, but not there"
+    beside = "coreml/Model_w8.mlpackage/Manifest.json: there, but not listed"
+    assert integrity_problems(with_package, made) == [gone, beside]
+    package.write_bytes(b"{}fp16")  # as large
+    assert integrity_problems(with_package, made) == [
+        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)", beside,
+    ]  # fmt: skip

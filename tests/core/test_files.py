@@ -14,12 +14,15 @@ from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.files import (
     building,
     check_writable,
+    copy_path,
     folder_bytes,
+    path_bytes,
     read_json,
     remove_tree,
     safe_join,
     sha256_file,
     sha256_json,
+    sha256_path,
     write_atomic,
     write_json,
 )
@@ -193,3 +196,65 @@ def test_folder_bytes_counts_all_files_below(tmp_path: Path) -> None:
     (root / "a").write_bytes(b"123")
     (root / "sub" / "b").write_bytes(b"4567")
     assert folder_bytes(root) == 7
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A folder that stands for one file, as a Core ML package does."""
+    made = tmp_path / "Model.mlpackage"
+    (made / "Data" / "weights").mkdir(parents=True)
+    (made / "Manifest.json").write_bytes(b"{}")
+    (made / "Data" / "weights" / "weight.bin").write_bytes(b"12345")
+    return made
+
+
+def test_a_file_and_its_path_have_the_same_digest_and_size(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_path(tmp_path / "a") == sha256_file(tmp_path / "a")
+    assert path_bytes(tmp_path / "a") == 3
+
+
+def test_the_digest_of_a_folder_is_made_of_names_and_bytes(package: Path, tmp_path: Path) -> None:
+    # spelt out: artefact folders that lie around are compared with it for ever
+    named = [[n, sha256_file(package / n)] for n in ("Data/weights/weight.bin", "Manifest.json")]
+    assert sha256_path(package) == sha256_json(named)
+    assert path_bytes(package) == 7
+    copy_path(package, tmp_path / "Other.mlpackage")
+    assert sha256_path(tmp_path / "Other.mlpackage") == sha256_path(package)  # whatever the folder is called
+    assert (tmp_path / "Other.mlpackage" / "Data" / "weights" / "weight.bin").read_bytes() == b"12345"
+
+
+@pytest.mark.parametrize("change", ["bytes", "name", "folder", "more", "less", "swapped"])
+def test_every_change_in_a_folder_changes_its_digest(package: Path, change: str) -> None:
+    before, weights = sha256_path(package), package / "Data" / "weights" / "weight.bin"
+    if change == "bytes":
+        weights.write_bytes(b"12346")
+    elif change == "name":
+        weights.rename(weights.with_name("weights.bin"))
+    elif change == "folder":
+        (package / "Data").rename(package / "data")
+    elif change == "more":
+        (package / "Data" / "empty").write_bytes(b"")
+    elif change == "less":
+        weights.unlink()
+    else:  # the same names, the same bytes in all
+        weights.write_bytes(b"{}")
+        (package / "Manifest.json").write_bytes(b"12345")
+    assert sha256_path(package) != before
+
+
+def test_the_digest_of_a_folder_does_not_depend_on_when_its_files_were_made(tmp_path: Path) -> None:
+    digests = []
+    for order in (("b", "a/c", "a-c"), ("a-c", "a/c", "b")):
+        folder = tmp_path / str(len(digests))
+        for name in order:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(name)
+        digests.append(sha256_path(folder))
+    assert digests[0] == digests[1]
+
+
+def test_copy_path_copies_files_as_well(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    copy_path(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"abc"

@@ -38,9 +38,7 @@ def test_the_inputs_are_those_that_phones_feed() -> None:
 
 
 def test_what_a_recipe_s_scheme_makes_in_each_format() -> None:
-    made = {
-        name: {s: info.smaller(s) for s in Scheme if info.takes(s)} for name, info in FORMATS.items()
-    }
+    made = {name: {s: info.smaller(s) for s in Scheme if info.takes(s)} for name, info in FORMATS.items()}
     assert made == {
         Format.ONNX: {Scheme.FP32: None, Scheme.INT8: Scheme.INT8},
         Format.TFLITE: {Scheme.FP32: None, **{s: s for s in (Scheme.FP16, Scheme.W8, Scheme.INT8)}},
@@ -50,7 +48,11 @@ def test_what_a_recipe_s_scheme_makes_in_each_format() -> None:
 
 def test_a_stand_in_for_an_engine_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FORMATS[Format.ONNX].timed
-    for platform, version, timed in (("linux", "9.0", False), ("darwin", None, False), ("darwin", "9.0", True)):
+    for platform, version, timed in (
+        ("linux", "9.0", False),
+        ("darwin", None, False),
+        ("darwin", "9.0", True),
+    ):
         monkeypatch.setattr(formats.sys, "platform", platform)
         monkeypatch.setattr(formats, "version_of", lambda _, v=version: v)
         assert FORMATS[Format.COREML].timed is timed

@@ -98,7 +98,7 @@ def write_bert(
     )
     config = transformers.BertConfig(
         vocab_size=vocabulary_size or len(vocabulary()), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=128, max_position_embeddings=64, **names,
+        intermediate_size=64, max_position_embeddings=64, **names,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -235,6 +235,35 @@ def finished_tflite(task: Task, finished: Path, tmp_path_factory: pytest.TempPat
 def tflite_copy(finished_tflite: Path, tmp_path: Path) -> Path:
     """A copy of that run folder, to be broken."""
     return Path(shutil.copytree(finished_tflite, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def finished_coreml(task: Task, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run with Core ML first; read-only by convention.
+
+    Teacher, student and ONNX files are those of `finished`. Beside it what the command printed.
+    """
+    with once(tmp_path_factory, "tiny-run-coreml") as (folder, there):
+        if not there:
+            shutil.copytree(finished, folder)
+            run = subprocess.run(
+                one_core(
+                    command("run", task.recipe, "export.formats=[coreml, onnx]", "-o", folder, "--overwrite")
+                ),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert run.returncode == 0, run.stderr
+            folder.with_suffix(".stdout").write_text(run.stdout)
+            folder.with_suffix(".stderr").write_text(run.stderr)
+    return folder
+
+
+@pytest.fixture
+def coreml_copy(finished_coreml: Path, tmp_path: Path) -> Path:
+    """A copy of that run folder, to be broken."""
+    return Path(shutil.copytree(finished_coreml, tmp_path / "run"))
 
 
 @pytest.fixture

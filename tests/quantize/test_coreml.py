@@ -40,8 +40,7 @@ MATRICES = 6 * 2 + 2  # in two layers, the pooler and the output
 @pytest.fixture(autouse=True)
 def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no matrix above the usual bound."""
-    for module in (weights, quantizer):
-        monkeypatch.setattr(module, "SMALL", 512)
+    monkeypatch.setattr(weights, "SMALL", quantizer.THRESHOLD)
 
 
 @pytest.fixture(scope="module")

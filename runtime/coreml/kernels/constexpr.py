@@ -9,6 +9,7 @@ import numpy as np
 from pocketbert.runtime.coreml.blob import unpack
 from pocketbert.runtime.coreml.kernels.quantization import along
 from pocketbert.runtime.coreml.kernels.registry import Array, Declared, Ints, Rule, kernel, like, named
+from pocketbert.runtime.coreml.limits import elements
 from pocketbert.runtime.coreml.mil_types import Dtype
 
 PREFIX = "constexpr_"
@@ -149,6 +150,7 @@ def _palette(indices: Array, lut: Array, vector_axis: int | None) -> Array:
         raise ValueError(f"palettes {lut.shape} for indices {indices.shape}")
     if indices.size and int(indices.max()) >= palette:
         raise ValueError(f"index {int(indices.max())} in a palette of {palette}")
+    elements((*indices.shape, vector))
     # which palette an element uses, as a flat number: palettes are not repeated per element
     which = np.zeros((1,) * rank, np.intp)
     for axis, (n, b) in enumerate(zip(indices.shape, blocks, strict=True)):

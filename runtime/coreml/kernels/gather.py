@@ -52,8 +52,17 @@ def gather(
 def gather_along_axis(
     x: Array, indices: Array, axis: int = 0, validate_indices: bool = False, opset: int = _NO_NEGATIVE
 ) -> Array:
-    """Elements of `x` along `axis`; `indices` has x's rank and sizes but for that axis."""
+    """Elements of `x` along `axis`; `indices` has x's rank and sizes but for that axis.
+
+    Raises:
+        ValueError: If other sizes differ.
+        IndexError: If an index is outside.
+    """
     axis %= x.ndim
+    if indices.ndim != x.ndim or any(
+        n != m for i, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)) if i != axis
+    ):
+        raise ValueError(f"x {x.shape} and indices {indices.shape} along axis {axis}")
     return np.take_along_axis(x, _checked(indices, x.shape[axis], opset), axis)
 
 

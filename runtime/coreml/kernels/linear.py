@@ -94,6 +94,7 @@ def _sum_lonely(value: Array, letters: str, others: str) -> tuple[Array, str]:
 def _arrange(value: Array, letters: str, groups: list[list[str]], sizes: dict[str, int]) -> Array:
     """`value` as a stack of matrices, one axis per group."""
     # a size of 1 is broadcast to the other operand's
+    elements([sizes[t] for t in letters])
     value = np.broadcast_to(value, [sizes[t] for t in letters])
     moved = value.transpose([letters.index(t) for group in groups for t in group])
     shape = []

@@ -57,7 +57,13 @@ def batch_norm(
         gamma: [C].
         beta: [C].
         epsilon: Added to the variance.
+
+    Raises:
+        ValueError: If a vector has another length than the channel axis.
     """
+    for value in (mean, variance, gamma, beta):
+        if value is not None and value.shape != x.shape[1:2]:
+            raise ValueError(f"values of shape {value.shape} for {x.shape}")
     shape = (1, -1) + (1,) * (x.ndim - 2)
     out: Array = x - mean.reshape(shape)
     out /= np.sqrt(variance + variance.dtype.type(epsilon)).reshape(shape)

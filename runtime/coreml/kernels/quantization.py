@@ -49,7 +49,7 @@ def along(value: Array, data: Array, axis: int | None) -> Array:
     """
     if value.ndim == 0:
         return value
-    if value.ndim == data.ndim and axis is None:
+    if axis is None and np.broadcast_shapes(value.shape, data.shape) == data.shape:
         return value
     if value.ndim != 1 or axis is None or value.size not in (1, data.shape[axis]):
         raise ValueError(f"{value.shape} values for axis {axis} of {data.shape}")

@@ -13,6 +13,16 @@ from pocketbert.core.progress import Meter
 from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 Arrays = dict[str, NDArray[np.generic]]
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""Names of the inputs in their order."""
+_OUTPUTS = (
+    "logits",
+    "probabilities",
+    "start_logits",
+    "end_logits",
+    "last_hidden_state",
+    "sentence_embedding",
+)
 
 
 class Predictor(Protocol):
@@ -42,6 +52,11 @@ class Predictor(Protocol):
             Outputs by name, float32.
         """
         ...
+
+
+def output_order(name: str) -> int:
+    """Place of an output where a file keeps none: the one that decides a task's metric comes first."""
+    return _OUTPUTS.index(name) if name in _OUTPUTS else len(_OUTPUTS)
 
 
 def fitting(lengths: Sequence[int], length: int) -> int:

@@ -159,7 +159,9 @@ class CoremlSection(Section):
     @model_validator(mode="after")
     def _possible(self) -> CoremlSection:
         if self.precision not in (Scheme.FP16, Scheme.FP32):
-            raise ValueError(f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme")
+            raise ValueError(
+                f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme"
+            )
         oldest = {Shapes.ENUMERATED: 18, Shapes.RANGED: 17, Shapes.FIXED: 16}[self.lengths]
         if self.ios < oldest:
             possible = ", ".join(s for s, ios in (("ranged", 17), ("fixed", 16)) if self.ios >= ios)
@@ -187,7 +189,8 @@ class ExportSection(Section):
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
     coreml: CoremlSection = Field(
-        default_factory=lambda: CoremlSection(), description="Oldest iOS, lengths, precision and layout of packages."
+        default_factory=lambda: CoremlSection(),
+        description="Oldest iOS, lengths, precision and layout of packages.",
     )
     atol: float | None = Field(
         None, gt=0, description="Parity bound, relative to the spread of the logits; default the family's."

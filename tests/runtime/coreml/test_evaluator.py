@@ -13,6 +13,7 @@ import pytest
 
 from pocketbert.core.errors import InputError
 from pocketbert.runtime.coreml import LIMITS
+from pocketbert.runtime.coreml import evaluator as module
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
 from pocketbert.runtime.coreml.features import FeatureKind
 from pocketbert.runtime.coreml.mil_types import Dtype
@@ -154,6 +155,26 @@ def test_a_trace_shows_every_result_as_declared(
     assert len(halves) > 15 and all(np.asarray(s.value).dtype == want for s in halves)
     made = {s.output for s in steps} | {"input_ids", "attention_mask"}
     assert all(set(s.reads) <= made for s in steps)
+
+
+def test_an_error_in_a_trace_is_the_callers(
+    bert16: Path, batch: Callable[..., dict[str, np.ndarray]]
+) -> None:
+    def stop(step: Step) -> None:
+        raise KeyError(step.output)
+
+    with pytest.raises(KeyError):
+        Evaluator(bert16).run(batch(8), stop)
+
+
+def test_results_that_pile_up_are_refused(
+    bert16: Path, batch: Callable[..., dict[str, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RUN_BYTES", 10_000)
+    evaluator = Evaluator(bert16)
+    evaluator.run(batch(8))
+    with pytest.raises(InputError, match="more memory than there is, or may be taken"):
+        evaluator.run(batch(24))
 
 
 def test_a_constant_output_and_an_input_that_is_an_output(build_program: Callable[..., Path]) -> None:
