@@ -33,6 +33,7 @@ class ModelRow(_Record):
         is_teacher: Whether it is the model that the others are compared with.
         path: The file, as the reader knows it.
         sha256: Its digest.
+        provenance: Where its scores come from.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ModelRow(_Record):
     is_teacher: bool = False
     path: str = ""
     sha256: str = ""
+    provenance: Provenance = Provenance.MEASURED
 
 
 class ParityRow(_Record):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +14,7 @@ from pocketbert.core.coreml_classifier import PROBABILITIES, add_classifier
 from pocketbert.core.coreml_package import DATE, save_package
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
-from pocketbert.core.quiet import quiet
+from pocketbert.core.quiet import quiet, quiet_coremltools
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Scheme, Shapes
 from pocketbert.core.versions import version_of
@@ -88,7 +85,7 @@ def export(
     classifies = task.name is TaskName.TEXT_CLASSIFICATION and len(info.labels) > 0
     whole = _Scored(module, len(family.inputs)).eval() if classifies else module
     outputs = [*task.outputs, *([PROBABILITIES] if classifies else [])]
-    with quiet(), _silent():
+    with quiet(), quiet_coremltools():
         program = _exported(whole, family.inputs, wanted, form.shapes)
         model = _converted(program, family.inputs, outputs, wanted, form)
         spec = model.get_spec()
@@ -165,23 +162,6 @@ _FEATURES = {
     "last_hidden_state": "One vector per token.",
     "sentence_embedding": "One unit vector per text.",
 }
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Coremltools logs progress bars and eight missing proxies through loggers of its own."""
-    logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    os.environ["TQDM_DISABLE"] = "1"
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if bars is None:
-            del os.environ["TQDM_DISABLE"]
-        else:
-            os.environ["TQDM_DISABLE"] = bars
 
 
 class _Scored(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from pocketbert.core.coreml_classifier import add_classifier, remove_classifier
 from pocketbert.core.coreml_package import DATE, save_package
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.quiet import quiet
+from pocketbert.core.quiet import quiet, quiet_coremltools
 from pocketbert.core.types import Format, Scheme, Target
 from pocketbert.core.versions import version_of
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
@@ -59,26 +58,20 @@ def quantize(
         raise MissingBackendError("coremltools", "pip install 'pocketbert[coreml]'")
     if scheme is not Scheme.W8:
         raise ValueError(f"Core ML has no {scheme}")
-    logger = logging.getLogger("coremltools")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with quiet():
-            import coremltools as ct
-            import coremltools.optimize as cto
+    with quiet(), quiet_coremltools():
+        import coremltools as ct
+        import coremltools.optimize as cto
 
-            how = cto.coreml.OpLinearQuantizerConfig(
-                mode="linear", dtype="int8", granularity="per_channel", weight_threshold=THRESHOLD
-            )
-            whole = ct.models.MLModel(str(source), skip_model_load=True)
-            plain = whole.get_spec()
-            labels = remove_classifier(plain)
-            model = ct.models.MLModel(plain, weights_dir=whole.weights_dir, skip_model_load=True)
-            config = cto.coreml.OptimizationConfig(op_type_configs=dict.fromkeys(_WEIGHT_INPUTS, how))
-            model = cto.coreml.linear_quantize_weights(model, config=config)
-            spec = model.get_spec()
-    finally:
-        logger.setLevel(level)
+        how = cto.coreml.OpLinearQuantizerConfig(
+            mode="linear", dtype="int8", granularity="per_channel", weight_threshold=THRESHOLD
+        )
+        whole = ct.models.MLModel(str(source), skip_model_load=True)
+        plain = whole.get_spec()
+        labels = remove_classifier(plain)
+        model = ct.models.MLModel(plain, weights_dir=whole.weights_dir, skip_model_load=True)
+        config = cto.coreml.OptimizationConfig(op_type_configs=dict.fromkeys(_WEIGHT_INPUTS, how))
+        model = cto.coreml.linear_quantize_weights(model, config=config)
+        spec = model.get_spec()
     if labels:
         add_classifier(spec, labels)
     added = dict(spec.description.metadata.userDefined)

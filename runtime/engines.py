@@ -9,7 +9,6 @@ from typing import Protocol
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.predictor import Predictor
 from pocketbert.core.types import Format
-from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -23,10 +22,18 @@ class FilePredictor(Predictor, Protocol):
         ...
 
 
+def _coreml(path: Path, threads: int | None) -> FilePredictor:
+    from pocketbert.runtime.coreml.predictor import (
+        CoremlPredictor,
+    )  # 30 modules that few prediction processes need
+
+    return CoremlPredictor(path, threads)
+
+
 _ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
     Format.ONNX: OnnxPredictor,
     Format.TFLITE: TflitePredictor,
-    Format.COREML: CoremlPredictor,
+    Format.COREML: _coreml,
 }
 
 

@@ -159,7 +159,15 @@ def load(
 def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None) -> Model:
     """All plain files of one scheme whose engine is installed and computes them right."""
     default = _variant(artefacts, scheme, None, None)
-    records = [r for r in artefacts.models() if r.plain and _same_scheme(r, default) and _timed(r)]
+    records = [r for r in artefacts.models() if r.plain and _timed(r) and _serves(r, default, scheme)]
+    if not records:
+        raise InputError(
+            Problem(
+                "engine",
+                f"'fastest' finds no file like {default.path} that is run by its own engine here.",
+                "Leave it out.",
+            )
+        )
     processing, right, refused = artefacts.processing, [], []
     tokenizer = TextTokenizer(path, processing.max_length)
     for record in records:
@@ -178,10 +186,22 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
     return Model(path, artefacts, right[0], chosen)
 
 
-def _same_scheme(record: FileRecord, default: FileRecord) -> bool:
-    if record.format is None or default.scheme is None:
-        return False
-    return record.scheme is FORMATS[record.format].instead.get(default.scheme, default.scheme)
+def _counterparts(default: FileRecord, format: Format) -> set[Scheme]:
+    """What a format calls the default file's scheme: int8 of the others is w8 in Core ML, and its fp16 is their fp32."""
+    scheme, info = default.scheme or Scheme.FP32, FORMATS[default.format or Format.ONNX]
+    if scheme in (Scheme.FP32, info.base):
+        return {Scheme.FP32, FORMATS[format].base}
+    asked = {scheme, *(wish for wish, given in info.instead.items() if given is scheme)}
+    return {FORMATS[format].instead.get(wish, wish) for wish in asked}
+
+
+def _serves(record: FileRecord, default: FileRecord, scheme: str | None) -> bool:
+    """Whether a file is what was asked for: by the scheme's name, or, without one, like the default file."""
+    format = record.format or Format.ONNX
+    if scheme is None:
+        return record.scheme in _counterparts(default, format)
+    known = scheme in {s.value for s in Scheme}
+    return record.scheme == scheme or (known and record.scheme == FORMATS[format].instead.get(Scheme(scheme)))
 
 
 def _timed(record: FileRecord) -> bool:
@@ -210,8 +230,9 @@ def _variant(artefacts: Artefacts, scheme: str | None, format: str | None, file:
         )
     default = artefacts.default_model()
     wanted = (scheme or default.scheme, format or default.format)
-    for record in models:
-        if record.plain and (record.scheme, record.format) == wanted:
+    same = [r for r in models if r.plain and r.format == wanted[1]]
+    for record in [*(r for r in same if r.scheme == wanted[0]), *same]:
+        if _serves(record, default, scheme):
             return record
     have = ", ".join(f"{r.format} {r.scheme}" for r in models if r.plain)
     problems = []

@@ -102,7 +102,7 @@ class StoredTensors:
                 yield StoredWeight(name, reader, parameter, _dtype(data), data.value.size, scales)
 
     def _parts(self, maker: pb.Operation, named: bool = True) -> Iterator[tuple[str, Constant]]:
-        """Operands of a compressing operation by parameter; those that are constants of their own only if `named`."""
+        """Stored operands of an operation by parameter; those that are constants of their own only if `named`."""
         for parameter, value in maker.attributes.items():
             if parameter != "name":
                 yield parameter, self._read(value, parameter)
@@ -116,15 +116,13 @@ class StoredTensors:
                     yield parameter, self._read(before.attributes["val"], parameter)
 
     def arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Name and value of every stored array, scales and tables of compressed ones included."""
+        """Name and value of every stored array: constants, scales and tables of compressed ones, operands written in place."""
         for operation in self._package.block.operations:
             name = operation.outputs[0].name if operation.outputs else operation.type
             if operation.type == "const" and "val" in operation.attributes:
                 parts = [("", self._read(operation.attributes["val"], name))]
-            elif operation.type.startswith(PREFIX):
-                parts = [(f".{k}", c) for k, c in self._parts(operation, named=False)]
             else:
-                continue
+                parts = [(f".{k}", c) for k, c in self._parts(operation, named=False)]
             for suffix, constant in parts:
                 if isinstance(constant.value, np.ndarray):
                     yield name + suffix, constant.value

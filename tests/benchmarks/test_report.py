@@ -227,7 +227,7 @@ def test_importing_the_report_needs_neither_matplotlib_nor_jinja():
 
 
 def test_plots_take_any_names_and_the_pages_colours():
-    svg = sizes(["a$b$ <i>", "ü"], [10, 5_000_000], [0, 7])
+    svg = sizes(["a$b$ <i>", "ü"], [10, 5_000_000], [0, 10])
     assert "a$b$ &lt;i&gt;" in svg
     assert "var(--c0)" in svg
     assert "var(--c1)" in svg

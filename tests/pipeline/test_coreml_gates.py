@@ -296,12 +296,11 @@ def test_label_names_inside_that_changed_places(refused: Refused, coreml_copy: P
     assert refused(coreml_copy, f"{FP16} metadata") == [f"{f} metadata" for f in FILES]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="no gate looks at classLabel and classLabel_probs, which apps use first"
-)
 def test_a_classifier_that_reads_other_probabilities(cli: Cli, coreml_copy: Path) -> None:
     edit(coreml_copy, turned_probabilities, FP16)
-    assert cli("verify", "-m", coreml_copy).exit_code == 3
+    result = cli("verify", "-m", coreml_copy)
+    assert result.exit_code == 3
+    assert f"{FP16}: gate 'classifier' failed:" in result.stderr
 
 
 def test_one_nan_weight_and_one_nan_scale(refused: Refused, coreml_copy: Path) -> None:
@@ -479,9 +478,6 @@ def test_a_package_that_no_ios_opens_is_refused_before_anything_is_made(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="verify_files cuts golden texts where the first file does, not where the folder does"
-)
 def test_a_first_file_that_takes_less_than_the_folder(cli: Cli, coreml_copy: Path) -> None:
     # as shapes: fixed makes it where data.max_length is longer than the longest of export.lengths
     def forget_the_longest(package: Package) -> None:
@@ -577,9 +573,6 @@ def test_every_way_to_open_a_package_gives_the_labels_of_onnx(cli: Cli, finished
     assert [line.split("\t")[0] for line in said.stdout.splitlines()] == [a.label for a in want]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="scheme names differ between formats; load(format=...) keeps the default file's name"
-)
 def test_a_format_alone_opens_its_file_of_the_default_scheme(finished_coreml: Path, phone: Path) -> None:
     assert pocketbert.load(finished_coreml / "phone", format="onnx").record.path == ONNX[1]
     assert pocketbert.load(finished_coreml / "phone", format="coreml", scheme="int8").record.path == W8
@@ -590,9 +583,6 @@ def test_a_format_alone_opens_its_file_of_the_default_scheme(finished_coreml: Pa
     assert pocketbert.load(phone, format="coreml").record.path == W8
 
 
-@pytest.mark.xfail(
-    strict=True, raises=IndexError, reason="_fastest: no file of the default scheme is timed here"
-)
 def test_the_fastest_engine_of_a_folder_whose_default_is_not_timed_here(finished_coreml: Path) -> None:
     opened = pocketbert.load(finished_coreml / "phone", engine="fastest")
     assert opened.predict(TEXTS[0])[0].label == "lamp"
@@ -612,10 +602,6 @@ def test_nothing_of_core_ml_is_timed(cli: Cli, task: Any, finished_coreml: Path,
     assert "benchmark" not in [s.name for s in api.plan(recipe, tmp_path / "run")]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="coremltools sorts the keys of Manifest.json whenever it opens a package; save_package does not",
-)
 def test_a_package_that_coremltools_opened_is_still_the_one_that_was_packed(cli: Cli, phone: Path) -> None:
     import coremltools
 

@@ -75,3 +75,20 @@ def quiet() -> Iterator[None]:
                 os.dup2(handle, target)
                 os.close(handle)
             root.setLevel(logging_level)
+
+
+@contextlib.contextmanager
+def quiet_coremltools() -> Iterator[None]:
+    """Silence what coremltools says through loggers and progress bars of its own: eight missing proxies, 93 passes."""
+    logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    os.environ["TQDM_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars is None:
+            del os.environ["TQDM_DISABLE"]
+        else:
+            os.environ["TQDM_DISABLE"] = bars

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pocketbert.core.coreml_classifier import LABEL, SCORES
+from pocketbert.core.evaluate import probabilities, worst_difference
 from pocketbert.core.golden import GoldenRow
 from pocketbert.core.predictor import feed
 from pocketbert.core.tasks import TaskName
@@ -14,6 +17,8 @@ from pocketbert.pipeline.gates import Gate, Subject, unread_gate
 
 SCANNED = 6
 """Golden rows whose every intermediate result is looked at."""
+PROBABILITY = 2e-3
+"""How far a probability may be from its logit's: softmax rounded to fp16 is within 1e-3."""
 
 
 def coreml_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
@@ -28,8 +33,13 @@ def coreml_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     unread = unread_gate(subject, "overflow")
     if unread is not None:
         return [unread]
-    labels = [_labels(subject)] if subject.task.name is TaskName.TEXT_CLASSIFICATION else []
-    return [*labels, _overflow(subject, rows)]
+    names = subject.predictor.inputs
+    encoded = subject.tokenizer.encode([r.input for r in rows])
+    longest_first = sorted(encoded, key=len, reverse=True)[:SCANNED]
+    batches = [feed(subject.predictor, subject.tokenizer, [e], subject.side) for e in longest_first]
+    inputs = [{n: b[n].astype(np.int32) for n in names} for b in batches]
+    own = [_labels(subject), _classifier(subject, inputs)]
+    return [*(own if subject.task.name is TaskName.TEXT_CLASSIFICATION else []), _overflow(subject, inputs)]
 
 
 def _labels(subject: Subject) -> Gate:
@@ -44,16 +54,30 @@ def _labels(subject: Subject) -> Gate:
                 else f"{len(inside)} labels inside are the folder's.")  # fmt: skip
 
 
-def _overflow(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
+def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32]]]) -> Gate:
+    """Whether the label and the probabilities that an app reads belong to the logits that everything else here reads."""
+    from pocketbert.runtime.coreml.evaluator import Evaluator
+
+    evaluator, worst, wrong = Evaluator(subject.path), 0.0, 0
+    for one in inputs:
+        out = evaluator.run(one)
+        want = probabilities(np.asarray(out[subject.output], np.float32)[0], subject.task.score)
+        table, label = out.get(SCORES), out.get(LABEL)
+        have = np.array(list(table.values()) if isinstance(table, dict) else [])
+        worst = max(worst, worst_difference(have, want)) if have.shape == want.shape else float("nan")
+        wrong += not (isinstance(table, dict) and label == max(table, key=lambda k: table[k]))
+    passed = bool(worst <= PROBABILITY) and not wrong
+    return Gate(name="classifier", file=subject.name, passed=passed, value=worst, bound=PROBABILITY,
+                detail=f"`{SCORES}` differs from the logits' probabilities by {worst:.2g}, `{LABEL}` is another label "
+                f"than the most probable one in {wrong} of {len(inputs)} golden rows.")  # fmt: skip
+
+
+def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32]]]) -> Gate:
     """Whether every intermediate result fits into the type that the program declares for it."""
     from pocketbert.runtime.coreml.half import LARGEST
     from pocketbert.runtime.coreml.scan import overflow_scan
 
-    encoded = subject.tokenizer.encode([r.input for r in rows])
-    longest_first = sorted(encoded, key=len, reverse=True)[:SCANNED]
-    names = subject.predictor.inputs
-    batches = (feed(subject.predictor, subject.tokenizer, [e], subject.side) for e in longest_first)
-    scan = overflow_scan(subject.path, ({n: b[n].astype(np.int32) for n in names} for b in batches))
+    scan = overflow_scan(subject.path, inputs)
     largest = scan.largest.largest if scan.largest else 0.0
     return Gate(name="overflow", file=subject.name, passed=scan.first is None, value=largest, bound=float(LARGEST),
                 detail=f"{scan.summary}; {scan.rows} golden rows, every operation.")  # fmt: skip

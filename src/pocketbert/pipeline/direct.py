@@ -137,6 +137,9 @@ def quantize_folder(
     problems = []
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
+    if exported and all(FORMATS[Format(f)].smaller(Scheme(scheme)) is None for f in formats):
+        problems.append(Problem("--scheme", f"'{scheme}' makes no further file of {', '.join(formats)}.",
+                                "Choose int8 or w8."))  # fmt: skip
     if not (model / "model.safetensors").is_file():
         problems.append(Problem(str(model), "has no model.safetensors to compare the quantized file with.",
                                 "Export the model again: pocketbert export -m MODEL -o FOLDER"))  # fmt: skip

@@ -13,7 +13,7 @@ from pocketbert.core.hardware import machine
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.tasks import ready_task
-from pocketbert.core.types import Client, Format, Layout, Status
+from pocketbert.core.types import Client, Format, Layout, Provenance, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts
 from pocketbert.pipeline.exporting import read_parity
@@ -100,7 +100,7 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
 
         out.append(f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(LIMITS)} "
                    "`coreml/benchmark_on_mac.py` checks and times them on one.")  # fmt: skip
-    if recipe.export.coreml.layout is Layout.ANE:
+    if Format.COREML in recipe.export.formats and recipe.export.coreml.layout is Layout.ANE:
         out.append(
             "Core ML layout `ane`: same answers as the plain layout; whether it is faster was not measured."
         )
@@ -174,6 +174,7 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
             eval_score=score, holdout_score=scores.get("holdout"), kept=kept,
             status=Status.PASSED if result.passed(file.target) else Status.FAILED,
             is_default=file is default_file(files), path=file.target, sha256=result.files[file.target],
+            provenance=right.provenance if (right := result.seen_right.get(file.target)) else Provenance.MEASURED,
         ))  # fmt: skip
     return rows
 

@@ -283,6 +283,7 @@ class Run:
             teacher=training.read_training(self.path / "teacher").score,
             reference=training.read_training(self.weights).score,
             labels=self.data.labels.names,
+            tokenizer=TextTokenizer(self.weights, self.length),
         )  # fmt: skip
         sources = pack.sources(self.recipe, self.path, self.weights)
         return result.model_copy(

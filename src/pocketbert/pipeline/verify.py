@@ -86,6 +86,7 @@ def verify_files(
     teacher: Score | None = None,
     reference: Score | None = None,
     labels: Sequence[str] | None = None,
+    tokenizer: TextTokenizer | None = None,
 ) -> Verification:
     """Put every file through every gate.
 
@@ -99,12 +100,15 @@ def verify_files(
         teacher: The teacher's score on ``eval``.
         reference: The torch model's score on ``eval``.
         labels: Label names as another source has them, to compare the subjects' with.
+        tokenizer: The folder's tokenizer, which cuts where the folder does; default the first subject's, which may cut
+            earlier.
     """
-    gates = [tokens_gate(subjects[0].tokenizer, golden_tokens, vocabulary)]
+    whole = tokenizer or subjects[0].tokenizer
+    gates = [tokens_gate(whole, golden_tokens, vocabulary)]
     if labels is not None:
         gates.append(labels_gate(subjects[0].labels, labels))
     files = {s.name: sha256_path(s.path) for s in subjects}
-    if vocabulary is not None and subjects[0].tokenizer.vocabulary_size > vocabulary:
+    if vocabulary is not None and whole.vocabulary_size > vocabulary:
         # ids beyond the embedding table would stop the runtime before the other gates could speak
         return Verification(
             status=Status.FAILED, gates=gates, teacher=teacher, reference=reference, files=files
@@ -220,6 +224,7 @@ def verify_artefacts(
     result = verify_files(
         subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,
         settings or VerifySection(), labels=artefacts.labels,
+        tokenizer=TextTokenizer(folder, artefacts.processing.max_length),
     )  # fmt: skip
     gates = [integrity, *result.gates, *unopened]
     return result.model_copy(update={
