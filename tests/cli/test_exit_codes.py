@@ -282,7 +282,7 @@ def test_wrong_choices_are_listed_together(cli: Cli, finished: Path, tmp_path: P
         assert said in result.stderr
     twice = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx, onnx")
     assert twice.exit_code == 2
-    assert "export.formats lists a format twice" in twice.stderr
+    assert "export.formats: lists a format twice" in twice.stderr
     for more in (["--scheme", "w8"], ["--target", "tflite-2.16"]):  # a folder that has ONNX files only
         small = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "x", *more)
         assert small.exit_code == 2

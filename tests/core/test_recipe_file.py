@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -106,6 +107,20 @@ def test_all_mistakes_are_listed_with_line_and_nearest_key(recipe: Path) -> None
     ]
 
 
+def test_sections_that_do_not_go_together_are_named_line_by_line(recipe: Path) -> None:
+    text = recipe.read_text().replace("student: {layers: 3}\n", "").rstrip()
+    recipe.write_text(text + "\nexport: {formats: [onnx, onnx]}\nquantize: {scheme: w8}\n")
+    found = lines(recipe)
+    assert len(found) == 3
+    assert any(
+        re.fullmatch(r"R:\d+ quantize\.scheme: onnx has no 'w8' in this version, .*", line) for line in found
+    )
+    assert any(re.fullmatch(r"R:\d+ export\.formats: lists a format twice\.", line) for line in found)
+    assert any(
+        re.fullmatch(r"R:\d+ distill: distill stages need a student section.*", line) for line in found
+    )
+
+
 def test_a_key_that_occurs_twice(recipe: Path) -> None:
     assert lines(rewritten(recipe, "seed: 7", "seed: 7\nname: again")) == ["R:5 name: the key occurs twice."]
 
@@ -114,10 +129,10 @@ def test_a_key_that_occurs_twice(recipe: Path) -> None:
     ("old", "new", "message"),
     [
         ("distill:\n  - {method: task, steps: 12, lr: 1e-4, signals: {logits: 1, hidden: 0}}\n  - method: task\n    steps: 5\n",
-         "", "R:1: a student without a distill stage would never learn"),
+         "", "R:10 student: a student without a distill stage would never learn"),
         ("student: {layers: 3}\n", "", "distill stages need a student section"),
         ("  eval: {path: ../dev.csv, text: sentence}\n", "", "training needs data.eval"),
-        ("    steps: 5", "    steps: 5\n    layers: [1, 2]", "distill.1.layers lists 2 layers, the student has 3"),
+        ("    steps: 5", "    steps: 5\n    layers: [1, 2]", "R:15 distill.1.layers: lists 2 layers, the student has 3"),
         ("{layers: 3}", "{layers: 3, hidden: 64}", "R:10 student: a student of another width"),
         ("{layers: 3}", "{layers: 3, teacher_layers: [1, 2]}", "teacher_layers lists 2 layers, the student has 3"),
         ("{layers: 3}", "{layers: 1, init: random, teacher_layers: [1]}", "no meaning with init: random"),

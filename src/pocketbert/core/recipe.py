@@ -17,6 +17,18 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
+class ContradictionError(ValueError):
+    """Sections of a recipe that do not go together.
+
+    Attributes:
+        problems: One sentence each; where one key is to blame, it begins with it and a colon.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
 class Section(BaseModel):
     """Base of all parts: unknown keys are errors, values do not change."""
 
@@ -252,10 +264,10 @@ class Recipe(Section):
         problems = []
         if not TASKS[self.task].ready:
             ready = ", ".join(t.name for t in TASKS.values() if t.ready)
-            problems.append(f"task '{self.task}' is not served by this version; served: {ready}")
+            problems.append(f"task: '{self.task}' is not served by this version; served: {ready}")
         if self.student is not None and not self.distill:
             problems.append(
-                "a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
+                "student: a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
             )
         for format in dict.fromkeys(self.export.formats):
             info = FORMATS[format]
@@ -271,19 +283,19 @@ class Recipe(Section):
                     f"quantize.targets: '{target}' is a form of tflite int8; add tflite to export.formats and set scheme: int8"
                 )
         if len(set(self.export.formats)) < len(self.export.formats):
-            problems.append("export.formats lists a format twice")
+            problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:
-            problems.append("distill stages need a student section, e.g. student: {layers: 3}")
+            problems.append("distill: distill stages need a student section, e.g. student: {layers: 3}")
         if self.teacher.finetune or self.distill:
             problems += [
-                f"training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None
+                f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None
             ]
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
             if stage.layers is not None and depth is not None and len(stage.layers) != depth:
                 problems.append(
-                    f"distill.{i}.layers lists {len(stage.layers)} layers, the student has {depth}"
+                    f"distill.{i}.layers: lists {len(stage.layers)} layers, the student has {depth}"
                 )
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ContradictionError(problems)
         return self

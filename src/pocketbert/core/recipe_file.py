@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.recipe import Recipe
+from pocketbert.core.recipe import ContradictionError, Recipe
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
@@ -200,7 +201,22 @@ def _validate(tree: _Tree, title: str) -> tuple[Recipe | None, list[Problem]]:
     try:
         return Recipe.model_validate(tree.value), []
     except ValidationError as error:
-        return None, [_problem(e, tree, title) for e in error.errors(include_url=False)]
+        return None, [p for e in error.errors(include_url=False) for p in _problems(e, tree, title)]
+
+
+def _problems(error: Any, tree: _Tree, title: str) -> list[Problem]:
+    cause = error.get("ctx", {}).get("error")
+    if not isinstance(cause, ContradictionError):
+        return [_problem(error, tree, title)]
+    out = []
+    for text in cause.problems:  # those that begin with a key belong to its line
+        named = _KEY.match(text)
+        keys = tuple(int(k) if k.isdecimal() else k for k in named[1].split(".")) if named else ()
+        out.append(Problem(_where(keys, tree, title), f"{text[named.end() :] if named else text}."))
+    return out
+
+
+_KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
 
 
 def _problem(error: Any, tree: _Tree, title: str) -> Problem:

@@ -58,15 +58,16 @@ def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32
     """Whether the label and the probabilities that an app reads belong to the logits that everything else here reads."""
     from pocketbert.runtime.coreml.evaluator import Evaluator
 
-    evaluator, worst, wrong = Evaluator(subject.path), 0.0, 0
+    evaluator, differences, wrong = Evaluator(subject.path), list[float](), 0
     for one in inputs:
         out = evaluator.run(one)
         want = probabilities(np.asarray(out[subject.output], np.float32)[0], subject.task.score)
         table, label = out.get(SCORES), out.get(LABEL)
         have = np.array(list(table.values()) if isinstance(table, dict) else [])
-        worst = max(worst, worst_difference(have, want)) if have.shape == want.shape else float("nan")
+        differences.append(worst_difference(have, want))  # NaN where there are more or fewer
         wrong += not (isinstance(table, dict) and label == max(table, key=lambda k: table[k]))
-    passed = bool(worst <= PROBABILITY) and not wrong
+    worst = float(np.max(differences))  # keeps a NaN
+    passed = worst <= PROBABILITY and not wrong
     return Gate(name="classifier", file=subject.name, passed=passed, value=worst, bound=PROBABILITY,
                 detail=f"`{SCORES}` differs from the logits' probabilities by {worst:.2g}, `{LABEL}` is another label "
                 f"than the most probable one in {wrong} of {len(inputs)} golden rows.")  # fmt: skip

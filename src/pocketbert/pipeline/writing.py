@@ -91,7 +91,8 @@ def _coreml(job: ExportJob, file: ModelFile, path: Path) -> None:
     notes = {"pocketbert.task": job.task.name.value, "pocketbert.family": job.folder.family.name,
              "pocketbert.layout": settings.layout.value, "pocketbert.labels": json.dumps(labels, ensure_ascii=False)}  # fmt: skip
     info = coreml.CoremlInfo(
-        description=_description_of(job.recipe, job.folder, job.task), version=_version(), author="", license=job.folder.licence, labels=labels,
+        description=_description_of(job.recipe, job.folder, job.task),
+        version=f"{job.recipe.name} {job.folder.sha256[:12]}", author=_maker(), license=job.folder.licence, labels=labels,
         notes=tuple(notes.items()),
     )  # fmt: skip
     lengths = file_lengths(job.recipe, file, job.length)
@@ -104,7 +105,7 @@ def write_client_data(recipe: Recipe, folder: ModelFolder, task: Task, path: Pat
     from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
 
     info = MediaPipeInfo(
-        name=recipe.name, description=_description_of(recipe, folder, task), version=_version(), author="", license=folder.licence,
+        name=recipe.name, description=_description_of(recipe, folder, task), version=f"made by {_maker()}", author="", license=folder.licence,
         labels=tuple(folder.labels or ()), vocabulary=vocabulary_of(folder.path),
     )  # fmt: skip
     path.write_bytes(write_metadata(path.read_bytes(), info))
@@ -114,5 +115,5 @@ def _description_of(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
     return recipe.description or f"{folder.family.title} for {task.name}"
 
 
-def _version() -> str:
-    return f"made by PocketBERT {version_of('pocketbert') or ''}".strip()
+def _maker() -> str:
+    return f"PocketBERT {version_of('pocketbert') or ''}".strip()
