@@ -238,9 +238,12 @@ class Run:
         if format is Format.ONNX:
             common["opset"] = section.opset
         if format is Format.TFLITE:
-            common["clients"] = section.clients
+            common |= {"clients": section.clients, "about": [self.recipe.name, self.recipe.description]}
         if format is Format.COREML:
-            common["coreml"] = section.coreml.model_dump(mode="json")
+            common |= {
+                "coreml": section.coreml.model_dump(mode="json"),
+                "about": [self.recipe.name, self.recipe.description],
+            }
         ready = {
             name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")
         }
