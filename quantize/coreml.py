@@ -69,7 +69,8 @@ def quantize(
         plain = whole.get_spec()
         labels = remove_classifier(plain)
         model = ct.models.MLModel(plain, weights_dir=whole.weights_dir, skip_model_load=True)
-        config = cto.coreml.OptimizationConfig(op_type_configs=dict.fromkeys(_WEIGHT_INPUTS, how))
+        # by name: by operation, two of them that share a bias would contradict each other
+        config = cto.coreml.OptimizationConfig(op_name_configs=dict.fromkeys(_weights(source), how))
         model = cto.coreml.linear_quantize_weights(model, config=config)
         spec = model.get_spec()
     if labels:
@@ -85,6 +86,16 @@ def quantize(
     if problems:
         raise GateError(problems)
     return types
+
+
+def _weights(path: Path) -> set[str]:
+    """Names of the constants that are compressed."""
+    from pocketbert.runtime.coreml.stored import StoredTensors
+
+    return {
+        w.name for w in StoredTensors(path).weights()
+        if w.parameter == _WEIGHT_INPUTS.get(w.reader, ("",))[0] and w.dtype.is_float and w.numbers > THRESHOLD
+    }  # fmt: skip
 
 
 def weight_types(path: Path) -> WeightTypes:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
@@ -134,6 +135,22 @@ def test_stored_numbers_are_all_there_and_a_nan_is_seen(
     content[-2:] = np.array([np.nan], np.float16).tobytes()
     file.write_bytes(content)
     assert any(not np.isfinite(v).all() for _, v in stored_numbers(copy) if v.dtype.kind == "f")
+
+
+def test_a_vector_that_a_product_and_a_normalization_share(
+    open_tiny: Callable[..., Any], tmp_path: Path
+) -> None:
+    model, folder, _ = open_tiny("bert", 1)  # as in a model that was never trained: all biases are zero
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+    task = TASKS[TaskName.TEXT_CLASSIFICATION]
+    path = tmp_path / "zero.mlpackage"
+    module = prepare(model, folder.family, task, Format.COREML)
+    info = CoremlInfo("One sentence.", "v", "a", "l", LABELS)
+    exporter.export(module, folder.family, task, [16], path, FORMS["ios18"], info)
+    assert quantize(path, tmp_path / "w8.mlpackage").int8_matmuls > 5
 
 
 def test_a_compressor_that_does_nothing_is_an_error(
