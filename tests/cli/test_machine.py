@@ -166,7 +166,8 @@ def test_full_disk_during_training(
     full(pb("run", task.recipe, "-o", run, pinned=True))
     assert (run / ".stages" / "data.json").is_file()
     assert not (run / "teacher").exists()
-    assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) == 1
+    # two where the signal came between a new checkpoint and the removal of the old one
+    assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) in (1, 2)
     disk.make_room()
     again = pb("run", task.recipe, "-o", run, pinned=True)
     assert again.returncode == 0, again.stderr

@@ -26,8 +26,8 @@ READ_ALL = (
 )  # fmt: skip
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 LABELS = ("negative", "neutral", "positive")
-BOUND = {**dict.fromkeys(FAMILIES, 1e-6), "mobilebert": 2e-6}
-"""In single precision, where the stock MobileBERT is itself 1e-6 off. In double it is 1e-12, and a mistake is larger."""
+BOUND = 3e-6
+"""In single precision, where the stock models are themselves up to 1e-6 off, by the number of threads too. In double it is 1e-12, and a mistake is larger."""
 
 ODD: dict[str, list[dict[str, Any]]] = {
     "bert": [
@@ -132,7 +132,7 @@ def embedding(expected: Any, attention_mask: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_numbers_stay_the_same(name: str, task: TaskName, random_model: Models) -> None:
     model, outputs = random_model(name, TASKS[task].head, 3), TASKS[task].outputs
-    assert worst(model, wrapped(model, name, task), name, outputs) < BOUND[name]
+    assert worst(model, wrapped(model, name, task), name, outputs) < BOUND
     model.double()
     assert worst(model, wrapped(model, name, task), name, outputs) < 1e-12
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.recipe import Recipe
@@ -16,6 +15,9 @@ from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Client, Format, Shapes
 from pocketbert.core.versions import version_of
 from pocketbert.pipeline.model_files import ModelFile
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
