@@ -37,7 +37,7 @@ SHAPES: dict[str, tuple[str, dict[str, int]]] = {
 }
 """Configuration class and what differs from its defaults."""
 ROOT = Path(__file__).resolve().parents[2]
-_NO_PART = ("mediapipe", "tflite_metadata", "tflite_files")
+_NO_PART = ("mediapipe", "tflite_metadata", "tflite_files", "coreml", "ane")
 """Modules of the export wing that the files measured here do not depend on."""
 
 
