@@ -135,7 +135,11 @@ def _fastest(results: Sequence[Result]) -> list[str]:
         for r in results
         for key, note in r.notes.items()
     ]
-    return [*lines, "", *_calibrated(results), "What it chose, by length:", "", *choices, ""]
+    resolution = (
+        "Where `fastest` chose the file of a column, the two columns time the same file and engine in two processes: what "
+        "they differ by there is the resolution of this page."
+    )
+    return [*lines, "", *_calibrated(results), resolution, "", "What it chose, by length:", "", *choices, ""]
 
 
 def _calibrated(results: Sequence[Result]) -> list[str]:
