@@ -18,6 +18,7 @@ from pocketbert.core.quiet import quiet, quiet_coremltools
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Scheme, Shapes
 from pocketbert.core.versions import version_of
+from pocketbert.export.prepare import sample_inputs
 
 SHORTEST = 3
 """Tokens that a package with a ranged length takes at least: MobileBERT looks at both neighbours of a token."""
@@ -98,9 +99,7 @@ def export(
 def _exported(
     module: nn.Module, inputs: Sequence[str], lengths: Sequence[int], shapes: Shapes
 ) -> torch.export.ExportedProgram:
-    # real-looking: converters fold what they can prove constant, and an all-zero mask is a constant row
-    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
-    sample = tuple(torch.full((1, lengths[-1]), values[name], dtype=torch.int32) for name in inputs)
+    sample = tuple(sample_inputs(inputs, lengths[-1]).values())
     free: Any = None
     if shapes is Shapes.RANGED:
         free = torch.export.Dim("length", min=SHORTEST, max=lengths[-1])

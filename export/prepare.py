@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from pocketbert.core.families import Adapter, Family
 from pocketbert.core.predictor import Arrays
@@ -39,6 +40,13 @@ def prepare(
     return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs, format)
 
 
+def sample_inputs(inputs: Sequence[str], length: int) -> dict[str, Tensor]:
+    """What a converter traces a module with: [1, L] int32 by name."""
+    # real-looking: converters fold what they can prove constant, and an all-zero mask is a constant row
+    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
+    return {name: torch.full((1, length), values[name], dtype=torch.int32) for name in inputs}
+
+
 class PreparedPredictor:
     """A prepared module behind the predictor protocol, so that it can be compared like any engine."""
 
@@ -51,8 +59,6 @@ class PreparedPredictor:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predictor.Predictor`."""
-        import torch
-
         feed = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]
         with torch.inference_mode():
             out = self.module(*feed)

@@ -13,6 +13,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.quiet import quiet
 from pocketbert.core.tasks import ScoreFunction, Task
 from pocketbert.core.versions import version_of
+from pocketbert.export.prepare import sample_inputs
 
 SIGNATURE = "seq_{length}"
 """Key of the signature for one length."""
@@ -38,7 +39,8 @@ def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int]
     """
     named = _Named(module, task.outputs).eval()
     _convert(
-        {SIGNATURE.format(length=n): (named, _sample(family.inputs, n)) for n in sorted(set(lengths))}, path
+        {SIGNATURE.format(length=n): (named, sample_inputs(family.inputs, n)) for n in sorted(set(lengths))},
+        path,
     )
 
 
@@ -55,13 +57,7 @@ def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int,
         path: The file to write.
     """
     whole = _MediaPipe(module, family.inputs, task).eval()
-    _convert({SIGNATURE.format(length=length): (whole, _sample(MEDIAPIPE_INPUTS, length))}, path)
-
-
-def _sample(inputs: Sequence[str], length: int) -> dict[str, Tensor]:
-    # real-looking: converters fold what they can prove constant, and an all-zero mask is a constant row
-    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
-    return {name: torch.full((1, length), values[name], dtype=torch.int32) for name in inputs}
+    _convert({SIGNATURE.format(length=length): (whole, sample_inputs(MEDIAPIPE_INPUTS, length))}, path)
 
 
 def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path: Path) -> None:

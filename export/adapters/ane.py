@@ -6,7 +6,6 @@ in `lean`; a model that this file does not know is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,17 +15,7 @@ from pocketbert.core.types import Format
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.ane_layers import ChannelsFirstLayer
 from pocketbert.export.adapters.ane_mobilebert import channels_first_layer
-from pocketbert.export.adapters.parts import (
-    BERT_LAYER,
-    DISTILBERT_LAYER,
-    MOBILEBERT_LAYER,
-    READ_FIRST_TOKEN,
-    ROBERTA_LAYER,
-    bert_parts,
-    distilbert_parts,
-    encoder_layers,
-    full_name,
-)
+from pocketbert.export.adapters.parts import READ_FIRST_TOKEN, encoder_layers, full_name, parts_of
 
 
 def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Module:
@@ -44,12 +33,14 @@ def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Mo
         InputError: If the model has a layer that this file has no rewrite for.
     """
     base = getattr(model, "base_model", model)
-    stack, layers = encoder_layers(base, _LAYERS)
+    stack, layers = encoder_layers(base)
     if layers is None:
         raise InputError(_unknown(model))
     first_token = full_name(model) in READ_FIRST_TOKEN
     for i, layer in enumerate(layers):
-        layers[i] = _LAYERS[full_name(layer)](layer, first_token and i == len(layers) - 1)
+        parts, only_first = parts_of(layer), first_token and i == len(layers) - 1
+        # MobileBERT's last layer is one of 24: not worth a form of its own for the first token
+        layers[i] = ChannelsFirstLayer(parts, only_first) if parts else channels_first_layer(layer)
     setattr(base, stack, ChannelsFirst(getattr(base, stack)))
     return mask_4d.wrap(model, inputs, outputs, Format.COREML)
 
@@ -75,23 +66,6 @@ class ChannelsFirst(nn.Module):
         out = self.encoder(states, attention_mask=attention_mask.transpose(1, 3))
         out["last_hidden_state"] = out["last_hidden_state"][:, :, 0].transpose(1, 2)
         return out
-
-
-def _bert(layer: Any, first_token: bool) -> nn.Module:
-    return ChannelsFirstLayer(bert_parts(layer), first_token)
-
-
-def _distilbert(layer: Any, first_token: bool) -> nn.Module:
-    return ChannelsFirstLayer(distilbert_parts(layer), first_token)
-
-
-def _mobilebert(layer: Any, _: bool) -> nn.Module:
-    return channels_first_layer(layer)  # one of 24 layers: not worth a form of its own for the first token
-
-
-_LAYERS: dict[str, Callable[[Any, bool], nn.Module]] = {
-    BERT_LAYER: _bert, ROBERTA_LAYER: _bert, DISTILBERT_LAYER: _distilbert, MOBILEBERT_LAYER: _mobilebert,
-}  # fmt: skip
 
 
 def _unknown(model: Any) -> Problem:

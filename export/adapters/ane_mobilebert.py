@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from pocketbert.export.adapters.ane_layers import ChannelNorm, PerHeadAttention, pointwise
 from pocketbert.export.adapters.lean_layers import Shape
-from pocketbert.export.adapters.lean_mobilebert import ScaledResidual, lean_layer
+from pocketbert.export.adapters.lean_mobilebert import BottleneckAttention, ScaledResidual, lean_layer
 
 
 def channels_first_layer(layer: Any) -> nn.Module:
@@ -26,7 +26,7 @@ def channels_first_layer(layer: Any) -> nn.Module:
     own = layer.attention.self
     attention = PerHeadAttention(own.query, own.key, own.value, own.num_attention_heads, own.scaling)
     lean: Any = lean_layer(layer, False, Shape())
-    lean.attention.self = _Attention(attention)
+    lean.attention.self = BottleneckAttention(attention)
     for parent in list(lean.modules()):
         if isinstance(parent, ScaledResidual) or type(parent).__name__ == "NoNorm":
             for name, vector in list(parent.named_parameters(recurse=False)):
@@ -37,17 +37,3 @@ def channels_first_layer(layer: Any) -> nn.Module:
             elif isinstance(child, nn.LayerNorm):
                 setattr(parent, name, ChannelNorm(child))
     return lean  # type: ignore[no-any-return]
-
-
-class _Attention(nn.Module):
-    """`PerHeadAttention` behind the signature of the stock attention module."""
-
-    def __init__(self, attention: PerHeadAttention) -> None:
-        super().__init__()
-        self.attention = attention
-
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, None]:
-        """Attend; there are no attention weights to return."""
-        return self.attention(queries, keys, values, mask), None

@@ -6,7 +6,6 @@ the format. Classes are matched by full name: a model that this file does not kn
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,17 +14,7 @@ from torch import Tensor, nn
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
 from pocketbert.export.adapters.lean_mobilebert import lean_layer
-from pocketbert.export.adapters.parts import (
-    BERT_LAYER,
-    DISTILBERT_LAYER,
-    MOBILEBERT_LAYER,
-    READ_FIRST_TOKEN,
-    ROBERTA_LAYER,
-    bert_parts,
-    distilbert_parts,
-    encoder_layers,
-    full_name,
-)
+from pocketbert.export.adapters.parts import READ_FIRST_TOKEN, encoder_layers, full_name, parts_of
 
 
 def slim(model: Any, format: Format) -> Any:
@@ -45,13 +34,14 @@ def slim(model: Any, format: Format) -> Any:
         The model.
     """
     encoder = getattr(model, "base_model", model)
-    _, layers = encoder_layers(encoder, _LAYERS)
+    _, layers = encoder_layers(encoder)
     if layers is None:
         return model
     shape = Shape(flat_ffn=format is Format.ONNX, opaque=format is Format.TFLITE)
     first_row = full_name(model) in READ_FIRST_TOKEN
     for i, layer in enumerate(layers):
-        layers[i] = _LAYERS[full_name(layer)](layer, first_row and i == len(layers) - 1, shape)
+        parts, only_first = parts_of(layer), first_row and i == len(layers) - 1
+        layers[i] = PostNormLayer(parts, only_first, shape) if parts else lean_layer(layer, only_first, shape)
     if format is Format.TFLITE:
         _spell_segments(encoder.embeddings)
         for parent in list(model.modules()):
@@ -103,16 +93,3 @@ def _spell_segments(embeddings: Any) -> None:
         with torch.no_grad():
             positions.weight.add_(segments.weight[0])
         embeddings.token_type_embeddings = SpelledSegments(segments)
-
-
-def _bert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    return PostNormLayer(bert_parts(layer), first_row, shape)
-
-
-def _distilbert(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    return PostNormLayer(distilbert_parts(layer), first_row, shape)
-
-
-_LAYERS: dict[str, Callable[[Any, bool, Shape], nn.Module]] = {
-    BERT_LAYER: _bert, ROBERTA_LAYER: _bert, DISTILBERT_LAYER: _distilbert, MOBILEBERT_LAYER: lean_layer,
-}  # fmt: skip

@@ -58,9 +58,9 @@ class ScaledOutput(nn.Module):
 
 
 class BottleneckAttention(nn.Module):
-    """`AllRows` behind the signature of the stock attention module."""
+    """Another attention behind the signature of the stock module."""
 
-    def __init__(self, attention: AllRows) -> None:
+    def __init__(self, attention: nn.Module) -> None:
         super().__init__()
         self.attention = attention
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,7 @@ class Parts:
     output_norm: nn.Module
 
 
-def bert_parts(layer: Any) -> Parts:
-    """Modules of a layer of BERT or RoBERTa."""
+def _bert(layer: Any) -> Parts:
     own, out = layer.attention.self, layer.attention.output
     return Parts(
         own.query, own.key, own.value, own.num_attention_heads, own.scaling, out.dense, out.LayerNorm,
@@ -49,8 +48,7 @@ def bert_parts(layer: Any) -> Parts:
     )  # fmt: skip
 
 
-def distilbert_parts(layer: Any) -> Parts:
-    """Modules of a layer of DistilBERT."""
+def _distilbert(layer: Any) -> Parts:
     own = layer.attention
     return Parts(
         own.q_lin, own.k_lin, own.v_lin, own.n_heads, own.scaling, own.out_lin, layer.sa_layer_norm,
@@ -59,10 +57,12 @@ def distilbert_parts(layer: Any) -> Parts:
 
 
 _MODELS = "transformers.models."
-BERT_LAYER = f"{_MODELS}bert.modeling_bert.BertLayer"
-ROBERTA_LAYER = f"{_MODELS}roberta.modeling_roberta.RobertaLayer"
-DISTILBERT_LAYER = f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock"
-MOBILEBERT_LAYER = f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer"
+_POST_NORM: dict[str, Callable[[Any], Parts]] = {
+    f"{_MODELS}bert.modeling_bert.BertLayer": _bert,
+    f"{_MODELS}roberta.modeling_roberta.RobertaLayer": _bert,
+    f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock": _distilbert,
+}
+_BOTTLENECK = f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer"
 READ_FIRST_TOKEN = frozenset({
     f"{_MODELS}bert.modeling_bert.BertForSequenceClassification",
     f"{_MODELS}roberta.modeling_roberta.RobertaForSequenceClassification",
@@ -77,13 +77,19 @@ def full_name(module: Any) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
-def encoder_layers(base: Any, known: Container[str]) -> tuple[str, nn.ModuleList | None]:
+def parts_of(layer: Any) -> Parts | None:
+    """Modules of a known post-norm layer (BERT, RoBERTa, DistilBERT); None of MobileBERT's, which has bottlenecks."""
+    take = _POST_NORM.get(full_name(layer))
+    return take(layer) if take is not None else None
+
+
+def encoder_layers(base: Any) -> tuple[str, nn.ModuleList | None]:
     """The encoder's attribute and its list of layers; None unless each is known and none is a decoder's.
 
     Args:
         base: A transformers model without its head.
-        known: Names of layers that can be rewritten.
     """
+    known = {*_POST_NORM, _BOTTLENECK}
     for stack in ("encoder", "transformer"):
         layers = getattr(getattr(base, stack, None), "layer", None)
         if isinstance(layers, nn.ModuleList) and len(layers):

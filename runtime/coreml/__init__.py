@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+REFERENCE = "coreml-reference"
+"""The evaluator's engine name."""
 LIMITS: tuple[str, ...] = (
     "It computes what the file means, not what a device does: Core ML's order of summation and its fp16 sums differ.",
     "Kernels of the Neural Engine and the GPU are not imitated; their results may lie further from float32.",

@@ -17,13 +17,12 @@ from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.predictor import INPUTS, Arrays, output_order
 from pocketbert.core.versions import version_of
+from pocketbert.runtime.coreml import REFERENCE
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.features import Description, Feature, FeatureKind, describe
 from pocketbert.runtime.coreml.mil_types import Shape, TensorType
 from pocketbert.runtime.coreml.package import read_package
 
-REFERENCE = "coreml-reference"
-"""The evaluator's engine name."""
 DEVICE = "coreml"
 """Core ML's own engine name."""
 SWITCH = "POCKETBERT_COREML_REFERENCE"

@@ -192,20 +192,25 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return Task(folder)
 
 
+def completed_run(folder: Path, recipe: Path, *arguments: str) -> None:
+    """`pocketbert run` on one core; what it printed lies beside the folder."""
+    run = subprocess.run(
+        one_core(command("run", recipe, *arguments, "-o", folder)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    folder.with_suffix(".stdout").write_text(run.stdout)
+    folder.with_suffix(".stderr").write_text(run.stderr)
+
+
 @pytest.fixture(scope="session")
 def finished(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of the tiny task, all gates passed; read-only by convention. Beside it what the command printed."""
     with once(tmp_path_factory, "tiny-run") as (folder, there):
         if not there:
-            run = subprocess.run(
-                one_core(command("run", task.recipe, "-o", folder)),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert run.returncode == 0, run.stderr
-            folder.with_suffix(".stdout").write_text(run.stdout)
-            folder.with_suffix(".stderr").write_text(run.stderr)
+            completed_run(folder, task.recipe)
     return folder
 
 
@@ -219,15 +224,7 @@ def finished_tflite(task: Task, finished: Path, tmp_path_factory: pytest.TempPat
         if not there:
             shutil.copytree(finished, folder)
             changes = ["export.formats=[tflite, onnx]", "quantize.targets=[tflite-2.16]"]
-            run = subprocess.run(
-                one_core(command("run", task.recipe, *changes, "-o", folder, "--overwrite")),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert run.returncode == 0, run.stderr
-            folder.with_suffix(".stdout").write_text(run.stdout)
-            folder.with_suffix(".stderr").write_text(run.stderr)
+            completed_run(folder, task.recipe, *changes, "--overwrite")
     return folder
 
 
@@ -246,17 +243,7 @@ def finished_coreml(task: Task, finished: Path, tmp_path_factory: pytest.TempPat
     with once(tmp_path_factory, "tiny-run-coreml") as (folder, there):
         if not there:
             shutil.copytree(finished, folder)
-            run = subprocess.run(
-                one_core(
-                    command("run", task.recipe, "export.formats=[coreml, onnx]", "-o", folder, "--overwrite")
-                ),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert run.returncode == 0, run.stderr
-            folder.with_suffix(".stdout").write_text(run.stdout)
-            folder.with_suffix(".stderr").write_text(run.stderr)
+            completed_run(folder, task.recipe, "export.formats=[coreml, onnx]", "--overwrite")
     return folder
 
 

@@ -23,7 +23,7 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.tokenization import TextTokenizer, cut
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Target
 from pocketbert.core.versions import version_of
-from pocketbert.runtime.coreml.predictor import REFERENCE
+from pocketbert.runtime.coreml import REFERENCE
 
 EXACT = 1e-3
 """Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""

@@ -11,8 +11,8 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe import BenchmarkSection, Recipe
 from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.core.tokenization import Text
-from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.core.types import Format
+from pocketbert.pipeline.model_files import ModelFile, exported_scheme
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult, Length, Variant
@@ -36,8 +36,7 @@ def teacher_file(recipe: Recipe) -> ModelFile:
     """The teacher as a file of the first format timed here: what sizes and latencies are compared with."""
     format = next((f for f in recipe.export.formats if FORMATS[f].timed), recipe.export.formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
-    scheme = recipe.export.coreml.precision if format is Format.COREML else Scheme.FP32
-    return ModelFile(path, path, format, scheme)
+    return ModelFile(path, path, format, exported_scheme(recipe, format))
 
 
 def run_variants(

@@ -105,9 +105,13 @@ def default_file(files: Sequence[ModelFile]) -> ModelFile:
     return [f for f in files if f.plain and f.format is files[0].format][-1]
 
 
+def exported_scheme(recipe: Recipe, format: Format) -> Scheme:
+    """How the files that a format's exporter writes store their numbers."""
+    return recipe.export.coreml.precision if format is Format.COREML else Scheme.FP32
+
+
 def _exported(format: Format, stem: str, recipe: Recipe, client: Client | None = None) -> ModelFile:
-    scheme = recipe.export.coreml.precision if format is Format.COREML else Scheme.FP32
-    return _file(format.value, format, stem, scheme, client)
+    return _file(format.value, format, stem, exported_scheme(recipe, format), client)
 
 
 def _file(

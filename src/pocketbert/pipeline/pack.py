@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from pocketbert.benchmarks.mac.script import FILE_NAME as FILE_NAME_ON_MAC
 from pocketbert.benchmarks.mac.script import mac_script
 from pocketbert.core.artefacts import (
     FILE_NAME,
@@ -45,7 +46,7 @@ _TOKENIZER_FILES = (
     "merges.txt",
     "vocab.json",
 )
-MAC_SCRIPT = "coreml/benchmark_on_mac.py"
+MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
 
 _KINDS = {
     "config.json": Kind.CONFIG, "recipe.resolved.yaml": Kind.CONFIG, "model.safetensors": Kind.WEIGHTS,

@@ -158,7 +158,7 @@ class Run:
                 engines,
             )
         )
-        if recipe.benchmark is not None and measuring.is_timed(recipe):
+        if measuring.is_timed(recipe):
             needs = ["verify"]
             if recipe.student is not None:
                 first = measuring.teacher_file(recipe).format
