@@ -1,44 +1,16 @@
-"""Training batches: counter-based order, length buckets, padding to the longest row only."""
+"""Which rows make a training batch: counter-based order, length buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pocketbert.core.seeds import generator
-from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 WINDOW = 64
 """Batches whose rows are sorted by length together: random enough to learn, even enough to waste nothing."""
-
-
-@dataclass(frozen=True)
-class TrainSet:
-    """Tokenized training rows.
-
-    Attributes:
-        encoded: N rows.
-        gold: Label ids, shape [N].
-        tokenizer: Pads batches.
-        padding_side: ``right`` or ``left``.
-    """
-
-    encoded: Sequence[Encoded]
-    gold: NDArray[np.int64]
-    tokenizer: TextTokenizer
-    padding_side: str = "right"
-
-    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        """Tensors of some rows: the model's inputs [B, L], and ``labels`` [B]."""
-        padded = self.tokenizer.pad([self.encoded[i] for i in rows], side=self.padding_side)
-        out = {name: torch.from_numpy(value) for name, value in padded.items()}
-        out["labels"] = torch.from_numpy(self.gold[list(rows)])
-        return out
 
 
 class BatchOrder:

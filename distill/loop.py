@@ -19,9 +19,10 @@ from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
 from pocketbert.core.recipe import Optimisation
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.batches import BatchOrder, TrainSet
+from pocketbert.distill.batches import BatchOrder
 from pocketbert.distill.precision import training_dtype
 from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
+from pocketbert.distill.train_set import TrainData
 
 LOG_EVERY = 20
 """Steps between two records of the losses."""
@@ -87,7 +88,7 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, data: TrainSet, settings: Optimisation, seed: int, purpose: str,
+        self, model: nn.Module, objective: Objective, data: TrainData, settings: Optimisation, seed: int, purpose: str,
         work: Path,
     ) -> None:  # fmt: skip
         from accelerate import Accelerator
@@ -109,7 +110,7 @@ class TrainingLoop:
             step=0, history=[], pending={}
         )
         self._model, self._prepared = self._accelerator.prepare(model, self._optimizer)
-        self._order = BatchOrder([len(e) for e in data.encoded], settings.batch, seed, purpose)
+        self._order = BatchOrder(data.lengths, settings.batch, seed, purpose)
         self._model.train()
 
     @property
@@ -128,7 +129,7 @@ class TrainingLoop:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         rows = self._order.rows(step)
-        batch = {k: v.to(accelerator.device) for k, v in self.data.batch(rows.tolist()).items()}
+        batch = {k: v.to(accelerator.device) for k, v in self.data.batch(rows.tolist(), step).items()}
         torch.manual_seed(derive_seed(self.seed, f"dropout/{self.purpose}", step))
         with accelerator.autocast():
             terms = self.objective(self._model, batch)
@@ -153,7 +154,7 @@ class TrainingLoop:
 def train(
     model: nn.Module,
     objective: Objective,
-    data: TrainSet,
+    data: TrainData,
     settings: Optimisation,
     seed: int,
     purpose: str,

@@ -6,7 +6,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from pocketbert.core.data import DataSource, read_examples
+from pocketbert.core.data import read_examples
+from pocketbert.core.data_source import DataSource
 from pocketbert.core.hardware import load_average, machine
 from pocketbert.core.versions import installed
 

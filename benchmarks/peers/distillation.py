@@ -35,10 +35,10 @@ def ours(pipe: Connection, texts: list[str]) -> None:
     from pocketbert.core.recipe import StudentSection, TaskStage
     from pocketbert.core.tasks import ready_task
     from pocketbert.core.tokenization import TextTokenizer
-    from pocketbert.distill.batches import TrainSet
     from pocketbert.distill.loop import TrainingLoop, frozen
     from pocketbert.distill.students import build_student
     from pocketbert.distill.task import TaskDistillation
+    from pocketbert.distill.train_set import TrainSet
 
     folder = open_model_folder("minilm-l6")
     teacher = load_model(

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pocketbert.core import data
-from pocketbert.core.data import DataSource, Example, read_examples
+from pocketbert.core import data_files
+from pocketbert.core.data import Example, read_examples
+from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import InputError, MissingBackendError
 
 ROWS = [{"text": "a good film", "label": "positive"}, {"text": "a bad film, really", "label": "negative"}]
@@ -174,7 +175,7 @@ def test_another_encoding_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_huge_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "MAX_LINE", 1000)
+    monkeypatch.setattr(data_files, "MAX_LINE", 1000)
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps({"text": "x" * 2000, "label": 1}) + "\n")
     assert refused(path) == [f"{path}:2: line longer than 1000 bytes; no row is."]
@@ -214,7 +215,7 @@ def test_a_data_set_that_cannot_be_loaded_is_an_input_error(tmp_path: Path) -> N
 
 
 def test_a_missing_datasets_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "version_of", lambda _: None)
+    monkeypatch.setattr(data_files, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[train\]'"):
         read_examples(DataSource(dataset="a/b", split="train"))
 

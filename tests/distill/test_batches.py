@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.distill.batches import BatchOrder, TrainSet
+from pocketbert.distill.batches import BatchOrder
+from pocketbert.distill.train_set import TrainSet
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
 
@@ -62,7 +63,7 @@ def test_a_batch_is_padded_to_its_longest_row(tmp_path: Path, make_tokenizer: Ca
     tokenizer = TextTokenizer(tmp_path, 32)
     encoded = tokenizer.encode(["good", "a good film", "bad " * 50])
     data = TrainSet(encoded, np.array([2, 0, 1]), tokenizer, "left")
-    batch = data.batch([1, 0])
+    batch = data.batch([1, 0], 0)
     assert batch["input_ids"].shape == (2, 5)
     assert batch["labels"].tolist() == [0, 2]
     assert batch["attention_mask"][1].tolist() == [0, 0, 1, 1, 1]

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe import Optimisation, SignalWeights, StudentSection, TaskStage
 from pocketbert.distill import loop
-from pocketbert.distill.batches import TrainSet
 from pocketbert.distill.finetune import Finetune
 from pocketbert.distill.loop import Outcome, frozen, learning_rate, train
 from pocketbert.distill.students import build_student
 from pocketbert.distill.task import TaskDistillation
+from pocketbert.distill.train_set import TrainSet
 
 STEPS = 12
 

@@ -103,7 +103,9 @@ def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | N
 
 
 def _from_file(file: Path, column: str, pair_column: str | None) -> list[Text]:
-    from pocketbert.core.data import DataSource, read_examples, read_lines
+    from pocketbert.core.data import read_examples
+    from pocketbert.core.data_files import read_lines
+    from pocketbert.core.data_source import DataSource
 
     if file.suffix == ".txt":
         return list(read_lines(file))

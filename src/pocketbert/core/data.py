@@ -1,72 +1,17 @@
-"""Labelled text from .jsonl[.gz], .csv, .tsv, or a Hub data set, into typed examples."""
+"""Labelled text into typed examples."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
-import json
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
+from pocketbert.core.data_files import BadRows, read_rows
+from pocketbert.core.data_source import DataSource
+from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.tokenization import Text, is_unicode
-from pocketbert.core.versions import version_of
-
-MAX_LINE = 1 << 22
-"""Longest line in bytes; a longer one is a broken file, not a row."""
-SHOWN_PROBLEMS = 20
 
 Label = int | float | str
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
-
-
-class DataSource(BaseModel):
-    """Where one split comes from: a file, or a data set.
-
-    The fields say what they mean in their descriptions, which recipes' JSON Schema shares.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    path: str | None = Field(None, description="Local .jsonl[.gz], .csv or .tsv file with named columns.")
-    dataset: str | None = Field(
-        None, description="Hub data set, or a folder that `datasets` loads, instead of path."
-    )
-    config: str | None = Field(None, description="Configuration of the data set.")
-    split: str | None = Field(None, description="Split of the data set.")
-    revision: str | None = Field(None, description="Revision of the data set; pin it for repeatable runs.")
-    text: str = Field("text", description="Column of the text.")
-    text_pair: str | None = Field(None, description="Column of the second text, for pairs.")
-    label: str = Field("label", description="Column of the label.")
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> DataSource:
-        if (self.path is None) == (self.dataset is None):
-            raise ValueError(
-                "give exactly one of 'path' and 'dataset'; on the command line replace the whole source, "
-                "e.g. 'data.train={path: rows.csv, text: text, label: label}'"
-            )
-        if self.dataset is not None and self.split is None:
-            raise ValueError("'dataset' needs a 'split'")
-        if self.path is not None:
-            alone = [k for k in ("config", "split", "revision") if getattr(self, k) is not None]
-            if alone:
-                raise ValueError(f"{', '.join(alone)} belong to 'dataset', not to 'path'")
-        return self
-
-    @property
-    def title(self) -> str:
-        """A short name for messages."""
-        if self.path is not None:
-            return self.path
-        return "/".join(p for p in (self.dataset, self.config, self.split) if p)
 
 
 @dataclass(frozen=True)
@@ -97,46 +42,6 @@ class Example:
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
-class BadRows:
-    """Collects what is wrong with the rows of one file: the first few and the count."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.count = 0
-        self.problems: list[Problem] = []
-
-    def add(self, row: int, what: str, fix: str = "") -> None:
-        """Note one bad row."""
-        self.count += 1
-        if len(self.problems) < SHOWN_PROBLEMS:
-            self.problems.append(Problem(f"{self.title}:{row}", what, fix))
-
-    def close(self) -> list[Problem]:
-        """The problems, with a last line that tells how many more there are."""
-        if self.count > len(self.problems):
-            more = self.count - len(self.problems)
-            return [
-                *self.problems,
-                Problem(self.title, f"and {more:,} more bad rows ({self.count:,} in all)."),
-            ]
-        return self.problems
-
-
-def read_lines(path: Path) -> list[str]:
-    """Texts of a plain file, one per line; only line feeds separate, so that answers stay in line with inputs.
-
-    Raises:
-        InputError: If the file is missing or not UTF-8.
-    """
-    if not path.is_file():
-        raise InputError(Problem(str(path), "file not found."))
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(Problem(str(path), f"not UTF-8: {error}.", "Convert the file to UTF-8.")) from error
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
 def read_examples(source: DataSource, labelled: bool = True) -> list[Example]:
     """Read one split.
 
@@ -152,7 +57,7 @@ def read_examples(source: DataSource, labelled: bool = True) -> list[Example]:
     """
     bad = BadRows(source.title)
     out = []
-    for number, row in _rows(source, bad):
+    for number, row in read_rows(source, bad):
         example = _example(source, number, row, labelled, bad)
         if example is not None:
             out.append(example)
@@ -200,89 +105,3 @@ def _example(
         bad.add(number, f"column '{source.label}' is empty.")
         return None
     return Example(text, pair, label, number)
-
-
-def _rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    if source.dataset is not None:
-        yield from _hub_rows(source)
-        return
-    assert source.path is not None
-    path = Path(source.path)
-    if not path.is_file():
-        raise InputError(Problem(source.title, "file not found."))
-    if not path.name.endswith(_SUFFIXES):
-        raise InputError(Problem(source.title, f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
-    try:
-        if path.name.endswith((".jsonl", ".jsonl.gz")):
-            yield from _jsonl_rows(path, bad)
-        else:
-            yield from _table_rows(path, "\t" if path.suffix == ".tsv" else ",", bad)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise InputError(Problem(source.title, f"broken gzip file: {error}.")) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            Problem(source.title, f"not UTF-8: {error}.", "Convert the file to UTF-8.")
-        ) from error
-
-
-def _jsonl_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-        for number in range(1, 1 << 62):
-            line = stream.readline(MAX_LINE + 1)
-            if not line:
-                return
-            if len(line) > MAX_LINE:
-                raise InputError(
-                    Problem(f"{path}:{number}", f"line longer than {MAX_LINE} bytes; no row is.")
-                )
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                bad.add(number, f"not valid JSON: {error}.")
-                continue
-            if isinstance(row, dict):
-                yield number, row
-            else:
-                bad.add(number, f"a row is a JSON object, this is {type(row).__name__}.")
-
-
-def _table_rows(path: Path, separator: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream:
-        if separator == "\t":
-            reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-        else:
-            reader = csv.reader(stream, strict=True)
-        try:
-            header = next(reader, None)
-            if not header:
-                return
-            for number, cells in enumerate(reader, 2):
-                if not cells:
-                    continue  # a blank line
-                if len(cells) != len(header):
-                    bad.add(number, f"{len(cells)} columns, the header has {len(header)}.")
-                else:
-                    yield number, dict(zip(header, cells, strict=True))
-        except csv.Error as error:
-            raise InputError(Problem(f"{path}:{reader.line_num}", f"not valid CSV: {error}.")) from error
-
-
-def _hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
-    if version_of("datasets") is None:
-        raise MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
-    import datasets
-
-    assert source.dataset is not None
-    try:
-        rows = datasets.load_dataset(
-            source.dataset, source.config, split=source.split, revision=source.revision
-        )
-    except Exception as error:  # the library raises many kinds, network ones included
-        raise InputError(
-            Problem(source.title, f"could not be loaded: {type(error).__name__}: {str(error).splitlines()[0]}",
-                    "Check name, config, split and network, or give a local file with 'path'.")
-        ) from error  # fmt: skip
-    for number, row in enumerate(rows, 1):
-        yield number, dict(row)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data import BadRows, Example
+from pocketbert.core.data import Example
+from pocketbert.core.data_files import BadRows
 from pocketbert.core.errors import InputError, Problem, nearest
 
 MAX_LABELS = 1 << 16

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from pocketbert.core.data import DataSource
+from pocketbert.core.data_source import DataSource
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Layout, Scheme, Shapes, Signal, Target

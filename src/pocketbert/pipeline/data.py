@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data import DataSource, Example, read_examples
+from pocketbert.core.data import Example, read_examples
 from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report
+from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.labels import Labels, resolve_labels

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pocketbert.core.artefacts import FILE_NAME, read_artefacts
-from pocketbert.core.data import DataSource, read_examples
+from pocketbert.core.data import read_examples
+from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json

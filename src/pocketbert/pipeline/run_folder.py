@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
-from pocketbert.core.data import DataSource
+from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import GateError, InputError, MachineError, Problem
 from pocketbert.core.files import (
     TEMPORARY,

@@ -145,8 +145,8 @@ def _train(
     model: Any, objective: Any, split: Split, settings: Optimisation, recipe: Recipe, source: ModelFolder,
     purpose: str, work: Path, length: int, target: Path,
 ) -> Curve:  # fmt: skip
-    from pocketbert.distill.batches import TrainSet
     from pocketbert.distill.loop import train
+    from pocketbert.distill.train_set import TrainSet
 
     rows = TrainSet(split.encoded, split.gold, TextTokenizer(source.path, length), source.family.padding_side)
     metrics = target.parent / "metrics.jsonl"

@@ -1,0 +1,47 @@
+"""Where labelled or plain text comes from, as recipes and the command line say it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class DataSource(BaseModel):
+    """Where one split comes from: a file, or a data set.
+
+    The fields say what they mean in their descriptions, which recipes' JSON Schema shares.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str | None = Field(None, description="Local .jsonl[.gz], .csv or .tsv file with named columns.")
+    dataset: str | None = Field(
+        None, description="Hub data set, or a folder that `datasets` loads, instead of path."
+    )
+    config: str | None = Field(None, description="Configuration of the data set.")
+    split: str | None = Field(None, description="Split of the data set.")
+    revision: str | None = Field(None, description="Revision of the data set; pin it for repeatable runs.")
+    text: str = Field("text", description="Column of the text.")
+    text_pair: str | None = Field(None, description="Column of the second text, for pairs.")
+    label: str = Field("label", description="Column of the label.")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> DataSource:
+        if (self.path is None) == (self.dataset is None):
+            raise ValueError(
+                "give exactly one of 'path' and 'dataset'; on the command line replace the whole source, "
+                "e.g. 'data.train={path: rows.csv, text: text, label: label}'"
+            )
+        if self.dataset is not None and self.split is None:
+            raise ValueError("'dataset' needs a 'split'")
+        if self.path is not None:
+            alone = [k for k in ("config", "split", "revision") if getattr(self, k) is not None]
+            if alone:
+                raise ValueError(f"{', '.join(alone)} belong to 'dataset', not to 'path'")
+        return self
+
+    @property
+    def title(self) -> str:
+        """A short name for messages."""
+        if self.path is not None:
+            return self.path
+        return "/".join(p for p in (self.dataset, self.config, self.split) if p)
