@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import TEXT, BenchmarkResult, Length
 from pocketbert.benchmarks.report_data import ModelRow, ReportData
-from pocketbert.core.evaluate import Score
+from pocketbert.core.score import Score
 from pocketbert.core.tasks import TASKS
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pocketbert.core.seeds import generator
 
@@ -51,3 +52,27 @@ class BatchOrder:
             rows[start : start + window] = part[np.argsort(self.lengths[part], kind="stable")]
         batches = rows.reshape(self.per_epoch, self.batch)
         return batches[random.permutation(self.per_epoch)]
+
+
+def parts(rows: int, rank: int, world: int, most: int | None = None) -> list[slice]:
+    """Which rows of a step's batch one process computes, and in which portions.
+
+    Each process takes neighbouring rows, as many as the others or one more. Where there are more processes than
+    rows, the last take none, and still have one (empty) portion: they must meet the others once.
+
+    Args:
+        rows: Rows of the whole batch.
+        rank: Number of the process, from 0.
+        world: Processes.
+        most: Rows per portion; all at once by default.
+    """
+    share, larger = divmod(rows, world)
+    start = rank * share + min(rank, larger)
+    end = start + share + (rank < larger)
+    most = most or rows
+    return [slice(i, min(i + most, end)) for i in range(start, end, most)] or [slice(start, end)]
+
+
+def divide(batch: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    """Some rows of a batch, as wide as the whole: padding must not depend on how it was divided."""
+    return {name: value[rows] for name, value in batch.items()}

@@ -7,22 +7,30 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from pocketbert.core.families import Family
-from pocketbert.distill.losses import hard_targets
+from pocketbert.core.tasks import Task
+from pocketbert.distill.task_losses import counted, gold_loss
+from pocketbert.distill.terms import Term
 
 
 @dataclass
 class Finetune:
-    """Objective: cross-entropy with gold labels.
+    """Objective: the task's loss against gold labels.
 
     Attributes:
         family: Decides the model's inputs.
+        task: Decides the loss.
         weights: One term, ``labels``.
     """
 
     family: Family
+    task: Task
     weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
 
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `pocketbert.distill.terms.Counting`."""
+        return counted(self.task, batch)
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
         """The term ``labels``; see `pocketbert.distill.loop.Objective`."""
-        logits = model(**{name: batch[name] for name in self.family.inputs}).logits
-        return {"labels": hard_targets(logits, batch["labels"])}
+        made = model(**{name: batch[name] for name in self.family.inputs})
+        return {"labels": gold_loss(self.task, made, batch)}

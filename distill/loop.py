@@ -1,13 +1,18 @@
-"""The one training loop, on Hugging Face Accelerate. Finetuning and every method pass through it."""
+"""The one training loop, on Hugging Face Accelerate. Finetuning and every method pass through it.
+
+In one process or in many: the batch of a step is formed as a whole and then divided, and every term of the loss
+is a mean over the whole, so that the number of processes changes the speed and nothing else.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,17 +24,26 @@ from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
 from pocketbert.core.recipe import Optimisation
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.batches import BatchOrder
+from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.precision import training_dtype
+from pocketbert.distill.processes import here
 from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
+from pocketbert.distill.terms import Counting, Term, as_terms, items, rows_of, share
 from pocketbert.distill.train_set import TrainData
 
 LOG_EVERY = 20
 """Steps between two records of the losses."""
 
+PATIENCE = timedelta(hours=1)
+"""How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
+reading from it. One that fails is noticed within seconds, whatever this is."""
+
 
 class Objective(Protocol):
     """What a step computes.
+
+    An objective some of whose terms are means over tokens is a `pocketbert.distill.terms.Counting` as well: without
+    that, what it computes on part of a batch could not be weighed against the rest.
 
     Attributes:
         weights: Weight of each term by name.
@@ -37,8 +51,16 @@ class Objective(Protocol):
 
     weights: dict[str, float]
 
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Terms of the loss by name, scalars; their weighted sum is minimised."""
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
+        """Terms of the loss by name, means over the batch; their weighted sum is minimised.
+
+        Args:
+            model: What is trained, itself: no wrapper stands around it, whatever it is trained on.
+            batch: Tensors with rows first: a step's batch, or part of it. Never without rows.
+
+        Returns:
+            A plain scalar counts as a mean over rows.
+        """
         ...
 
 
@@ -73,9 +95,13 @@ def learning_rate(step: int, settings: Optimisation) -> float:
 class TrainingLoop:
     """A training run that is advanced step by step, from its checkpoint if the work folder has one.
 
-    A run that was killed at any moment and is started again with the same arguments, machine and threads
-    ends with bit-identical weights: order and dropout are functions of (seed, purpose, step), and moments
-    and weights are saved exactly.
+    A run that was killed at any moment and is started again with the same arguments, machine, threads and
+    number of processes ends with bit-identical weights: order and dropout are functions of (seed, purpose,
+    step), and moments and weights are saved exactly. With another number of processes it sees the same
+    batches, and other dropout.
+
+    Where `torchrun` or `accelerate launch` started several processes, each makes this object with the same
+    arguments; process 0 alone writes.
 
     Args:
         model: What is trained, in place.
@@ -84,7 +110,10 @@ class TrainingLoop:
         settings: Steps, batch, rates.
         seed: Seed of the run.
         purpose: What is trained (``finetune``, ``distill.0``); keys the random choices.
-        work: Where checkpoints go.
+        work: Where checkpoints go; all processes read the same folder.
+
+    Raises:
+        InputError: If the processes do not see the same checkpoint.
     """
 
     def __init__(
@@ -92,26 +121,46 @@ class TrainingLoop:
         work: Path,
     ) -> None:  # fmt: skip
         from accelerate import Accelerator
+        from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
         torch.set_num_threads(default_threads())
         keep_freed_memory()
         self.dtype = training_dtype()
         self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
         self.purpose, self.work = purpose, work
-        self._accelerator = Accelerator(mixed_precision="bf16" if self.dtype is torch.bfloat16 else "no")
-        if self._accelerator.num_processes > 1:
+        # A term may leave a head without gradient, and an empty part leaves all parameters without.
+        handlers = [
+            DistributedDataParallelKwargs(find_unused_parameters=True),
+            InitProcessGroupKwargs(timeout=PATIENCE),
+        ]
+        # without a GPU, Accelerate ignores torchrun unless it is told that the CPU is wanted
+        self._accelerator = Accelerator(
+            cpu=here().world > 1 and not torch.accelerator.is_available(),
+            mixed_precision="bf16" if self.dtype is torch.bfloat16 else "no",
+            kwargs_handlers=handlers,
+        )
+        if self._accelerator.num_processes != here().world:
             raise InputError(
-                Problem("accelerate launch", f"{self._accelerator.num_processes} processes; this version trains in one.",
-                        "Start pocketbert without accelerate launch or torchrun.")
+                Problem("launcher", f"WORLD_SIZE says {here().world} processes, Accelerate finds {self._accelerator.num_processes}.",
+                        "Start with torchrun or accelerate launch, on CPUs or on GPUs that torch can use.")
             )  # fmt: skip
         _prepare_parameters(model, settings)
         self._optimizer = _optimizer(model, settings)
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(
             step=0, history=[], pending={}
         )
-        self._model, self._prepared = self._accelerator.prepare(model, self._optimizer)
+        self._refuse_different_checkpoints()
+        self._model = self._accelerator.prepare_model(model, evaluation_mode=True)
+        self._forward = self._accelerator.prepare_model(_Forward(self._model, objective))
+        self._prepared = self._accelerator.prepare_optimizer(self._optimizer)
         self._order = BatchOrder(data.lengths, settings.batch, seed, purpose)
+        self._checked = False
         self._model.train()
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes."""
+        return bool(self._accelerator.is_main_process)
 
     @property
     def finished(self) -> bool:
@@ -122,33 +171,112 @@ class TrainingLoop:
         """Make one optimiser step.
 
         Returns:
-            The weighted loss.
+            The weighted loss over the rows of all processes.
         """
         accelerator, step = self._accelerator, self.progress.step
         rate = learning_rate(step, self.settings)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        rows = self._order.rows(step)
-        batch = {k: v.to(accelerator.device) for k, v in self.data.batch(rows.tolist(), step).items()}
-        torch.manual_seed(derive_seed(self.seed, f"dropout/{self.purpose}", step))
-        with accelerator.autocast():
-            terms = self.objective(self._model, batch)
-        loss = torch.stack([terms[name] * self.objective.weights[name] for name in terms]).sum()
-        accelerator.backward(loss)
+        loss, terms = self._backward(step)
         accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
         self._prepared.step()
         self._prepared.zero_grad()
-        value = float(loss.detach())
-        _record(
-            self.progress, value, {k: float(v.detach()) for k, v in terms.items()}, rate, self.settings.steps
-        )
-        return value
+        _record(self.progress, loss, terms, rate, self.settings.steps)
+        return loss
+
+    def _backward(self, step: int) -> tuple[float, dict[str, float]]:
+        """Gradients of the global loss in every process; the loss and its terms."""
+        accelerator, world = self._accelerator, self._accelerator.num_processes
+        batch = self.data.batch(self._order.rows(step).tolist(), step)
+        names = list(self.objective.weights)
+        whole = items(self.objective, names, batch)
+        mine = parts(rows_of(batch), accelerator.process_index, world, self.settings.micro_batch)
+        made: list[dict[str, float]] = []
+        for number, rows in enumerate(mine):
+            part = divide(batch, rows)
+            counts = items(self.objective, names, part)
+            self._seed_dropout(step, number)
+            last = number == len(mine) - 1
+            moved = {name: value.to(accelerator.device) for name, value in part.items()}
+            with nullcontext() if last else accelerator.no_sync(self._forward), accelerator.autocast():
+                loss, terms = self._forward(moved, counts, whole)
+                # the mean over processes is what is exchanged, the sum what is wanted
+                accelerator.backward(loss if world == 1 else loss * world)
+            self._check_counts(terms, counts, len(mine) * world > 1)
+            made.append({"": float(loss.detach()), **{k: float(t.mean) for k, t in terms.items()}})
+        total = {name: sum(part[name] for part in made) for name in made[0]}
+        if world > 1:
+            sums = torch.tensor([total.get(k, 0.0) for k in ("", *names)], device=accelerator.device)
+            summed = accelerator.reduce(sums, "sum").tolist()
+            total = {k: v for k, v in zip(("", *names), summed, strict=True) if k in total}
+        return total.pop(""), total
+
+    def _seed_dropout(self, step: int, number: int) -> None:
+        rank = self._accelerator.process_index
+        where = (step, rank, number) if rank or number else (step,)
+        torch.manual_seed(derive_seed(self.seed, f"dropout/{self.purpose}", *where))
+
+    def _check_counts(self, terms: dict[str, Term], counts: dict[str, float], split: bool) -> None:
+        """Compare, once, what the objective announced with what it did: a wrong count is a wrong loss."""
+        if self._checked or not (split or isinstance(self.objective, Counting)):
+            return
+        self._checked = True
+        for name, term in terms.items():
+            if float(term.count) != counts[name]:
+                raise RuntimeError(
+                    f"{type(self.objective).__name__}: term '{name}' is a mean over {float(term.count):g} items, but "
+                    f"counts() says {counts[name]:g} (rows, where it says nothing)"
+                )
+
+    def _refuse_different_checkpoints(self) -> None:
+        accelerator = self._accelerator
+        if accelerator.num_processes == 1:
+            return
+        own = torch.tensor([self.progress.step], device=accelerator.device)
+        steps: list[int] = accelerator.gather(own).tolist()
+        if len(set(steps)) > 1:
+            raise InputError(
+                Problem(str(self.work), f"processes 0 to {len(steps) - 1} find checkpoints of steps {steps} in it.",
+                        "Put the run folder on a file system that all nodes share.")
+            )  # fmt: skip
 
     def save(self) -> None:
-        """Write a checkpoint."""
-        save_checkpoint(
-            self.work, self.progress, self._accelerator.unwrap_model(self._model), self._optimizer
-        )
+        """Write a checkpoint, in process 0."""
+        if self.main:
+            save_checkpoint(self.work, self.progress, self._model, self._optimizer)
+
+
+class _Forward(nn.Module):
+    """A part's share of the global loss, as one module.
+
+    What DDP wraps is the loss and not the model, so that it sees which parameters the loss reaches, by whatever
+    way: captured attention scores are no output of the model, and a classifier's logits are one without being used.
+    """
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self._objective = (objective,)  # not a submodule, even where it is a module: it holds the teacher
+        # What the loss of an empty part hangs on: without a backward pass the other processes would wait for ever.
+        self.anchor = nn.Parameter(torch.zeros(()))
+
+    def forward(
+        self, part: dict[str, Tensor], counts: dict[str, float], whole: dict[str, float]
+    ) -> tuple[Tensor, dict[str, Term]]:
+        """The weighted loss, and the shares of the terms without gradients.
+
+        Args:
+            part: Tensors with rows first; there may be no rows.
+            counts: Items of each term in the part.
+            whole: Items of each term in the step's batch.
+        """
+        objective, rows = self._objective[0], rows_of(part)
+        made = as_terms(objective(self.model, part), rows) if rows else {}
+        shares = {name: share(term.mean, counts[name], whole[name]) for name, term in made.items()}
+        loss = 0.0 * self.anchor
+        if any(value.requires_grad for value in shares.values()):
+            loss = torch.stack([value * objective.weights[name] for name, value in shares.items()]).sum()
+        return loss, {name: Term(value.detach(), made[name].count) for name, value in shares.items()}
 
 
 def train(
@@ -172,13 +300,16 @@ def train(
         purpose: What is trained; keys the random choices.
         work: Where checkpoints go.
         metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
+            Process 0 alone writes it.
 
     Returns:
         The losses, and what they were computed with.
     """
     with _own_settings(model):
         loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
-        with Meter(f"train {purpose}", settings.steps, loop.progress.step) as meter:
+        metrics = metrics if loop.main else None
+        label = f"train {purpose}" if loop.main else ""
+        with Meter(label, settings.steps, loop.progress.step) as meter:
             while not loop.finished:
                 loss = loop.step()
                 if loop.progress.step % settings.checkpoint == 0 or loop.finished:
@@ -221,7 +352,7 @@ def _optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.lr, fused=True)
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps, fused=True)
 
 
 def _record(progress: Progress, loss: float, terms: dict[str, float], rate: float, steps: int) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
+from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe import TaskStage
+from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.layer_map import layer_map
-from pocketbert.distill.losses import attention_kl, hard_targets, hidden_mse, mean_over_layers, soft_targets
+from pocketbert.distill.losses import attention_kl, hidden_mse, mean_over_layers
+from pocketbert.distill.task_losses import counted, gold_loss, soft_loss
+from pocketbert.distill.teacher_signals import OnlineTeacher, TeacherSignals, Wanted
+from pocketbert.distill.terms import Term
 
 
 class TaskDistillation:
@@ -25,54 +30,77 @@ class TaskDistillation:
     Args:
         teacher: Frozen model with a head; its attention implementation is switched where needed.
         student: The model that will be trained; likewise.
-        family: Row of the family table of both.
+        family: Row of the family table of the teacher.
+        task: What the outputs are.
         stage: Temperature, weights and layer map.
         where: Recipe key, for errors.
+        student_family: Row of the student; default the teacher's.
+        pooling: How token states become a vector, for feature-extraction.
+        signals: Where the teacher's signals come from; default the teacher beside the student.
 
     Raises:
         InputError: If a signal is invalid for the family, or the sizes do not fit it.
     """
 
     def __init__(
-        self, teacher: Any, student: Any, family: Family, stage: TaskStage, where: str = "distill.0"
-    ) -> None:
-        self.teacher, self.family, self.stage = teacher, family, stage
-        depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
-        check_signals(teacher.config, student.config, family, stage, where)
-        self.layers = layer_map(depth, deep, stage.layers, f"{where}.layers")
-        self.depth, self.deep = depth, deep
+        self, teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str = "distill.0", *,
+        student_family: Family | None = None, pooling: Pooling = DEFAULT_POOLING, signals: TeacherSignals | None = None,
+    ) -> None:  # fmt: skip
+        self.task, self.stage, self.pooling = task, stage, pooling
+        self.family = student_family or family
+        self.depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
+        check_signals(teacher.config, student.config, family, task, stage, where)
+        self.layers = layer_map(self.depth, deep, stage.layers, f"{where}.layers")
         self.weights = {k: v for k, v in stage.signals.model_dump().items() if v > 0}
+        wanted = self.wanted(stage, self.layers)
+        self.signals = signals or OnlineTeacher(teacher, family, wanted)
+        if not self.signals.wanted.covers(wanted):
+            raise ValueError(f"the signals given have {self.signals.wanted}, the stage wants {wanted}")
         # Student and teacher both run through the capture, so that no implementation differs between them.
-        wanted = Signal.ATTENTION.value in self.weights
-        self._student = record_attention(student, family, range(depth) if wanted else ())
-        self._teacher = record_attention(teacher, family, [n - 1 for n in self.layers] if wanted else ())
+        self._student = record_attention(student, self.family, range(self.depth) if wanted.attention else ())
 
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    @staticmethod
+    def wanted(stage: TaskStage, layers: Sequence[int]) -> Wanted:
+        """What a stage asks of its teacher.
+
+        Args:
+            stage: Weights of the terms.
+            layers: Teacher layer (from 1) of each student layer.
+        """
+        signals = stage.signals
+        return Wanted(
+            outputs=signals.logits > 0,
+            hidden=tuple(layers) if signals.hidden > 0 else (),
+            attention=tuple(n - 1 for n in layers) if signals.attention > 0 else (),
+        )
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `pocketbert.distill.terms.Counting`."""
+        tokens = batch["attention_mask"].sum()
+        every = {**counted(self.task, batch), "hidden": tokens, "attention": tokens}
+        return {name: every[name] for name in self.weights if name in every}
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
         """Terms ``logits``, ``hidden``, ``attention``, ``labels``, as far as weighted."""
-        inputs = {name: batch[name] for name in self.family.inputs}
-        if next(self.teacher.parameters()).device != batch["input_ids"].device:
-            self.teacher.to(batch["input_ids"].device)  # the loop moves the student alone
         wants_hidden = Signal.HIDDEN.value in self.weights
-        with torch.no_grad(), self._teacher:
-            taught = self.teacher(**inputs, output_hidden_states=wants_hidden)
+        taught = self.signals(batch)
         with self._student:
-            made = model(**inputs, output_hidden_states=wants_hidden)
+            made = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=wants_hidden)
         terms, mask = {}, batch["attention_mask"]
+        tokens = mask.sum()
         if Signal.LOGITS.value in self.weights:
-            terms["logits"] = soft_targets(made.logits, taught.logits, self.stage.temperature)
+            terms["logits"] = soft_loss(
+                self.task, made, taught.outputs, batch, self.stage.temperature, self.pooling
+            )
         if wants_hidden:
             ours = _states(made.hidden_states, self.depth)
-            theirs = _states(taught.hidden_states, self.deep)
-            terms["hidden"] = mean_over_layers(
-                [hidden_mse(ours[m], theirs[n], mask) for m, n in enumerate(self.layers, 1)]
-            )
+            layers = [hidden_mse(ours[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
+            terms["hidden"] = Term.of(mean_over_layers(layers), tokens)
         if Signal.ATTENTION.value in self.weights:
-            terms["attention"] = mean_over_layers([
-                attention_kl(self._student.scores[m], self._teacher.scores[n - 1], mask)
-                for m, n in enumerate(self.layers)
-            ])  # fmt: skip
+            maps = [attention_kl(self._student.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)]
+            terms["attention"] = Term.of(mean_over_layers(maps), tokens)
         if "labels" in self.weights:
-            terms["labels"] = hard_targets(made.logits, batch["labels"])
+            terms["labels"] = gold_loss(self.task, made, batch)
         return terms
 
 
@@ -82,13 +110,16 @@ def _states(states: tuple[Tensor, ...], depth: int) -> tuple[Tensor, ...]:
     return states
 
 
-def check_signals(teacher: Any, student: Any, family: Family, stage: TaskStage, where: str) -> None:
+def check_signals(
+    teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str
+) -> None:
     """Refuse signals that the family or the sizes do not allow, with the alternatives.
 
     Args:
         teacher: Configuration of the teacher.
         student: Configuration of the student.
-        family: Row of the family table of both.
+        family: Row of the family table of the teacher.
+        task: What the outputs are.
         stage: The wanted signals.
         where: Recipe key, for errors.
 
@@ -103,6 +134,14 @@ def check_signals(teacher: Any, student: Any, family: Family, stage: TaskStage, 
             reason = family.invalid_signals.get(signal, "the family does not offer it")
             problems.append(Problem(key, f"not valid for {family.title}: {reason}.",
                                     f"Set {signal}: 0; valid signals: {valid}."))  # fmt: skip
+    if task.name is TaskName.FEATURE_EXTRACTION:
+        if stage.signals.labels:
+            problems.append(Problem(f"{where}.signals.labels", "feature-extraction is trained on the teacher's vectors alone.",
+                                    "Set labels: 0."))  # fmt: skip
+        if stage.signals.logits and student.hidden_size != teacher.hidden_size:
+            problems.append(Problem(f"{where}.signals.logits",
+                                    f"the student's vectors have {student.hidden_size} numbers, the teacher's "
+                                    f"{teacher.hidden_size}.", "Give the student the teacher's width."))  # fmt: skip
     if stage.signals.hidden and student.hidden_size != teacher.hidden_size:
         problems.append(Problem(f"{where}.signals.hidden",
                                 f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",

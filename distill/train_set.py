@@ -11,7 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.heads.head import IGNORED, Prepared
+from pocketbert.core.tokenization import TextTokenizer
+
+ROWS = "rows"
+"""Name of the row numbers in a batch: a cached teacher finds its signals by them."""
 
 
 class TrainData(Protocol):
@@ -32,30 +36,44 @@ class TrainSet:
     """Tokenized training rows.
 
     Attributes:
-        encoded: N rows.
-        gold: Label ids, shape [N].
+        rows: N rows with their targets.
         tokenizer: Pads batches.
         padding_side: ``right`` or ``left``.
     """
 
-    encoded: Sequence[Encoded]
-    gold: NDArray[np.int64]
+    rows: Prepared
     tokenizer: TextTokenizer
     padding_side: str = "right"
 
     @property
     def lengths(self) -> list[int]:
         """Tokens of each row."""
-        return [len(e) for e in self.encoded]
+        return [len(e) for e in self.rows.encoded]
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of some rows: the model's inputs [B, L], and ``labels`` [B].
+        """Tensors of some rows: the model's inputs [B, L], the targets by name, and ``rows`` [B].
+
+        Targets of tokens are padded with `IGNORED`.
 
         Args:
             rows: Row numbers, B of them.
             step: The step they are for; nothing here depends on it.
         """
-        padded = self.tokenizer.pad([self.encoded[i] for i in rows], side=self.padding_side)
+        padded = self.tokenizer.pad([self.rows.encoded[i] for i in rows], side=self.padding_side)
         out = {name: torch.from_numpy(value) for name, value in padded.items()}
-        out["labels"] = torch.from_numpy(self.gold[list(rows)])
+        for name, values in self.rows.targets.items():
+            chosen = (
+                values[np.asarray(rows)]
+                if isinstance(values, np.ndarray)
+                else self._padded([values[i] for i in rows], out["input_ids"].shape[1])
+            )
+            out[name] = torch.from_numpy(np.ascontiguousarray(chosen))
+        out[ROWS] = torch.tensor(list(rows))
         return out
+
+    def _padded(self, values: Sequence[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
+        full = np.full((len(values), width), IGNORED, np.int64)
+        for i, value in enumerate(values):
+            where = slice(0, len(value)) if self.padding_side == "right" else slice(width - len(value), width)
+            full[i, where] = value
+        return full

@@ -92,7 +92,7 @@ def export(
         spec = model.get_spec()
     if classifies:
         add_classifier(spec, info.labels)
-    _describe(spec, info)
+    _describe(spec, info, task)
     save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", path)
 
 
@@ -137,7 +137,7 @@ def _converted(
     )  # fmt: skip
 
 
-def _describe(spec: Any, info: CoremlInfo) -> None:
+def _describe(spec: Any, info: CoremlInfo, task: Task) -> None:
     metadata = spec.description.metadata
     metadata.shortDescription, metadata.versionString = info.description, info.version
     metadata.author, metadata.license = info.author, info.license
@@ -146,21 +146,30 @@ def _describe(spec: Any, info: CoremlInfo) -> None:
     for name, value in info.notes:
         metadata.userDefined[name] = value
     for feature in (*spec.description.input, *spec.description.output):
-        feature.shortDescription = _FEATURES.get(feature.name, "")
+        feature.shortDescription = (
+            _LOGITS[task.name] if feature.name == "logits" else _FEATURES.get(feature.name, "")
+        )
 
 
 _FEATURES = {
     "input_ids": "Token ids, int32 [1, length].",
     "attention_mask": "1 for real tokens, 0 for padding, int32 [1, length].",
     "token_type_ids": "0 for the first text, 1 for the second, int32 [1, length].",
-    "logits": "Scores before softmax.",
     "classLabel": "The most probable label.",
     "classLabel_probs": "Probability of every label.",
-    "start_logits": "Scores of each token as the answer's first.",
-    "end_logits": "Scores of each token as the answer's last.",
+    "start_logits": "Scores of each token as the answer's first, before softmax.",
+    "end_logits": "Scores of each token as the answer's last, before softmax.",
     "last_hidden_state": "One vector per token.",
-    "sentence_embedding": "One unit vector per text.",
+    "sentence_embedding": "One vector per text.",
 }
+_LOGITS = {
+    TaskName.TEXT_CLASSIFICATION: "Scores before softmax.",
+    TaskName.MULTI_LABEL: "Scores of the labels before the sigmoid; several labels may hold.",
+    TaskName.REGRESSION: "The predicted number.",
+    TaskName.TOKEN_CLASSIFICATION: "Scores of the labels for each token, before softmax.",
+    TaskName.FILL_MASK: "Scores of all words for each token, before softmax.",
+}
+"""What the output `logits` holds: the clients want it under one name."""
 
 
 class _Scored(nn.Module):

@@ -80,11 +80,12 @@ class MediaPipeTokenizer(TextTokenizer):
         self._tokenizer.enable_truncation(max_length)
         self.max_length, self.pad_id = max_length, 0
 
-    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+    def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
         """Tokenize as MediaPipe does.
 
         Args:
             texts: Single texts.
+            places: No: none of the tasks that MediaPipe serves answers with places in the text.
 
         Returns:
             One entry per text, in order.
@@ -92,6 +93,8 @@ class MediaPipeTokenizer(TextTokenizer):
         Raises:
             InputError: Naming the first entry that is no text, or a pair.
         """
+        if places:
+            raise InputError(Problem("places", "MediaPipe has no task whose answer is a place in the text."))
         words = [[w for w, _ in _words(_single(text, i))] for i, text in enumerate(texts)]
         encodings = self._tokenizer.encode_batch(words, is_pretokenized=True)
         return [

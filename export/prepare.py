@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pocketbert.core.families import Adapter, Family
+from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
@@ -20,8 +21,9 @@ from pocketbert.export.adapters import ane, mask_4d
 
 
 def prepare(
-    model: Any, family: Family, task: Task, format: Format = Format.ONNX, layout: Layout = Layout.PLAIN
-) -> nn.Module:
+    model: Any, family: Family, task: Task, format: Format = Format.ONNX, layout: Layout = Layout.PLAIN,
+    pooling: Pooling = DEFAULT_POOLING,
+) -> nn.Module:  # fmt: skip
     """Make a model exportable without touching it.
 
     Args:
@@ -30,14 +32,15 @@ def prepare(
         task: Names the outputs.
         format: What it will be written as: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
+        pooling: How `sentence_embedding` is made, where the task has that output.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
     """
     if layout is Layout.ANE:
-        return ane.wrap(copy.deepcopy(model).eval(), family.inputs, task.outputs)
+        return ane.wrap(copy.deepcopy(model).eval(), family.inputs, task.outputs, pooling)
     adapters = {Adapter.MASK_4D: mask_4d.wrap}
-    return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs, format)
+    return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs, format, pooling)
 
 
 def sample_inputs(inputs: Sequence[str], length: int) -> dict[str, Tensor]:

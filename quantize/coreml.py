@@ -109,7 +109,8 @@ def weight_types(path: Path) -> WeightTypes:
         if weight.parameter == parameter and weight.dtype in _NAMES:
             uses.append(WeightUse(
                 name=weight.name, use=use, dtype=_NAMES[weight.dtype], numbers=weight.numbers,
-                dequantized=weight.scales > 0, per_channel=weight.scales > 1,
+                dequantized=weight.scales > 0,
+                per_channel=None if weight.rows == weight.scales == 1 else weight.scales > 1,
             ))  # fmt: skip
     sizes = [(v.dtype.kind, v.nbytes) for _, v in stored.arrays()]
     return WeightTypes(

@@ -7,8 +7,9 @@ import logging
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,11 @@ from numpy.typing import NDArray
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.types import Scheme, Target
 from pocketbert.core.versions import version_of
+from pocketbert.quantize.onnx_tied import retie, untie
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
+
+_MOVES = ("Transpose", "DequantizeLinear", "Concat", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators behind which a stored weight is still the same weight."""
 
 
 def quantize(
@@ -44,6 +49,7 @@ def quantize(
 
     model = onnx.load(source)
     del model.graph.value_info[:]  # stale after dynamo's folding; the quantizer's shape inference trips on it
+    ties = untie(model)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         plain = Path(folder) / "plain.onnx"
         onnx.save(model, plain)
@@ -53,6 +59,10 @@ def quantize(
                 op_types_to_quantize=["MatMul", "Gemm", "Gather"],
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )  # fmt: skip
+    if ties:
+        model = onnx.load(target)
+        retie(model, ties)
+        onnx.save(model, target)
     types = weight_types(target)
     problems = type_problems(types, target.name, scheme, runtime)
     if problems:
@@ -79,21 +89,23 @@ def weight_types(path: Path) -> WeightTypes:
 
     model = onnx.load(path)
     weights = {t.name: t for t in model.graph.initializer}
+    producers = {name: node for node in model.graph.node for name in node.output}
     kinds = {onnx.TensorProto.INT8: "int8", onnx.TensorProto.UINT8: "int8", onnx.TensorProto.FLOAT: "float32"}
     uses = []
     for node in model.graph.node:
         integer = node.op_type in ("MatMulInteger", "ConvInteger")
         if not integer and node.op_type not in ("MatMul", "Gemm", "Gather"):
             continue
-        for name in node.input:
+        table = node.op_type == "Gather"
+        for name, dequantized in _sources(node.input[:1] if table else node.input[:2], producers):
             tensor = weights.get(name)
             if tensor is None or len(tensor.dims) < 2:
                 continue
             zero = weights.get(node.input[3]) if integer and len(node.input) > 3 else None
             uses.append(WeightUse(
-                name=name, use=Use.TABLE if node.op_type == "Gather" else Use.MATMUL,
+                name=name, use=Use.TABLE if table else Use.MATMUL,
                 dtype=kinds.get(tensor.data_type, str(tensor.data_type)), numbers=math.prod(tensor.dims),
-                per_channel=zero is not None and bool(zero.dims) and zero.dims[0] > 1,
+                dequantized=dequantized, per_channel=_per_channel(zero, tensor),
             ))  # fmt: skip
     size = Counter[bool]()
     for tensor in model.graph.initializer:
@@ -103,6 +115,28 @@ def weight_types(path: Path) -> WeightTypes:
     return WeightTypes(
         uses=uses, int8_bytes=size[True], float_bytes=size[False], operators=dict(Counter(n.op_type for n in model.graph.node)),
     )  # fmt: skip
+
+
+def _sources(names: Iterable[str], producers: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """What is stored behind operands, through operators that only move or widen it; and whether one of them widens."""
+    for name in names:
+        node = producers.get(name)
+        if node is None:
+            yield name, False
+        elif node.op_type in _MOVES:
+            for source, widened in _sources(
+                node.input if node.op_type == "Concat" else node.input[:1], producers
+            ):
+                yield source, widened or node.op_type == "DequantizeLinear"
+
+
+def _per_channel(zero: Any, tensor: Any) -> bool | None:
+    """Whether an integer weight has a zero point for each output channel; None where there is one channel."""
+    if zero is None:
+        return False
+    if zero.dims and zero.dims[0] > 1:
+        return True
+    return None if 1 in tensor.dims else False
 
 
 def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:

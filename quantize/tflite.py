@@ -96,7 +96,7 @@ def weight_types(path: Path) -> WeightTypes:
         if tensor.stored and not scales_of_a_table:
             uses.append(WeightUse(
                 name=tensor.name, use=use, dtype=tensor.dtype, numbers=tensor.numbers, dequantized=dequantized,
-                per_channel=tensor.scales > 1,
+                per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
             ))  # fmt: skip
     return WeightTypes(
         uses=uses, int8_bytes=graph.stored_bytes("int8"), float_bytes=graph.stored_bytes("float32", "float16"),

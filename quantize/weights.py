@@ -29,7 +29,8 @@ class WeightUse(BaseModel):
         dtype: ``float32``, ``float16``, ``int8``; another name where it is none of these.
         numbers: How many numbers it has.
         dequantized: Whether an operator turns it into fp32 before the use, so that the product is computed in fp32.
-        per_channel: Whether it has a scale per output channel (a table: per row); False for floats.
+        per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None where it has
+            one channel, as a regression head: both are the same then.
     """
 
     name: str
@@ -37,7 +38,7 @@ class WeightUse(BaseModel):
     dtype: str
     numbers: int
     dequantized: bool = False
-    per_channel: bool = False
+    per_channel: bool | None = False
 
 
 class WeightTypes(BaseModel):
@@ -137,7 +138,8 @@ def type_problems(
     if computed:
         how = "turned into fp32 before the product" if computed[0].dequantized else "not turned into fp32"
         out.append(f"{name}: {how}: {', '.join(u.name for u in computed[:5])} ({len(computed)} in all).")
-    scaled = [u for u in right if wanted[u.use].per_channel not in (None, u.per_channel)]
+    told = [u for u in right if u.per_channel is not None]
+    scaled = [u for u in told if wanted[u.use].per_channel not in (None, u.per_channel)]
     if scaled:
         how = (
             "a scale per output channel, not one per matrix"

@@ -1,21 +1,20 @@
-"""An opened artefact folder: text in, labels out."""
+"""An opened artefact folder: text in, answers out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pocketbert.core.answers import Answer
 from pocketbert.core.artefacts import Artefacts, FileRecord, read_artefacts
+from pocketbert.core.data import Example
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
-from pocketbert.core.evaluate import probabilities
 from pocketbert.core.files import path_bytes
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.predictor import Predictor, run_encoded
-from pocketbert.core.scored import PROBABILITIES
+from pocketbert.core.heads import Head, Prepared
+from pocketbert.core.predictor import PROBABILITIES, Predictor
+from pocketbert.core.readout import Matrix, run_rows
+from pocketbert.core.tasks import TASKS, LabelKind, Task
 from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.engines import open_file
@@ -28,28 +27,12 @@ SLACK = 0.0
 """Share of padding allowed in a batch. Rows of equal length are plenty in any larger input."""
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The answer for one text.
-
-    Attributes:
-        label: Most probable label.
-        score: Its probability.
-        scores: Probability of every label.
-        truncated: Whether the text was longer than the model takes, so that its end was not read.
-    """
-
-    label: str
-    score: float
-    scores: dict[str, float]
-    truncated: bool
-
-
 class Model:
     """An artefact folder opened for prediction; made by `load`."""
 
     def __init__(self, folder: Path, artefacts: Artefacts, record: FileRecord, predictor: Predictor) -> None:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
+        self._head = artefacts.head()
         most = artefacts.processing.max_length
         self.tokenizer = TextTokenizer(folder, min(most, max(predictor.lengths, default=most)))
 
@@ -58,52 +41,73 @@ class Model:
         """Label names in order of their ids."""
         return self.artefacts.labels
 
-    def logits(self, texts: Sequence[Text], label: str = "") -> tuple[NDArray[np.float32], list[bool]]:
-        """Raw outputs.
+    @property
+    def head(self) -> Head:
+        """The task, as it turns outputs into answers."""
+        return self._head
+
+    def outputs(self, texts: Sequence[Text], label: str = "") -> list[Matrix]:
+        """Raw outputs, without padding.
 
         Args:
-            texts: N texts or pairs.
+            texts: N texts or pairs; the task decides which.
             label: What a progress bar says; empty for none.
 
         Returns:
-            Logits [N, labels], and per text whether it was truncated.
+            One matrix per row that the model reads: [1, labels] of classifiers, [tokens, labels] where tokens are
+            labelled, [tokens, 2] for question-answering, which reads a long context in several rows.
         """
-        encoded = self.tokenizer.encode(list(texts))
-        out = run_encoded(
-            self.predictor,
-            self.tokenizer,
-            encoded,
-            BATCH,
-            SLACK,
-            self.artefacts.processing.padding_side,
-            label,
-        )
-        return np.asarray(out[self.predictor.outputs[0]], np.float32), [e.truncated for e in encoded]
+        return self._run(self._prepared(texts), label)
 
-    def predict(self, texts: Sequence[Text] | str, progress: str = "") -> list[Prediction]:
-        """Classify texts.
+    def predict(self, texts: Sequence[Text] | str, progress: str = "") -> list[Answer]:
+        """Answer texts.
 
         Args:
-            texts: Texts, or pairs as tuples; a single string is one text.
+            texts: Texts, or pairs as tuples; a single string is one text. Question-answering takes (question, context).
             progress: What a progress bar says; empty for none.
 
         Returns:
-            One prediction per text, in order.
+            One answer per text, in order: `pocketbert.core.answers` has one class per task.
+
+        Raises:
+            InputError: If the texts are not what the task takes.
         """
         rows: list[Text] = [texts] if isinstance(texts, str) else list(texts)
         if not rows:
             return []
-        logits, truncated = self.logits(rows, progress)
-        inside = self.predictor.outputs[0] == PROBABILITIES  # a file for MediaPipe computes them itself
-        scores = logits if inside else probabilities(logits, self.artefacts.processing.score)
-        best = scores.argmax(-1)
-        return [
-            Prediction(
-                label=self.labels[b], score=float(s[b]),
-                scores=dict(zip(self.labels, map(float, s), strict=True)), truncated=t,
-            )
-            for s, b, t in zip(scores, best, truncated, strict=True)
-        ]  # fmt: skip
+        prepared = self._prepared(rows)
+        # a file for MediaPipe computes the score function itself
+        inside = PROBABILITIES in self.predictor.outputs
+        return self._head.answers(self._run(prepared, progress), prepared, inside)
+
+    def _prepared(self, texts: Sequence[Text]) -> Prepared:
+        check_texts(self._head.task, texts)
+        pairs = [(t, None) if isinstance(t, str) else t for t in texts]
+        examples = [Example(text, pair, None, row) for row, (text, pair) in enumerate(pairs, 1)]
+        return self._head.prepare(examples, self.tokenizer, "texts", labelled=False)
+
+    def _run(self, prepared: Prepared, label: str) -> list[Matrix]:
+        side = self.artefacts.processing.padding_side
+        return run_rows(
+            self.predictor, self.tokenizer, prepared.encoded, self._head.task, BATCH, SLACK, side, label
+        )
+
+
+def check_texts(task: Task, texts: Sequence[Text]) -> None:
+    """Refuse single texts where a task takes pairs, and pairs where it takes single texts.
+
+    Raises:
+        InputError: Naming the first that does not fit.
+    """
+    pairs_only = task.labels is LabelKind.ANSWERS
+    single_only = task.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+    for number, text in enumerate(texts, 1):
+        if pairs_only and isinstance(text, str):
+            raise InputError(Problem(f"text {number}", f"{task.name} takes a question and a context, this is one text.",
+                                     "Give a pair: (question, context); on the command line --text-pair."))  # fmt: skip
+        if single_only and not isinstance(text, str):
+            raise InputError(Problem(f"text {number}", f"{task.name} takes one text, this is a pair.",
+                                     "Give each text by itself."))  # fmt: skip
 
 
 def load(
@@ -152,7 +156,7 @@ def load(
     _check(path, record)
     predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
     model = Model(path, artefacts, record, predictor)
-    self_test(predictor, model.tokenizer, path, record)
+    self_test(predictor, model.tokenizer, path, record, model.head.task, artefacts.processing.padding_side)
     return model
 
 
@@ -169,12 +173,12 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
             )
         )
     processing, right, refused = artefacts.processing, [], []
-    tokenizer = TextTokenizer(path, processing.max_length)
+    tokenizer, task = TextTokenizer(path, processing.max_length), TASKS[artefacts.task]
     for record in records:
         _check(path, record)
         try:
             predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
-            self_test(predictor, tokenizer, path, record)
+            self_test(predictor, tokenizer, path, record, task, processing.padding_side)
         except (MissingBackendError, GateError) as error:
             refused.append(error)
             continue

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
 from pocketbert.core.artefacts import FileRecord
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import worst_difference
-from pocketbert.core.files import sha256_json, sha256_path, write_json
-from pocketbert.core.golden import FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.files import check_size, sha256_json, sha256_path, write_json
+from pocketbert.core.golden import FILE_NAME, MAX_MIB, GoldenRow, read_golden
 from pocketbert.core.hardware import machine
-from pocketbert.core.predictor import Predictor, run_encoded
+from pocketbert.core.predictor import Predictor
+from pocketbert.core.readout import run_rows
+from pocketbert.core.tasks import Task
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Target
 from pocketbert.runtime.cache import cache_folder
@@ -28,7 +28,10 @@ ROWS = 4
 _LITERT = "litert"
 
 
-def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, record: FileRecord) -> None:
+def self_test(
+    predictor: Predictor, tokenizer: TextTokenizer, folder: Path, record: FileRecord, task: Task, side: str,
+    digest: str | None = None,
+) -> None:  # fmt: skip
     """Run up to `ROWS` golden rows unless this machine, engine version and file passed before.
 
     Args:
@@ -36,6 +39,9 @@ def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, reco
         tokenizer: The folder's tokenizer.
         folder: The artefact folder.
         record: The file's record.
+        task: What the model does.
+        side: Where padding goes.
+        digest: sha256 of the file as it lies there, where the caller has it already.
 
     Raises:
         GateError: If a result is outside its row's tolerance.
@@ -43,8 +49,10 @@ def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, reco
     golden = folder / FILE_NAME
     if not golden.is_file():
         return
+    check_size(golden, MAX_MIB)
     # what lies on disk, not what the list says: a swapped file or tokenizer must be tested again
-    digests = [sha256_path(folder / name) for name in (record.path, "tokenizer.json", FILE_NAME)]
+    file = digest or sha256_path(folder / record.path)
+    digests = [file, *(sha256_path(folder / name) for name in ("tokenizer.json", FILE_NAME))]
     key = sha256_json([predictor.engine, predictor.engine_version, digests, machine().model_dump(), ROWS])
     mark = cache_folder() / "selftest" / f"{key}.json"
     if mark.is_file():
@@ -54,7 +62,7 @@ def self_test(predictor: Predictor, tokenizer: TextTokenizer, folder: Path, reco
         return
     passed = []
     for number, row in spread_out(rows):
-        difference = golden_difference(predictor, tokenizer, row, record.path)
+        difference = golden_difference(predictor, tokenizer, row, record.path, task, side)
         bound = row.tolerance[record.path]
         if not difference <= bound:
             raise GateError([
@@ -89,7 +97,9 @@ def _fix(predictor: Predictor, record: FileRecord) -> str:
     return "Use another file of the folder, or ai-edge-litert >= 2.3."
 
 
-def golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str) -> float:
-    """Largest absolute difference between a predictor's logits and a golden row; NaN-sticky."""
-    answers = run_encoded(predictor, tokenizer, tokenizer.encode([row.input]))[predictor.outputs[0]]
-    return worst_difference(np.asarray(answers[0], np.float32), row.expected(path))
+def golden_difference(
+    predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task, side: str
+) -> float:
+    """Largest absolute difference between a predictor's answer and a golden row; NaN-sticky."""
+    answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task, side=side)[0]
+    return worst_difference(row.pick(answer), row.expected(path))

@@ -24,7 +24,7 @@ from engine_models import BASE, ROOT, SHAPES
 from pocketbert.core.families import family_of
 from pocketbert.core.files import path_bytes, write_atomic
 from pocketbert.core.hardware import load_average, machine
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Layout
 from pocketbert.core.versions import installed
 from pocketbert.export.coreml import CoremlForm, CoremlInfo, export
@@ -92,7 +92,7 @@ def _measure(name: str, layout: Layout, lengths: Sequence[int]) -> Row:
     config = getattr(transformers, kind)(**changes, **BASE)
     torch.manual_seed(0)
     model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
-    family, task = family_of(config.model_type), ready_task("text-classification")
+    family, task = family_of(config.model_type), task_of("text-classification")
     module = prepare(model, family, task, Format.COREML, layout)
     with tempfile.TemporaryDirectory() as folder:
         fp16, w8 = Path(folder) / "Model.mlpackage", Path(folder) / "Model_w8.mlpackage"

@@ -27,13 +27,13 @@ BLOCK = 5
 
 def ours(pipe: Connection, texts: list[str]) -> None:
     """The toolkit's own loop."""
-    import numpy as np
-
     from pocketbert.core.checkpoints import load_model
+    from pocketbert.core.data import Example
+    from pocketbert.core.heads import head_of
     from pocketbert.core.labels import Labels
     from pocketbert.core.model_folder import open_model_folder
     from pocketbert.core.recipe import StudentSection, TaskStage
-    from pocketbert.core.tasks import ready_task
+    from pocketbert.core.tasks import task_of
     from pocketbert.core.tokenization import TextTokenizer
     from pocketbert.distill.loop import TrainingLoop, frozen
     from pocketbert.distill.students import build_student
@@ -42,14 +42,16 @@ def ours(pipe: Connection, texts: list[str]) -> None:
 
     folder = open_model_folder("minilm-l6")
     teacher = load_model(
-        folder, ready_task("text-classification"), Labels(("negative", "positive")), new_head=True
+        folder, task_of("text-classification"), Labels(("negative", "positive")), new_head=True
     )
     student = build_student(teacher, folder.family, StudentSection(layers=3), 1)
     stage = TaskStage(method="task", steps=100_000, batch=BATCH, dropout=0.0)
     tokenizer = TextTokenizer(folder.path, 128)
-    rows = TrainSet(tokenizer.encode(texts), np.zeros(len(texts), np.int64), tokenizer)
+    task, examples = task_of("text-classification"), [Example(t, None, 0, i) for i, t in enumerate(texts, 1)]
+    head = head_of(task, Labels(("negative", "positive")))
+    rows = TrainSet(head.prepare(examples, tokenizer, "texts"), tokenizer)
     with frozen(teacher), tempfile.TemporaryDirectory() as work:
-        objective = TaskDistillation(teacher, student, folder.family, stage)
+        objective = TaskDistillation(teacher, student, folder.family, task, stage)
         loop = TrainingLoop(student, objective, rows, stage, 1, "distill.0", Path(work))
         serve(pipe, loop.step)
 

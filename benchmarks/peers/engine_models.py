@@ -179,13 +179,13 @@ def _export(source: Path, target: Path) -> None:
     from pocketbert.core.checkpoints import load_model
     from pocketbert.core.model_folder import open_model_folder
     from pocketbert.core.sample_texts import SENTENCES
-    from pocketbert.core.tasks import ready_task
+    from pocketbert.core.tasks import task_of
     from pocketbert.core.tokenization import TextTokenizer
     from pocketbert.core.types import Format
     from pocketbert.export import onnx, tflite
     from pocketbert.export.prepare import prepare
 
-    folder, task = open_model_folder(str(source)), ready_task("text-classification")
+    folder, task = open_model_folder(str(source)), task_of("text-classification")
     model = load_model(folder, task)
     tokenizer = TextTokenizer(source, 128)
     example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), 32)

@@ -17,7 +17,7 @@ from pocketbert.benchmarks.measurement import Variant
 from pocketbert.core.checkpoints import load_model
 from pocketbert.core.model_folder import open_model_folder
 from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.tasks import task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx, tflite
@@ -31,7 +31,7 @@ SLIM = mask_4d.slim
 def export(model: Path, format: Format, lean: bool, lengths: list[int], folder: Path) -> Path:
     """One int8 file of a model, with or without the rewrite."""
     opened = open_model_folder(str(model))
-    task, family = ready_task("text-classification"), opened.family
+    task, family = task_of("text-classification"), opened.family
     mask_4d.slim = SLIM if lean else (lambda stock, _: stock)
     module = prepare(load_model(opened, task), family, task, format)
     fp32 = folder / f"{format}-{'lean' if lean else 'stock'}.fp32"

@@ -66,7 +66,7 @@ def main() -> None:
         return out
 
     def toolkit() -> list[int]:
-        return [model.labels.index(p.label) for p in model.predict(texts)]
+        return [model.labels.index(p.fields()["label"]) for p in model.predict(texts)]
 
     sides = {"toolkit": toolkit, "arrival": lambda: loop("longest"), "fixed-128": lambda: loop("max_length")}
     answers = {name: side() for name, side in sides.items()}

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.types import Format
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.ane_layers import ChannelsFirstLayer
@@ -18,13 +19,16 @@ from pocketbert.export.adapters.ane_mobilebert import channels_first_layer
 from pocketbert.export.adapters.parts import READ_FIRST_TOKEN, encoder_layers, full_name, parts_of
 
 
-def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Module:
+def wrap(
+    model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], pooling: Pooling = DEFAULT_POOLING
+) -> nn.Module:
     """A module with explicit named inputs and plain tensor outputs, its encoder channels first.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
         inputs: Names of the graph's inputs, of the family table.
         outputs: Names of the graph's outputs, of the task table.
+        pooling: How `sentence_embedding` is made, where it is an output.
 
     Returns:
         The module, in eval mode.
@@ -42,7 +46,7 @@ def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> nn.Mo
         # MobileBERT's last layer is one of 24: not worth a form of its own for the first token
         layers[i] = ChannelsFirstLayer(parts, only_first) if parts else channels_first_layer(layer)
     setattr(base, stack, ChannelsFirst(getattr(base, stack)))
-    return mask_4d.wrap(model, inputs, outputs, Format.COREML)
+    return mask_4d.wrap(model, inputs, outputs, Format.COREML, pooling)
 
 
 class ChannelsFirst(nn.Module):

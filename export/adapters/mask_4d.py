@@ -7,42 +7,51 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.lean import slim
-from pocketbert.export.heads import mean_pooling
+from pocketbert.export.adapters.lean_heads import lean_head
+from pocketbert.export.heads import pooled
 
 MASKED = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
 
 
-def wrap(model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], format: Format) -> nn.Module:
+def wrap(
+    model: Any,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    format: Format,
+    pooling: Pooling = DEFAULT_POOLING,
+) -> nn.Module:
     """A module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
-        model: A transformers model with a head; switched to eager attention and rewritten in place by `lean.slim`.
+        model: A transformers model with a head; switched to eager attention and rewritten in place by `slim` and `lean_head`.
         inputs: Names of the graph's inputs, of the family table.
         outputs: Names of the graph's outputs, of the task table.
         format: What the graph will be written as.
+        pooling: How `sentence_embedding` is made, where it is an output.
 
     Returns:
         The module, in eval mode.
     """
     model.set_attn_implementation("eager")
     kind = _WithSegments if "token_type_ids" in inputs else _WithoutSegments
-    return kind(slim(model, format), outputs, format).eval()
+    return kind(lean_head(slim(model, format)), outputs, format, pooling).eval()
 
 
 class _Wrapped(nn.Module):
-    def __init__(self, model: Any, outputs: tuple[str, ...], format: Format) -> None:
+    def __init__(self, model: Any, outputs: tuple[str, ...], format: Format, pooling: Pooling) -> None:
         super().__init__()
-        self.model, self.outputs = model, outputs
+        self.model, self.outputs, self.pooling = model, outputs, pooling
         self.one_segment = format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
 
     def _run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
         additive = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
         out = self.model(attention_mask=additive, **inputs)
         if "sentence_embedding" in self.outputs:
-            return out[self.outputs[0]], mean_pooling(out[self.outputs[0]], attention_mask)
+            return out[self.outputs[0]], pooled(out[self.outputs[0]], attention_mask, self.pooling)
         return tuple(out[name] for name in self.outputs)
 
 

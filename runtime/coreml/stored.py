@@ -34,6 +34,7 @@ class StoredWeight:
         parameter: Which of its parameters.
         dtype: Type of the stored numbers.
         numbers: How many there are.
+        rows: Its first axis: output channels of a matrix, words of a table.
         scales: How many scales a compressed one has; 0 for plain ones.
     """
 
@@ -42,6 +43,7 @@ class StoredWeight:
     parameter: str
     dtype: Dtype
     numbers: int
+    rows: int
     scales: int
 
 
@@ -92,14 +94,17 @@ class StoredTensors:
         if maker.type == "const":
             constant = self._read(maker.attributes["val"], name)
             if isinstance(constant.value, np.ndarray):
-                yield StoredWeight(name, reader, parameter, _dtype(constant), constant.value.size, 0)
+                yield StoredWeight(
+                    name, reader, parameter, _dtype(constant), constant.value.size, _rows(constant.value), 0
+                )
         elif maker.type.startswith(PREFIX):
             parts = dict(self._parts(maker))
             data = next((v for k, v in parts.items() if k in _DATA), None)
             scale = parts.get("scale")
             if data is not None and isinstance(data.value, np.ndarray):
                 scales = scale.value.size if scale is not None and isinstance(scale.value, np.ndarray) else 0
-                yield StoredWeight(name, reader, parameter, _dtype(data), data.value.size, scales)
+                rows = _rows(data.value)
+                yield StoredWeight(name, reader, parameter, _dtype(data), data.value.size, rows, scales)
 
     def _parts(self, maker: pb.Operation, named: bool = True) -> Iterator[tuple[str, Constant]]:
         """Stored operands of an operation by parameter; those that are constants of their own only if `named`."""
@@ -132,6 +137,10 @@ class StoredTensors:
             return self._reader.read(value)
         except (ValueError, OverflowError) as error:
             raise InputError(Problem(f"{self._package.model_path} {name}", f"{error}.")) from error
+
+
+def _rows(value: NDArray[np.generic]) -> int:
+    return int(value.shape[0]) if value.ndim else 1
 
 
 def _dtype(constant: Constant) -> Dtype:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pocketbert.runtime.model import Model, Prediction, load
+    from pocketbert.core.answers import Prediction
+    from pocketbert.runtime.model import Model, load
 
 __all__ = ["Model", "Prediction", "load"]
 
 
 def __getattr__(name: str) -> Any:
     # Lazy, so that `pocketbert --help` imports neither numpy nor an engine.
+    if name == "Prediction":
+        from pocketbert.core.answers import Prediction
+
+        return Prediction
     if name in __all__:
         from pocketbert.runtime import model
 

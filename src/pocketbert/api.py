@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.core.answers import Answer
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.recipe import Recipe
     from pocketbert.core.tokenization import Text
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.run import RunResult
     from pocketbert.pipeline.verify import Verification
-    from pocketbert.runtime.model import Prediction
 
 __all__ = [
     "PlannedStage", "benchmark", "data_check", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
@@ -246,12 +246,12 @@ def predict(
     format: str | None = None,
     engine: str | None = None,
     file: str | None = None,
-) -> list[Prediction]:
-    """Classify texts with an artefact folder; see `pocketbert.load` for how its file is chosen.
+) -> list[Answer]:
+    """Answer texts with an artefact folder; see `pocketbert.load` for how its file is chosen.
 
     Args:
         model: The folder.
-        texts: Texts, or pairs as tuples.
+        texts: Texts, or pairs as tuples; question-answering takes (question, context).
         scheme: ``int8``, ``fp32``, ...; default that of the folder's default file.
         threads: Threads; default all cores.
         format: ``onnx``, ``tflite`` or ``coreml``; default that of the folder's default file.

@@ -187,9 +187,9 @@ def test_a_huge_cell_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
     assert refused(tmp_path / "none.jsonl") == [f"{tmp_path / 'none.jsonl'}: file not found."]
-    assert "allowed: .jsonl, .jsonl.gz, .csv, .tsv" in refused(tmp_path / "a.parquet")[0]
+    assert "allowed: .jsonl, .jsonl.gz, .csv, .tsv, .parquet" in refused(tmp_path / "a.xlsx")[0]
 
 
 def test_true_and_false_are_labels(tmp_path: Path, write_rows: Callable[..., Path]) -> None:

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data import Example
 from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report
+from pocketbert.core.heads import Prepared
 from pocketbert.core.labels import Labels
+from pocketbert.core.tasks import LabelKind
 from pocketbert.core.tokenization import Encoded
 
 LABELS = Labels(("no", "yes", "never"))
@@ -20,9 +22,13 @@ def encoded(length: int, truncated: bool = False) -> Encoded:
 def report(rows: list[tuple[str, int, int]]) -> SplitReport:
     """A report of (text, label id, tokens) rows; 10 tokens count as truncated."""
     examples = [Example(text, None, label, i) for i, (text, label, _) in enumerate(rows, 1)]
-    return split_report(
-        "train", "a.jsonl", examples, [encoded(n, n == 10) for _, _, n in rows], LABELS, [r[1] for r in rows]
+    prepared = Prepared(
+        examples,
+        [encoded(n, n == 10) for _, _, n in rows],
+        np.arange(len(rows)),
+        truth=np.array([r[1] for r in rows]),
     )
+    return split_report("train", "a.jsonl", prepared, LABELS, LabelKind.NAME)
 
 
 def test_numbers_of_a_small_split() -> None:

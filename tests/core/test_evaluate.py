@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pocketbert.core.evaluate import (
-    EvalSet,
-    agreement,
-    probabilities,
-    rms_error,
-    score_logits,
-    spread,
-    worst_difference,
-)
+from pocketbert.core.data import Example
+from pocketbert.core.evaluate import EvalSet, agreement, rms_error, score, spread, worst_difference
+from pocketbert.core.heads import Prepared, head_of
+from pocketbert.core.labels import Labels
+from pocketbert.core.score import Score, probabilities
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.tokenization import Encoded
 
@@ -24,11 +20,28 @@ TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 MATRIX = hnp.arrays(np.float64, (4, 3), elements=st.floats(-50, 50))
 
 
+HEAD = head_of(TASK, Labels(("a", "b", "c")))
+
+
+def row(size: int) -> Encoded:
+    return Encoded(np.arange(size), np.zeros(size, np.int64), False)
+
+
+def rows_of(gold: list[int], sizes: list[int]) -> EvalSet:
+    examples = [Example(f"text {i}", None, label, i) for i, label in enumerate(gold, 1)]
+    encoded = [row(size) for size in sizes]
+    return EvalSet("eval", HEAD, Prepared(examples, encoded, np.arange(len(gold)), truth=np.array(gold)))
+
+
+def scored(logits: np.ndarray, gold: list[int]) -> Score:
+    return score([one[None] for one in logits], rows_of(gold, [3] * len(gold)))
+
+
 def test_logits_are_scored() -> None:
     logits = np.array([[2, 1, 0], [0, 1, 2], [0, 3, 1], [5, 1, 0]], np.float32)
-    score = score_logits(logits, np.array([0, 2, 1, 2]), 3, TASK)
-    assert (score.metric, score.value, score.rows, score.finite) == ("accuracy", 0.75, 4, True)
-    assert set(score.others) == {"macro_f1", "mcc"}
+    found = scored(logits, [0, 2, 1, 2])
+    assert (found.metric, found.value, found.rows, found.finite) == ("accuracy", 0.75, 4, True)
+    assert set(found.others) == {"macro_f1", "mcc"}
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
@@ -36,9 +49,9 @@ def test_logits_are_scored() -> None:
 def test_one_number_that_is_not_finite_spoils_the_score(broken: float, row: int) -> None:
     logits = np.eye(4, 3, dtype=np.float32)
     logits[row, 2] = broken
-    score = score_logits(logits, np.array([0, 1, 2, 0]), 3, TASK)
-    assert math.isnan(score.value)
-    assert not score.finite
+    found = scored(logits, [0, 1, 2, 0])
+    assert math.isnan(found.value)
+    assert not found.finite
 
 
 @given(MATRIX, MATRIX, st.integers(0, 3), st.integers(0, 2))
@@ -90,14 +103,12 @@ def test_sigmoid_and_none() -> None:
 
 
 def test_rows_within_a_length_are_cut_and_the_labels_stay() -> None:
-    def row(size: int) -> Encoded:
-        return Encoded(np.arange(size), np.zeros(size, np.int64), False)
-
-    rows = EvalSet(name="eval", encoded=[row(3), row(9), row(5)], gold=np.array([0, 1, 0]), labels=2)
-    assert rows.within(9) is rows
+    rows = rows_of([0, 1, 0], [3, 9, 5])
+    assert rows.within(9).rows is rows.rows
     short = rows.within(5)
-    assert [len(e) for e in short.encoded] == [3, 5, 5]
-    assert [e.truncated for e in short.encoded] == [False, True, False]
-    assert short.encoded[1].ids.tolist() == [0, 1, 2, 3, 8]
-    assert (short.name, short.labels, short.gold.tolist()) == ("eval", 2, [0, 1, 0])
-    assert [len(e) for e in rows.encoded] == [3, 9, 5]
+    assert [len(e) for e in short.rows.encoded] == [3, 5, 5]
+    assert [e.truncated for e in short.rows.encoded] == [False, True, False]
+    assert short.rows.encoded[1].ids.tolist() == [0, 1, 2, 3, 8]
+    assert (short.name, short.head) == ("eval", HEAD)
+    assert np.asarray(short.rows.truth).tolist() == [0, 1, 0]
+    assert [len(e) for e in rows.rows.encoded] == [3, 9, 5]

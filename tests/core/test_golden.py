@@ -19,7 +19,7 @@ def test_rows_go_there_and_back(tmp_path: Path) -> None:
     write_golden(tmp_path / "golden.jsonl", ROWS)
     assert read_golden(tmp_path / "golden.jsonl") == ROWS
     assert ROWS[1].input == ("a", "b")
-    np.testing.assert_array_equal(ROWS[0].expected("m"), np.array([0.5, 1.0], np.float32))
+    np.testing.assert_array_equal(ROWS[0].expected("m"), np.array([[0.5, 1.0]], np.float32))
 
 
 def test_keys_of_newer_rows_are_ignored(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_numbers_alone_are_called_label_i_and_said(labels: tuple[Label, ...]) ->
 
 
 def test_one_label_is_too_few() -> None:
-    with pytest.raises(InputError, match="at least two labels, found .'a'."):
+    with pytest.raises(InputError, match="at least 2 labels, found .'a'."):
         resolve_labels(None, None, rows("a", "a"))
 
 

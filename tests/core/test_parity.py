@@ -16,6 +16,8 @@ from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.torch_predictor import TorchPredictor
 
 BOUND = 1e-4
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
+NAMES = ("logits",)
 Change = Callable[[Arrays, dict[str, NDArray[np.generic]]], Arrays]
 
 
@@ -37,16 +39,16 @@ class Broken:
 @pytest.fixture(scope="module")
 def right(open_tiny: Callable[..., Any]) -> tuple[TorchPredictor, TextTokenizer]:
     model, folder, tokenizer = open_tiny("bert", 2)
-    return TorchPredictor(model, TASKS[TaskName.TEXT_CLASSIFICATION], folder.family.inputs), tokenizer
+    return TorchPredictor(model, TASK, folder.family.inputs), tokenizer
 
 
 @pytest.fixture(scope="module")
 def probe(right: tuple[TorchPredictor, TextTokenizer]) -> Probe:
-    return build_probe(*right, SENTENCES, [16, 32, 500], "logits", "right")
+    return build_probe(*right, SENTENCES, [16, 32, 500], TASK, NAMES, "right")
 
 
 def test_the_same_model_passes(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
-    found = compare(right[0], "a", "b", probe, "logits", BOUND)
+    found = compare(right[0], "a", "b", probe, NAMES, BOUND)
     assert found.passed
     assert found.worst <= 1e-6
     assert found.mask_effect > 100 * BOUND
@@ -92,18 +94,18 @@ def segments_ignored(inputs: dict[str, Any]) -> dict[str, Any]:
 def test_a_broken_model_is_caught(
     right: tuple[TorchPredictor, TextTokenizer], probe: Probe, fault: dict[str, Any]
 ) -> None:
-    found = compare(Broken(right[0], **fault), "a", "b", probe, "logits", BOUND)
+    found = compare(Broken(right[0], **fault), "a", "b", probe, NAMES, BOUND)
     assert not found.passed
 
 
 def test_a_nan_is_reported_as_nan(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
-    assert math.isnan(compare(Broken(right[0], after=with_nan), "a", "b", probe, "logits", BOUND).worst)
+    assert math.isnan(compare(Broken(right[0], after=with_nan), "a", "b", probe, NAMES, BOUND).worst)
 
 
 def test_a_lost_mask_moves_the_logits_by_the_mask_effect(
     right: tuple[TorchPredictor, TextTokenizer], probe: Probe
 ) -> None:
-    found = compare(Broken(right[0], before=mask_ignored), "a", "b", probe, "logits", BOUND)
+    found = compare(Broken(right[0], before=mask_ignored), "a", "b", probe, NAMES, BOUND)
     assert found.worst == pytest.approx(probe.mask_effect)
 
 
@@ -111,16 +113,16 @@ def test_lost_segments_are_caught_where_the_probe_has_pairs(
     right: tuple[TorchPredictor, TextTokenizer],
 ) -> None:
     pairs = list(zip(SENTENCES[:16], SENTENCES[16:], strict=True))
-    made = build_probe(*right, pairs, [32], "logits", "right")
-    assert not compare(Broken(right[0], before=segments_ignored), "a", "b", made, "logits", BOUND).passed
+    made = build_probe(*right, pairs, [32], TASK, NAMES, "right")
+    assert not compare(Broken(right[0], before=segments_ignored), "a", "b", made, NAMES, BOUND).passed
 
 
 def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredictor, TextTokenizer]) -> None:
     predictor, tokenizer = right
     rows = tokenizer.encode(list(SENTENCES[:10]))
-    assert padding_difference(predictor, tokenizer, rows, "logits", "right") < 1e-5
+    assert padding_difference(predictor, tokenizer, rows, TASK, "right") < 1e-5
     assert (
-        padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, "logits", "right") > 0.1
+        padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, TASK, "right") > 0.1
     )
 
 
@@ -143,13 +145,13 @@ def test_a_file_of_listed_lengths_is_asked_at_these(
     right: tuple[TorchPredictor, TextTokenizer], lengths: tuple[int, ...]
 ) -> None:
     subject, (reference, tokenizer) = Listed(right[0], lengths), right
-    made = build_probe(reference, tokenizer, SENTENCES, [16, 32, 128], "logits", "right", lengths)
-    assert compare(subject, "a", "b", made, "logits", BOUND).passed
+    made = build_probe(reference, tokenizer, SENTENCES, [16, 32, 128], TASK, NAMES, "right", lengths)
+    assert compare(subject, "a", "b", made, NAMES, BOUND).passed
     assert subject.seen == set(lengths)
     masks = [row for b in made.batches for row in b["attention_mask"]]
     assert {len(m) for m in masks if m.all()} == {len(m) for m in masks if not m.all()} == set(lengths)
     ignoring = Listed(reference, lengths, mask_ignored)
-    assert not compare(ignoring, "a", "b", made, "logits", BOUND).passed
+    assert not compare(ignoring, "a", "b", made, NAMES, BOUND).passed
 
 
 @pytest.mark.parametrize("lengths", [(16, 32, 40), (24,), (40,)])
@@ -160,6 +162,6 @@ def test_a_lost_mask_shows_in_padding_even_where_there_is_one_length(
     rows = [r for r in tokenizer.encode(list(SENTENCES)) if len(r) < max(lengths) - 2]
     assert len(rows) >= 2
     subject = Listed(predictor, lengths)
-    assert padding_difference(subject, tokenizer, rows, "logits", "right") < 1e-5
+    assert padding_difference(subject, tokenizer, rows, TASK, "right") < 1e-5
     broken = Listed(predictor, lengths, mask_ignored)
-    assert padding_difference(broken, tokenizer, rows, "logits", "right") > 0.1
+    assert padding_difference(broken, tokenizer, rows, TASK, "right") > 0.1

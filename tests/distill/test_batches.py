@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketbert.core.heads.head import Prepared
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.distill.batches import BatchOrder
+from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.train_set import TrainSet
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
@@ -62,8 +64,26 @@ def test_a_batch_is_padded_to_its_longest_row(tmp_path: Path, make_tokenizer: Ca
     make_tokenizer(tmp_path)
     tokenizer = TextTokenizer(tmp_path, 32)
     encoded = tokenizer.encode(["good", "a good film", "bad " * 50])
-    data = TrainSet(encoded, np.array([2, 0, 1]), tokenizer, "left")
+    data = TrainSet(Prepared([], encoded, np.arange(3), {"labels": np.array([2, 0, 1])}), tokenizer, "left")
     batch = data.batch([1, 0], 0)
     assert batch["input_ids"].shape == (2, 5)
     assert batch["labels"].tolist() == [0, 2]
     assert batch["attention_mask"][1].tolist() == [0, 0, 1, 1, 1]
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.none() | st.integers(1, 12))
+def test_parts_are_the_batch_once_and_even(rows: int, world: int, most: int | None) -> None:
+    shares = [parts(rows, rank, world, most) for rank in range(world)]
+    assert [i for share in shares for part in share for i in range(rows)[part]] == list(range(rows))
+    sizes = [sum(part.stop - part.start for part in share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True), "process 0 has rows wherever any has: it keeps the record"
+    assert all(share for share in shares), "a process without rows still meets the others"
+    assert most is None or all(part.stop - part.start <= most for share in shares for part in share)
+
+
+def test_a_divided_batch_stays_as_wide() -> None:
+    batch = {"input_ids": torch.arange(12).reshape(3, 4), "labels": torch.arange(3)}
+    part = divide(batch, slice(1, 3))
+    assert part["input_ids"].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert part["labels"].tolist() == [1, 2]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.finetune import Finetune
 
 
@@ -16,9 +17,11 @@ def test_the_term_is_the_cross_entropy_with_gold(name: str, open_tiny: Callable[
         k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good", "a bad film"])).items()
     }
     labels = torch.tensor([2, 0])
-    [(key, loss)] = Finetune(folder.family)(model, {**batch, "labels": labels}).items()
+    task = TASKS[TaskName.TEXT_CLASSIFICATION]
+    [(key, term)] = Finetune(folder.family, task)(model, {**batch, "labels": labels}).items()
     logits = model(**{k: batch[k] for k in folder.family.inputs}).logits
     wanted = -(logits.detach().double().log_softmax(-1)[torch.arange(2), labels]).mean()
     assert key == "labels"
-    assert float(loss.detach()) == pytest.approx(float(wanted), rel=1e-5)
-    assert loss.requires_grad
+    assert float(term.mean.detach()) == pytest.approx(float(wanted), rel=1e-5)
+    assert term.mean.requires_grad
+    assert float(term.count) == 2

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
+from pocketbert.core.heads.head import Prepared
 from pocketbert.core.recipe import Optimisation, SignalWeights, StudentSection, TaskStage
+from pocketbert.core.tasks import task_of
 from pocketbert.distill import loop
 from pocketbert.distill.finetune import Finetune
 from pocketbert.distill.loop import Outcome, frozen, learning_rate, train
 from pocketbert.distill.students import build_student
 from pocketbert.distill.task import TaskDistillation
+from pocketbert.distill.terms import Term
 from pocketbert.distill.train_set import TrainSet
 
 STEPS = 12
+TASK = task_of("text-classification")
 
 
 class Killed(Exception):
@@ -33,8 +37,9 @@ class Dying:
 
     def __init__(self, right: Any, at: int) -> None:
         self.right, self.weights, self.left = right, right.weights, at
+        self.counts = right.counts
 
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
         if self.left == 0:
             raise Killed
         self.left -= 1
@@ -50,7 +55,8 @@ def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
 def data(open_tiny: Callable[..., Any], labelled_rows: Callable[..., list[dict[str, Any]]]) -> TrainSet:
     rows = labelled_rows(40)
     tokenizer = open_tiny("bert", 2)[2]
-    return TrainSet(tokenizer.encode([r["text"] for r in rows]), np.arange(40) % 3, tokenizer)
+    encoded = tokenizer.encode([r["text"] for r in rows])
+    return TrainSet(Prepared([], encoded, np.arange(40), {"labels": np.arange(40) % 3}), tokenizer)
 
 
 def settings(**more: Any) -> Optimisation:
@@ -79,7 +85,7 @@ def test_the_learning_rate_rises_and_falls_to_zero(steps: int, warmup: float, pe
 
 def finetune(model: nn.Module, data: TrainSet, work: Path, at: int = -1, **more: Any) -> Outcome:
     metrics = more.pop("metrics", None)
-    objective = Dying(Finetune(family_of("bert")), at)
+    objective = Dying(Finetune(family_of("bert"), TASK), at)
     return train(model, objective, data, settings(**more), 3, "finetune", work, metrics)
 
 
@@ -134,7 +140,7 @@ def distill(
         method="task", signals=signals, **{"steps": STEPS, "batch": 6, "lr": 1e-3, "checkpoint": 3, **more}
     )
     with frozen(teacher):
-        objective = TaskDistillation(teacher, student, family_of("bert"), stage)
+        objective = TaskDistillation(teacher, student, family_of("bert"), TASK, stage)
         return train(student, Dying(objective, at), data, stage, 3, "distill.0", work)
 
 
@@ -180,7 +186,7 @@ def test_seed_and_purpose_change_the_run(
     for i, keys in enumerate(({}, change)):
         model = make_classifier("bert", 2, ("a", "b", "c"))
         arguments = {"seed": 3, "purpose": "finetune", **keys}
-        train(model, Finetune(family_of("bert")), data, settings(), work=tmp_path / str(i), **arguments)
+        train(model, Finetune(family_of("bert"), TASK), data, settings(), work=tmp_path / str(i), **arguments)
         results.append(weights(model))
     assert not equal(*results)
 
@@ -213,10 +219,10 @@ class Watching:
     """Notes the dropout rates of the model while it is trained."""
 
     def __init__(self) -> None:
-        self.right, self.weights = Finetune(family_of("bert")), {"labels": 1.0}
+        self.right, self.weights = Finetune(family_of("bert"), TASK), {"labels": 1.0}
         self.rates: set[float] = set()
 
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
         assert model.training
         self.rates |= {m.p for m in model.modules() if isinstance(m, nn.Dropout)}
         return self.right(model, batch)
@@ -240,9 +246,9 @@ def test_records_are_means_of_their_steps(
     losses: list[float] = []
 
     class Noting(Watching):
-        def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
             terms = super().__call__(model, batch)
-            losses.append(float(terms["labels"].detach()))
+            losses.append(float(terms["labels"].mean.detach()))
             return terms
 
     noting = Noting()
@@ -272,3 +278,23 @@ def test_frozen_restores_what_it_found() -> None:
         assert not model.training
         assert not any(p.requires_grad for p in model.parameters())
     assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
+
+
+def test_distillation_in_portions_is_that_of_the_whole_batch(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "training_dtype", lambda: torch.float32)
+    teacher, found = make_classifier("bert", 3, ("a", "b", "c")).double(), []
+    for most in (None, 4):
+        student = build_student(teacher, family_of("bert"), StudentSection(layers=2), 0).double()
+        made = distill(
+            teacher, student, data, tmp_path / str(most), -1, SignalWeights(labels=0.5), micro_batch=most,
+            dropout=0.0, batch=7,
+        )  # fmt: skip
+        found.append((made.history, weights(student)))
+    (whole, ours), (portions, theirs) = found
+    for a, b in zip(whole, portions, strict=True):
+        assert a.terms == pytest.approx(b.terms, rel=1e-6)
+    for key, value in ours.items():
+        if "key.bias" not in key:  # softmax is blind to it: its gradient is rounding, which Adam scales up
+            torch.testing.assert_close(value, theirs[key], rtol=0, atol=1e-5)

@@ -10,10 +10,12 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe import SignalWeights, StudentSection, TaskStage
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.loop import frozen
 from pocketbert.distill.students import build_student
 from pocketbert.distill.task import TaskDistillation
 
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 
 
@@ -55,29 +57,30 @@ def student_of(name: str, model: Any, layers: int = 3, **more: Any) -> Any:
 def test_a_full_copy_of_the_teacher_costs_nothing(teacher: tuple[str, Any, Any]) -> None:
     name, model, tokenizer = teacher
     student = student_of(name, model)
-    terms = TaskDistillation(model, student, family_of(name), stage_for(name))(student, batch_of(tokenizer))
+    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(student, batch_of(tokenizer))
     assert set(terms) == {"logits", "attention", "labels"} | (set() if name == "mobilebert" else {"hidden"})
-    assert float(terms.pop("labels")) > 0
-    assert all(abs(float(v)) < 1e-6 for v in terms.values()), terms
+    assert float(terms.pop("labels").mean) > 0
+    assert all(abs(float(v.mean)) < 1e-6 for v in terms.values()), terms
 
 
 @torch.no_grad()
 def test_every_term_counts_for_a_random_student(teacher: tuple[str, Any, Any]) -> None:
     name, model, tokenizer = teacher
     student = student_of(name, model, 2, init="random")
-    terms = TaskDistillation(model, student, family_of(name), stage_for(name))(student, batch_of(tokenizer))
-    assert all(float(v) > 1e-4 for v in terms.values()), terms
+    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(student, batch_of(tokenizer))
+    assert all(float(v.mean) > 1e-4 for v in terms.values()), terms
 
 
 @torch.no_grad()
 def test_appended_padding_changes_no_term(teacher: tuple[str, Any, Any]) -> None:
     name, model, tokenizer = teacher
     student = student_of(name, model, 2)
-    objective = TaskDistillation(model, student, family_of(name), stage_for(name))
+    objective = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))
     short, long = objective(student, batch_of(tokenizer)), objective(student, batch_of(tokenizer, length=48))
     assert batch_of(tokenizer)["input_ids"].shape[1] < 48
     for key in short:
-        torch.testing.assert_close(long[key], short[key], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(long[key].mean, short[key].mean, rtol=1e-4, atol=1e-5)
+        assert float(long[key].count) == float(short[key].count)
 
 
 def test_the_teacher_gets_no_gradient_and_never_changes(teacher: tuple[str, Any, Any]) -> None:
@@ -85,10 +88,10 @@ def test_the_teacher_gets_no_gradient_and_never_changes(teacher: tuple[str, Any,
     before = {k: v.clone() for k, v in model.state_dict().items()}
     student = student_of(name, model, 2).train()
     with frozen(model.train()):
-        objective = TaskDistillation(model, student, family_of(name), stage_for(name))
+        objective = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))
         assert not model.training
         batch = batch_of(tokenizer)
-        sum(objective(student, batch).values(), torch.zeros(())).backward()
+        sum((t.mean for t in objective(student, batch).values()), torch.zeros(())).backward()
         with torch.no_grad():
             first, second = (model(**{k: batch[k] for k in family_of(name).inputs}).logits for _ in range(2))
     assert torch.equal(first, second)
@@ -101,7 +104,7 @@ def test_terms_without_weight_are_not_computed(open_tiny: Callable[..., Any]) ->
     model, folder, tokenizer = open_tiny("bert", 3)
     student = student_of("bert", model, 2)
     stage = stage_for("bert", signals=SignalWeights(logits=0, hidden=2, attention=0))
-    objective = TaskDistillation(model, student, folder.family, stage)
+    objective = TaskDistillation(model, student, folder.family, TASK, stage)
     assert set(objective(student, batch_of(tokenizer))) == {"hidden"}
     assert objective.weights == {"hidden": 2.0}
 
@@ -111,12 +114,12 @@ def test_listed_layers_are_the_ones_compared(open_tiny: Callable[..., Any]) -> N
     model, folder, tokenizer = open_tiny("bert", 3)
     student = student_of("bert", model, 1, teacher_layers=[1])
     stage = SignalWeights(logits=0, hidden=1, attention=1)
-    same = TaskDistillation(model, student, folder.family, stage_for("bert", signals=stage, layers=[1]))
-    other = TaskDistillation(model, student, folder.family, stage_for("bert", signals=stage))
+    same = TaskDistillation(model, student, folder.family, TASK, stage_for("bert", signals=stage, layers=[1]))
+    other = TaskDistillation(model, student, folder.family, TASK, stage_for("bert", signals=stage))
     assert (same.layers, other.layers) == ([1], [3])
     batch = batch_of(tokenizer)
-    assert all(abs(float(v)) < 1e-6 for v in same(student, batch).values())
-    assert all(float(v) > 1e-3 for v in other(student, batch).values())
+    assert all(abs(float(v.mean)) < 1e-6 for v in same(student, batch).values())
+    assert all(float(v.mean) > 1e-3 for v in other(student, batch).values())
 
 
 def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(
@@ -128,14 +131,14 @@ def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(
         InputError,
         match=r"distill.1.signals.hidden: not valid for MobileBERT: .*1e5.*valid signals: logits, attention",
     ):
-        TaskDistillation(model, student, folder.family, stage_for("bert"), "distill.1")
+        TaskDistillation(model, student, folder.family, TASK, stage_for("bert"), "distill.1")
 
 
 def test_sizes_that_do_not_fit_a_signal_are_refused_together(open_tiny: Callable[..., Any]) -> None:
     model, folder, _ = open_tiny("bert", 3)
     student = student_of("bert", model, 2, init="random", hidden=24, heads=3)
     with pytest.raises(InputError) as caught:
-        TaskDistillation(model, student, folder.family, stage_for("bert"))
+        TaskDistillation(model, student, folder.family, TASK, stage_for("bert"))
     assert [p.where for p in caught.value.problems] == [
         "distill.0.signals.hidden",
         "distill.0.signals.attention",
@@ -148,14 +151,14 @@ def test_another_width_can_learn_logits(open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny("bert", 3)
     student = student_of("bert", model, 2, init="random", hidden=24, heads=3)
     stage = stage_for("bert", signals=SignalWeights(logits=1, hidden=0, attention=0))
-    terms = TaskDistillation(model, student, folder.family, stage)(student, batch_of(tokenizer))
-    assert float(terms["logits"].detach()) > 0
+    terms = TaskDistillation(model, student, folder.family, TASK, stage)(student, batch_of(tokenizer))
+    assert float(terms["logits"].mean.detach()) > 0
 
 
 def test_the_teacher_follows_the_batch_to_its_device(open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny("bert", 3)
     student = student_of("bert", model, 2)
-    objective = TaskDistillation(model, student, folder.family, stage_for("bert"))
+    objective = TaskDistillation(model, student, folder.family, TASK, stage_for("bert"))
     # "meta" stands for an accelerator: only the student and the batch are put there by the loop
     batch = {k: v.to("meta") for k, v in batch_of(tokenizer).items()}
-    assert {str(v.device) for v in objective(student.to("meta"), batch).values()} == {"meta"}
+    assert {str(v.mean.device) for v in objective(student.to("meta"), batch).values()} == {"meta"}

@@ -72,6 +72,11 @@ def test_pairs_and_broken_text_are_refused() -> None:
             tokenizer.encode(["a", bad])
 
 
+def test_places_are_refused() -> None:
+    with pytest.raises(InputError, match="place in the text"):
+        MediaPipeTokenizer(VOCABULARY, 20).encode(["a"], places=True)
+
+
 def test_a_vocabulary_is_read_line_by_line() -> None:
     assert vocabulary_tokens(b"a\r\n\nb\n b\nc") == ["a", "b", " b", "c"]
     with pytest.raises(InputError, match="UTF-8"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pocketbert.core.evaluate import Score
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.score import Score
+from pocketbert.core.tasks import task_of
 from pocketbert.pipeline.gates import chance_gate, drop_gate, kept_gate
 
-TASK = ready_task("text-classification")
+TASK = task_of("text-classification")
 
 
 def score(value: float, chance: float = 0.5, finite: bool = True) -> Score:

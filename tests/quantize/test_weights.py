@@ -40,6 +40,13 @@ def test_what_the_scheme_wants_is_no_problem(scheme: Scheme, target: Target | No
     assert type_problems(types(*right(scheme, target)), "a.tflite", scheme, target) == []
 
 
+@pytest.mark.parametrize(("scheme", "target"), RIGHT)
+def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Target | None) -> None:
+    dtype, dequantized, *_ = RIGHT[scheme, target]
+    head = weight("regression", Use.MATMUL, dtype, dequantized=dequantized, per_channel=None)
+    assert type_problems(types(*right(scheme, target), head), "a.tflite", scheme, target) == []
+
+
 def test_every_scheme_and_target_of_every_format_is_known() -> None:
     have = {(s, None) for info in FORMATS.values() for s in info.schemes}
     have |= {(Scheme.INT8, t) for info in FORMATS.values() for t in info.targets}

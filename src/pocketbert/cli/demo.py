@@ -34,14 +34,14 @@ def demo(
     result = api.demo(output, overwrite, overrides or ())
     assert result.phone is not None
     answer = api.predict(result.phone, [text])[0]
-    ranked = sorted(answer.scores.items(), key=lambda item: -item[1])[:3]
+    top = answer.fields(3)
     if json:
         print_json({"folder": str(output), "phone": str(result.phone), "report": str(result.report), "text": text,
-                    "label": answer.label, "table": [dict(zip(result.header, r, strict=True)) for r in result.table]})  # fmt: skip
+                    "label": top["label"], "table": [dict(zip(result.header, r, strict=True)) for r in result.table]})  # fmt: skip
         return
     print_table(result.header, result.table, "assistant commands: teacher, student, int8 student (* default)")
     print(f'"{text}"')
-    print("  " + ", ".join(f"{name} {score:.1%}" for name, score in ranked))
+    print("  " + ", ".join(f"{t['label']} {t['score']:.1%}" for t in top["top"]))
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
     print(f'try your own:    pocketbert predict -m {result.phone} "what you would say"')

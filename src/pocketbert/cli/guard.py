@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError
+from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError, one_line
 
 _COMMON = {
     "quiet": Annotated[
@@ -26,6 +26,9 @@ _COMMON = {
 
 _DISK = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "the disk is read-only",
          errno.EACCES: "permission denied"}  # fmt: skip
+
+_NAMED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
+"""What the system says of a path that cannot be what was meant: nothing is wrong with the machine."""
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -49,11 +52,18 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except (InputError, GateError) as error:
             _end(_listing(error), error.exit_code, debug)
         except PocketBertError as error:
-            _end(f"Error: {error}", error.exit_code, debug)
+            _end(f"Error: {one_line(str(error))}", error.exit_code, debug)
         except BrokenPipeError:
             # the reader of our output went away (`| head`); nothing to tell anybody
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.OK) from None
+        except OSError as error:
+            named = error.errno in _NAMED and error.filename is not None
+            _end(
+                _unusable(error) if named else _machine(error),
+                ExitCode.INPUT if named else ExitCode.MACHINE,
+                debug,
+            )
         except Exception as error:
             _end(_machine(error), ExitCode.MACHINE, debug)
 
@@ -81,10 +91,17 @@ def _set_up(quiet: bool, verbose: bool) -> None:
 
 
 def _listing(error: InputError | GateError) -> str:
-    lines = [str(p) for p in error.problems] if isinstance(error, InputError) else error.failures
+    failures = error.problems if isinstance(error, InputError) else error.failures
+    lines = [one_line(str(f)) for f in failures]
     if len(lines) == 1:
         return f"Error: {lines[0]}"
     return "\n".join([f"{len(lines)} problems:", *(f"  {line}" for line in lines)])
+
+
+def _unusable(error: OSError) -> str:
+    name = str(error.filename)
+    shown = name if len(name) <= 200 else f"{name[:196]}..."
+    return f"Error: {one_line(shown)}: {(error.strerror or 'not usable').lower()}."
 
 
 def _machine(error: Exception) -> str:

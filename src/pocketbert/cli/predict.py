@@ -1,4 +1,4 @@
-"""predict: text in, labels out; needs the core install only."""
+"""predict: text in, answers out; needs the core install only."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def predict(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Labels per text.")] = 1,
+    top: Annotated[int, typer.Option("--top", min=1, help="Labels per text, or tokens per masked place.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per text.")] = False,
 ) -> None:
-    """Classify texts with an artefact folder.
+    """Answer texts with an artefact folder: labels, numbers, spans, excerpts, tokens or vectors, as its task has it.
 
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     """
@@ -69,17 +69,13 @@ def predict(
         model, rows, scheme=scheme, threads=threads, format=format, engine=engine, file=model_file
     )
     for row, answer in zip(rows, answers, strict=True):
-        ranked = sorted(answer.scores.items(), key=lambda item: -item[1])[:top]
         shown = row if isinstance(row, str) else list(row)
         if json:
-            print(jsonlib.dumps({
-                "text": shown, "label": answer.label, "score": round(answer.score, 6), "truncated": answer.truncated,
-                **({"top": [{"label": n, "score": round(s, 6)} for n, s in ranked]} if top > 1 else {}),
-            }, ensure_ascii=False))  # fmt: skip
+            fields = {"text": shown, **answer.fields(top), "truncated": answer.truncated}
+            print(jsonlib.dumps(fields, ensure_ascii=False))
         else:
-            labels = "\t".join(f"{name}\t{score:.4f}" for name, score in ranked)
             text_shown = shown if isinstance(shown, str) else " | ".join(shown)
-            print(f"{labels}\t{text_shown}{'  [truncated]' if answer.truncated else ''}")
+            print(f"{answer.line(top)}\t{text_shown}{'  [truncated]' if answer.truncated else ''}")
 
 
 def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | None) -> list[Text]:

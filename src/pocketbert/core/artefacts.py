@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.evaluate import Score
 from pocketbert.core.files import path_bytes, read_json, safe_join, sha256_path, write_json
-from pocketbert.core.tasks import ScoreFunction, TaskName
+from pocketbert.core.heads import AnswerSettings, Head, head_of
+from pocketbert.core.labels import Labels
+from pocketbert.core.score import Score
+from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Status, Target
 
 FILE_NAME = "artifacts.json"
@@ -127,18 +130,30 @@ class Processing(_Record):
         score: Turns logits into scores.
         stride: Overlap of windows over long texts (question answering).
         thresholds: Per-label decision thresholds (multi-label).
-        pooling: How token states become one vector (embeddings).
+        pooling: How token states become one vector, inside the files (embeddings): ``mean`` or ``cls``.
+        normalize: Whether it is divided by its length, inside the files (embeddings).
         answer_length: Longest answer in tokens (question answering).
+        null_answers: Whether a question may have no answer (question answering).
     """
 
-    max_length: int
+    max_length: Annotated[int, Field(ge=1, le=1 << 20)]
     pair_order: list[str] = ["text", "text_pair"]
-    padding_side: str = "right"
+    padding_side: Literal["right", "left"] = "right"
     score: ScoreFunction
     stride: int | None = None
     thresholds: list[float] | None = None
     pooling: str | None = None
+    normalize: bool | None = None
     answer_length: int | None = None
+    null_answers: bool | None = None
+
+    def settings(self) -> AnswerSettings:
+        """How outputs become answers, as the heads want it."""
+        given = {
+            "thresholds": self.thresholds, "stride": self.stride, "answer_length": self.answer_length,
+            "null_answers": self.null_answers, "pooling": self.pooling, "normalize": self.normalize,
+        }  # fmt: skip
+        return AnswerSettings.model_validate({k: v for k, v in given.items() if v is not None})
 
 
 class Artefacts(_Record):
@@ -172,6 +187,17 @@ class Artefacts(_Record):
     versions: dict[str, str] = {}
     machine: str = ""
     generator: Literal["pocketbert"] = "pocketbert"
+
+    def head(self) -> Head:
+        """The task, as it turns this folder's outputs into answers."""
+        return head_of(TASKS[self.task], Labels(tuple(self.labels)), self.processing.settings())
+
+    @field_validator("labels")
+    @classmethod
+    def _distinct(cls, labels: list[str]) -> list[str]:
+        if len(set(labels)) < len(labels):
+            raise ValueError("a label occurs twice")
+        return labels
 
     def models(self) -> list[FileRecord]:
         """Model files, aliases left out."""
@@ -220,14 +246,30 @@ def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
     write_json(folder / FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
 
 
-def integrity_problems(folder: Path, artefacts: Artefacts) -> list[str]:
-    """What differs between the folder and its list: missing, changed and unlisted files."""
+def changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
+    """Paths of listed files that are there, but not as they were listed. They are not safe to open."""
+    there = [r for r in artefacts.files if (folder / r.path).exists()]
+    return [
+        r.path
+        for r in there
+        if path_bytes(folder / r.path) != r.bytes or sha256_path(folder / r.path) != r.sha256
+    ]
+
+
+def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
+    """What differs between the folder and its list: missing, changed and unlisted files.
+
+    Args:
+        folder: The folder.
+        artefacts: Its list.
+        changed: What `changed_files` returned, where the caller has it already.
+    """
+    differing = set(changed_files(folder, artefacts) if changed is None else changed)
     out = []
     for record in artefacts.files:
-        path = folder / record.path
-        if not path.exists():
+        if not (folder / record.path).exists():
             out.append(f"{record.path}: listed, but not there")
-        elif path_bytes(path) != record.bytes or sha256_path(path) != record.sha256:
+        elif record.path in differing:
             out.append(f"{record.path}: changed since it was packed (sha256 differs)")
     listed = {f.path for f in artefacts.files} | {FILE_NAME}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):

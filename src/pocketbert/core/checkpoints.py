@@ -15,7 +15,7 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.files import write_atomic, write_json
 from pocketbert.core.labels import Labels
 from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.tasks import Task
+from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.tokenization import plain_tokenizer_json
 from pocketbert.core.versions import version_of
 
@@ -66,6 +66,24 @@ def load_model(
     for old, new in folder.family.key_renames.items():
         state = {k.replace(old, new): v for k, v in state.items()}
     auto = getattr(transformers, task.auto_class)
+    _check_depth(config, state, folder)
+    try:
+        with torch.device("meta"):  # a number in config.json can ask for more memory than there is
+            sketch = auto.from_config(config)
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AssertionError,
+        RuntimeError,
+        ArithmeticError,
+        AttributeError,
+    ) as error:
+        what = str(error).split("\n")[0] or type(error).__name__
+        raise InputError(
+            Problem(f"{folder.path}/config.json", f"does not describe a model: {what}.")
+        ) from error
+    state = _fitting(sketch, state, folder, task, new_head)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -76,7 +94,7 @@ def load_model(
         ) from error
     if hasattr(model, "config"):
         model.config.architectures = [type(model).__name__]
-    _fill(model, state, folder, task, new_head)
+    model.load_state_dict(state, strict=False)
     return model.float().eval()
 
 
@@ -92,7 +110,9 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
         raise InputError(
             Problem(f"{folder.path}/config.json", f"refused by transformers: {message}.")
         ) from error
-    if labels is not None and (new_head or folder.labels is None):
+    if task.name is TaskName.REGRESSION and new_head:
+        config.num_labels = 1
+    elif labels and (new_head or folder.labels is None):
         config.id2label = labels.id2label
         config.label2id = {name: i for i, name in labels.id2label.items()}
     if task.problem_type and not new_head:
@@ -107,11 +127,16 @@ def _check_problem(folder: ModelFolder, task: Task) -> None:
     stated = folder.config.get("problem_type")
     labels = folder.config.get("id2label") or folder.config.get("num_labels") or 2
     count = len(labels) if isinstance(labels, dict) else int(labels)
-    if stated not in (None, task.problem_type) or count < 2:
-        what = f"its head was trained for {stated or 'regression'} ({count} outputs), not for {task.name}"
+    one = count == 1
+    if stated not in (None, task.problem_type) or (one and stated is None) != (
+        task.name is TaskName.REGRESSION and stated is None
+    ):
+        known = next((t.name for t in TASKS.values() if t.problem_type == stated), None) if stated else None
+        kind = known or (TaskName.REGRESSION if one else TaskName.TEXT_CLASSIFICATION)
         raise InputError(
-            Problem(str(folder.path), f"{what}; this version would score it wrongly, so it refuses.")
-        )
+            Problem(str(folder.path), f"its head was trained for {kind} ({count} outputs), not for {task.name}: it would be "
+                    "scored wrongly.", f"Set task: {kind} (on the command line --task {kind}).")
+        )  # fmt: skip
 
 
 def _read_state(path: Path) -> dict[str, torch.Tensor]:
@@ -130,7 +155,7 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign pickle fails in many ways
         raise InputError(
-            Problem(str(path), f"cannot be read as plain weights: {str(error).splitlines()[0]}",
+            Problem(str(path), f"cannot be read as plain weights: {_first_sentence(error)}.",
                     "Convert it to model.safetensors where you trust its origin.")
         ) from error  # fmt: skip
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
@@ -138,12 +163,35 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def _fill(
+def _first_sentence(error: Exception) -> str:
+    """What went wrong, without torch's advice to load the pickle unprotected."""
+    return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
+
+
+def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
+    """Refuse a config.json that speaks of layers that the weights do not have, before they are built."""
+    path = folder.family.layer_path.partition(".")[2] + "."
+    have = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
+    said = getattr(config, "num_hidden_layers", have)
+    if not isinstance(said, int) or not 1 <= said <= max(have, 1):
+        raise InputError(
+            Problem(f"{folder.path}/config.json", f"says {said!r:.40} layers, the weights have {have}.")
+        )
+
+
+def _fitting(
     model: Any, state: dict[str, torch.Tensor], folder: ModelFolder, task: Task, new_head: bool
-) -> None:
+) -> dict[str, torch.Tensor]:
+    """The tensors under the names of the model's own; the model may be a sketch without memory."""
     own = model.state_dict()
     prefix = f"{model.base_model_prefix}."
-    if not any(k.startswith(prefix) for k in state):
+    bare = not any(k.startswith(prefix) for k in own)
+    if bare:
+        # the encoder alone: a class with a head gave its keys a prefix; the pooler is no part of the answer
+        state = {k.removeprefix(prefix): v for k, v in state.items()}
+        own = {k: v for k, v in own.items() if not k.startswith("pooler.")}
+        prefix = ""
+    elif not any(k.startswith(prefix) for k in state):
         # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
         state = {prefix + k: v for k, v in state.items()}
     wrong = [f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}" for k, v in own.items()
@@ -153,7 +201,9 @@ def _fill(
         # a head for another label set: train a new one
         state = {k: v for k, v in state.items() if k not in head}
         wrong = [w for w in wrong if w.split()[0] not in head]
-    missing = [k for k in own if k not in state and not _HARMLESS.search(k)]
+    twins = _twins(own)
+    given = {twins.get(k, k) for k in own if k in state}
+    missing = [k for k in own if twins.get(k, k) not in given and not _HARMLESS.search(k)]
     lost_head = [k for k in missing if k in head]
     lost = [k for k in missing if k not in head and not (".pooler." in k and new_head)]
     problems = [
@@ -170,7 +220,13 @@ def _fill(
         )  # fmt: skip
     if problems:
         raise InputError(problems)
-    model.load_state_dict(state, strict=False)
+    return state
+
+
+def _twins(state: dict[str, torch.Tensor]) -> dict[str, str]:
+    """For each weight the first name it goes by: a masked-language model's decoder is its embedding table."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(value.data_ptr(), name) for name, value in state.items() if value.numel()}
 
 
 def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int, target: Path) -> None:
@@ -185,14 +241,18 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
     """
     from safetensors.torch import save_file
 
-    model.config.id2label = labels.id2label
-    model.config.label2id = {name: i for i, name in labels.id2label.items()}
+    if labels:
+        model.config.id2label = labels.id2label
+        model.config.label2id = {name: i for i, name in labels.id2label.items()}
     model.config.architectures = [type(model).__name__]
     model.config.to_json_file(str(target / "config.json"), use_diff=False)
     config = _plain_config(target / "config.json")
     write_json(target / "config.json", config)
+    state, twins = model.state_dict(), _twins(model.state_dict())
     tensors = {
-        k: v.detach().contiguous().cpu() for k, v in model.state_dict().items() if not _HARMLESS.search(k)
+        k: v.detach().contiguous().cpu()
+        for k, v in state.items()
+        if not _HARMLESS.search(k) and twins.get(k, k) == k
     }
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.path, max_length, target)
@@ -214,11 +274,13 @@ def save_tokenizer(source: Path, max_length: int, target: Path) -> None:
         max_length: Longest input in tokens.
         target: An existing folder.
     """
-    if (source / "tokenizer.json").is_file():
-        raw = (source / "tokenizer.json").read_text(encoding="utf-8")
-    else:
-        raw = _convert_tokenizer(source)
-    write_atomic(target / "tokenizer.json", plain_tokenizer_json(raw))
+    file = source / "tokenizer.json"
+    try:
+        raw = file.read_text(encoding="utf-8") if file.is_file() else _convert_tokenizer(source)
+        plain = plain_tokenizer_json(raw)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
+    write_atomic(target / "tokenizer.json", plain)
     settings = _tokenizer_settings(source)
     settings["model_max_length"] = max_length
     write_json(target / "tokenizer_config.json", settings)
@@ -231,7 +293,9 @@ def _tokenizer_settings(source: Path) -> dict[str, Any]:
     from pocketbert.core.files import read_json
 
     path = source / "tokenizer_config.json"
-    settings = dict(read_json(path)) if path.is_file() else {}
+    settings = read_json(path) if path.is_file() else {}
+    if not isinstance(settings, dict):
+        raise InputError(Problem(str(path), "not the settings of a tokenizer: no JSON object."))
     for key in ("name_or_path", "tokenizer_file", "special_tokens_map_file"):
         settings.pop(key, None)
     return settings

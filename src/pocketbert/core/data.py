@@ -1,27 +1,33 @@
-"""Labelled text into typed examples."""
+"""Text with labels, or without, into typed examples."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from pocketbert.core.data_files import BadRows, read_rows
+from pocketbert.core.data_labels import Label, LabelError, joined, read_label
 from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.tasks import LabelKind
 from pocketbert.core.tokenization import Text, is_unicode
 
-Label = int | float | str
+__all__ = ["Example", "Label", "read_examples"]
+
+_STARTS = "answer_start"
+_WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True)
 class Example:
-    """One labelled row.
+    """One row.
 
     Attributes:
         text: The text.
         pair: The second text, or None.
-        label: As the file has it; None where the source has no labels.
+        label: What the task's `LabelKind` says; None where the source has no labels.
         row: Line (jsonl) or record number, from 1.
     """
 
@@ -42,12 +48,15 @@ class Example:
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
-def read_examples(source: DataSource, labelled: bool = True) -> list[Example]:
+def read_examples(
+    source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME
+) -> list[Example]:
     """Read one split.
 
     Args:
         source: Where from.
         labelled: Whether a missing label makes a row bad.
+        kind: What the label column holds.
 
     Returns:
         The rows in file order.
@@ -56,9 +65,10 @@ def read_examples(source: DataSource, labelled: bool = True) -> list[Example]:
         InputError: Listing the first 20 bad rows and their count, or what is wrong with the file.
     """
     bad = BadRows(source.title)
+    wanted = labelled and kind not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
     out = []
     for number, row in read_rows(source, bad):
-        example = _example(source, number, row, labelled, bad)
+        example = _example(source, number, row, wanted, kind, bad)
         if example is not None:
             out.append(example)
     problems = bad.close()
@@ -70,7 +80,7 @@ def read_examples(source: DataSource, labelled: bool = True) -> list[Example]:
 
 
 def _example(
-    source: DataSource, number: int, row: dict[str, Any], labelled: bool, bad: BadRows
+    source: DataSource, number: int, row: dict[str, Any], labelled: bool, kind: LabelKind, bad: BadRows
 ) -> Example | None:
     wanted = [
         source.text,
@@ -85,6 +95,9 @@ def _example(
         )
         return None
     text, pair = row[source.text], row[source.text_pair] if source.text_pair else None
+    cell, words = row.get(source.label) if kind is not LabelKind.NONE else None, None
+    if kind is LabelKind.SPANS:
+        text, words = _words(text, cell)
     for column, value in ((source.text, text), (source.text_pair, pair)):
         if value is not None and not isinstance(value, str):
             bad.add(number, f"column '{column}' holds {type(value).__name__}, not text.")
@@ -95,13 +108,20 @@ def _example(
     if not text.strip():
         bad.add(number, f"column '{source.text}' is empty.")
         return None
-    label = row.get(source.label)
-    if isinstance(label, bool):
-        label = int(label)
-    if label is not None and not isinstance(label, int | float | str):
-        bad.add(number, f"label is {type(label).__name__}, not a number or a name.")
-        return None
-    if labelled and isinstance(label, str) and not label.strip():
-        bad.add(number, f"column '{source.label}' is empty.")
+    try:
+        label = read_label(kind, cell, text, words, pair, row.get(_STARTS))
+    except LabelError as error:
+        bad.add(number, f"column '{source.label}': {error}" if labelled else str(error))
         return None
     return Example(text, pair, label, number)
+
+
+def _words(text: Any, cell: Any) -> tuple[Any, list[tuple[int, int]] | None]:
+    """A list of words as one text; of a text whose blanks make as many words as there are tags, those words."""
+    if isinstance(text, list | tuple) and all(isinstance(w, str) and w.strip() for w in text):
+        return joined(list(text))
+    if not isinstance(text, str):
+        return text, None
+    words = [m.span() for m in _WORD.finditer(text)]
+    tags = cell.split() if isinstance(cell, str) else cell
+    return text, words if isinstance(tags, list | tuple) and len(tags) == len(words) else None

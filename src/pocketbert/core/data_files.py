@@ -1,4 +1,4 @@
-"""Rows out of files and data sets: .jsonl[.gz], .csv, .tsv, or what `datasets` loads."""
+"""Rows out of files and data sets: .jsonl[.gz], .csv, .tsv, .parquet, or what `datasets` loads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ MAX_LINE = 1 << 22
 """Longest line in bytes; a longer one is a broken file, not a row."""
 SHOWN_PROBLEMS = 20
 
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv", ".parquet")
+_PARQUET_ROWS = 1024
+"""Rows of a Parquet file that become Python objects together."""
+_PARQUET_BUFFER = 1 << 20
+"""Bytes of a column read at once: without a buffer, a whole row group (often the whole file) is."""
 
 
 class BadRows:
@@ -81,6 +85,8 @@ def read_rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str,
     try:
         if path.name.endswith((".jsonl", ".jsonl.gz")):
             yield from _jsonl_rows(path, bad)
+        elif path.suffix == ".parquet":
+            yield from _parquet_rows(path)
         else:
             yield from _table_rows(path, "\t" if path.suffix == ".tsv" else ",", bad)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -135,14 +141,93 @@ def _table_rows(path: Path, separator: str, bad: BadRows) -> Iterator[tuple[int,
             raise InputError(Problem(f"{path}:{reader.line_num}", f"not valid CSV: {error}.")) from error
 
 
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with _open_parquet(path) as file:
+        import pyarrow
+
+        number = 0
+        try:
+            for batch in file.iter_batches(_PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+        except UnicodeDecodeError:
+            raise
+        except (pyarrow.ArrowException, OSError, OverflowError, ValueError, LookupError) as error:
+            # the last three come from dates that Python has no type for
+            raise _broken_parquet(path, error) from error
+
+
+def _open_parquet(path: Path) -> Any:
+    if version_of("pyarrow") is None:
+        raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path, buffer_size=_PARQUET_BUFFER)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _broken_parquet(path, error) from error
+
+
+def _broken_parquet(path: Path, error: Exception) -> InputError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return InputError(Problem(str(path), f"cannot be read as a Parquet file: {reason}."))
+
+
+def class_names(source: DataSource) -> list[str] | None:
+    """Names that the data set itself gives the numbers of its label column, in the order of the numbers.
+
+    They come from `datasets`' type ``ClassLabel``, which a Parquet file written by that library carries too.
+    A column of lists (a tag for every word) has the names of its elements.
+
+    Args:
+        source: The data set; its `label` names the column.
+
+    Returns:
+        The names; None where the source has no such column, or its labels are not of that type.
+
+    Raises:
+        InputError: If the source cannot be read.
+        MissingBackendError: If the library for it is not installed.
+    """
+    features: Any = {}
+    if source.dataset is not None:
+        features = _load_dataset(source).features.to_dict()
+    elif source.path is not None and source.path.endswith(".parquet"):
+        path = Path(source.path)
+        if not path.is_file():
+            raise InputError(Problem(source.title, "file not found."))
+        with _open_parquet(path) as file:
+            features = _stored_features(file.schema_arrow.metadata or {})
+    feature = features.get(source.label) if isinstance(features, dict) else None
+    while isinstance(feature, dict) and "feature" in feature:
+        feature = feature["feature"]
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
+        return [str(name) for name in feature["names"]]
+    return None
+
+
+def _stored_features(metadata: dict[bytes, bytes]) -> Any:
+    try:
+        return json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}  # a note of another program under the same key
+
+
 def _hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in enumerate(_load_dataset(source), 1):
+        yield number, dict(row)
+
+
+def _load_dataset(source: DataSource) -> Any:
     if version_of("datasets") is None:
         raise MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
     import datasets
 
     assert source.dataset is not None
     try:
-        rows = datasets.load_dataset(
+        return datasets.load_dataset(
             source.dataset, source.config, split=source.split, revision=source.revision
         )
     except Exception as error:  # the library raises many kinds, network ones included
@@ -150,5 +235,3 @@ def _hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
             Problem(source.title, f"could not be loaded: {type(error).__name__}: {str(error).splitlines()[0]}",
                     "Check name, config, split and network, or give a local file with 'path'.")
         ) from error  # fmt: skip
-    for number, row in enumerate(rows, 1):
-        yield number, dict(row)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable
 
 import numpy as np
 from pydantic import BaseModel
 
-from pocketbert.core.data import Example
+from pocketbert.core.heads import Prepared
 from pocketbert.core.labels import Labels
-from pocketbert.core.tokenization import Encoded
+from pocketbert.core.spans import label_of
+from pocketbert.core.tasks import LabelKind
 
 
 class SplitReport(BaseModel):
@@ -23,11 +24,12 @@ class SplitReport(BaseModel):
         duplicates: Rows whose texts occur earlier in the split.
         conflicting: Rows among those whose label differs from the first occurrence.
         truncated: Rows longer than the maximum length.
-        labels: Rows per label name.
+        labels: Rows (spans, questions) per label name; empty for tasks without labels.
         tokens_mean: Mean length in tokens.
         tokens_p50: Median length.
         tokens_p95: 95th percentile of the length (nearest rank).
         tokens_max: Longest row after truncation.
+        unit: What `labels` counts.
     """
 
     name: str
@@ -41,6 +43,7 @@ class SplitReport(BaseModel):
     tokens_p50: int
     tokens_p95: int
     tokens_max: int
+    unit: str = "rows"
 
 
 class DataReport(BaseModel):
@@ -63,49 +66,62 @@ class DataReport(BaseModel):
         out = []
         for s in self.splits:
             shares = sorted(s.labels.values())
+            counts = f", {len(s.labels)} labels of {shares[0]:,} to {shares[-1]:,} {s.unit}" if shares else ""
             out.append(
                 f"{s.name}: {s.rows:,} rows, {s.duplicates:,} duplicates ({s.conflicting:,} with another label), "
-                f"{s.truncated:,} truncated at {self.max_length}, tokens mean {s.tokens_mean:.1f} p95 {s.tokens_p95}, "
-                f"{len(s.labels)} labels of {shares[0]:,} to {shares[-1]:,} rows"
+                f"{s.truncated:,} truncated at {self.max_length}, tokens mean {s.tokens_mean:.1f} p95 {s.tokens_p95}{counts}"
             )
         out.append(f"train rows that also occur in eval: {self.train_in_eval:,} (left out of training)")
         return out + self.notes
 
 
-def split_report(
-    name: str,
-    source: str,
-    examples: Sequence[Example],
-    encoded: Sequence[Encoded],
-    labels: Labels,
-    ids: Sequence[int],
-) -> SplitReport:
+def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: LabelKind) -> SplitReport:
     """Describe one split.
 
     Args:
         name: Split name.
         source: File or data set.
-        examples: The rows.
-        encoded: The same rows, tokenized.
+        rows: The rows, tokenized.
         labels: The label set.
-        ids: Label ids of the rows.
+        kind: What the rows are labelled with.
     """
-    first: dict[str, int] = {}
-    duplicates = conflicting = 0
-    for example, label in zip(examples, ids, strict=True):
-        seen = first.setdefault(example.digest, int(label))
-        if seen != label:
+    first: dict[str, Hashable] = {}
+    conflicting = 0
+    index = {label: i for i, label in enumerate(labels.names)}
+    for example in rows.examples:
+        # a number and its name are the same label
+        own = index.get(str(example.label), example.label) if kind is LabelKind.NAME else example.label
+        if first.setdefault(example.digest, own) != own:
             conflicting += 1
-    duplicates = len(examples) - len(first)
-    lengths = np.sort([len(e) for e in encoded])
-    counts = Counter(int(i) for i in ids)
+    lengths = np.sort([len(e) for e in rows.encoded])
     return SplitReport(
-        name=name, source=source, rows=len(examples), duplicates=duplicates, conflicting=conflicting,
-        truncated=sum(e.truncated for e in encoded),
-        labels={label: counts.get(i, 0) for i, label in enumerate(labels.names)},
+        name=name, source=source, rows=len(rows.examples), duplicates=len(rows.examples) - len(first), conflicting=conflicting,
+        truncated=sum(e.truncated for e in rows.encoded), labels=_counts(rows, labels, kind),
         tokens_mean=float(lengths.mean()), tokens_p50=int(_rank(lengths, 0.50)),
-        tokens_p95=int(_rank(lengths, 0.95)), tokens_max=int(lengths[-1]),
+        tokens_p95=int(_rank(lengths, 0.95)), tokens_max=int(lengths[-1]), unit=_UNITS.get(kind, "rows"),
     )  # fmt: skip
+
+
+_UNITS = {LabelKind.SPANS: "spans", LabelKind.ANSWERS: "questions"}
+
+
+def _counts(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, int]:
+    """How often each label occurs."""
+    values = [e.label for e in rows.examples]
+    if kind is LabelKind.NAME:
+        ids = Counter(int(i) for i in rows.truth)
+        return {label: ids.get(i, 0) for i, label in enumerate(labels.names)}
+    if kind is LabelKind.NAMES:
+        sets = np.asarray(rows.truth, bool)
+        return {label: int(sets[:, i].sum()) for i, label in enumerate(labels.names)}
+    if kind is LabelKind.SPANS:
+        found = Counter(s.label for spans in rows.truth for s in spans)
+        known = dict.fromkeys(label for tag in labels.names if (label := label_of(tag)))
+        return {label: found.get(label, 0) for label in known}
+    if kind is LabelKind.ANSWERS:
+        none = sum(not v for v in values)
+        return {"answered": len(values) - none, **({"without answer": none} if none else {})}
+    return {}
 
 
 def _rank(ordered: np.ndarray, share: float) -> int:
@@ -114,7 +130,7 @@ def _rank(ordered: np.ndarray, share: float) -> int:
 
 def majority_note(report: SplitReport) -> str | None:
     """A warning when one label holds most rows, so that accuracy alone would mislead."""
-    share = max(report.labels.values()) / report.rows
-    if share > 0.8:
+    share = max(report.labels.values(), default=0) / report.rows
+    if share > 0.8 and report.unit == "rows" and len(report.labels) > 1:
         return f"{report.name}: one label holds {share:.0%} of the rows; look at macro F1 beside accuracy"
     return None

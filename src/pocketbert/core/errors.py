@@ -44,8 +44,8 @@ class Problem:
     fix: str = ""
 
     def __str__(self) -> str:
-        """`where: what (fix)` on one line."""
-        return f"{self.where}: {self.what}" + (f" Fix: {self.fix}" if self.fix else "")
+        """`where: what (fix)` on one line; what no terminal should get from a file is spelt out."""
+        return one_line(f"{self.where}: {self.what}" + (f" Fix: {self.fix}" if self.fix else ""))
 
 
 class InputError(PocketBertError):
@@ -83,6 +83,11 @@ class MachineError(PocketBertError):
     """The disk is full, a folder is read-only, a lock is held: nothing wrong with the input."""
 
     exit_code = ExitCode.MACHINE
+
+
+def one_line(text: str) -> str:
+    """Text with line breaks, control characters and the like written as Python writes them."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def nearest(value: str, allowed: Sequence[str]) -> str:

@@ -2,112 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.metrics import chance_ceiling, classification_scores
-from pocketbert.core.predictor import Predictor, run_encoded
-from pocketbert.core.tasks import ScoreFunction, Task
-from pocketbert.core.tokenization import Encoded, TextTokenizer, cut
+from pocketbert.core.heads import Head, Prepared
+from pocketbert.core.predictor import Predictor
+from pocketbert.core.readout import Matrix, run_rows
+from pocketbert.core.score import Score
+from pocketbert.core.tokenization import TextTokenizer
 
 FLOOR = 0.1
 """`yardstick` is never less than this share of the largest logit. Trained heads spread by 0.2 and more of it."""
 
 
-class Score(BaseModel):
-    """How well predictions match the gold labels.
-
-    Attributes:
-        metric: Name of the deciding metric.
-        value: Its value, a fraction.
-        others: Other metrics by name.
-        rows: Rows scored.
-        chance: What always answering the commonest label may reach by luck.
-        finite: Whether every output was a finite number.
-    """
-
-    # a failed gate may hold NaN, which JSON has no word for; "NaN" reads back, null would not
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    metric: str
-    value: float
-    others: dict[str, float]
-    rows: int
-    chance: float
-    finite: bool
-
-
-class EvalSet(BaseModel):
+@dataclass(frozen=True)
+class EvalSet:
     """Tokenized rows with gold labels.
 
     Attributes:
         name: ``eval`` or ``holdout``.
-        encoded: N tokenized rows.
-        gold: Label ids, shape [N].
-        labels: Number of labels.
+        head: The task.
+        rows: The rows.
     """
 
-    model_config = {"arbitrary_types_allowed": True}
-
     name: str
-    encoded: list[Encoded]
-    gold: NDArray[np.int64]
-    labels: int
+    head: Head
+    rows: Prepared
 
     def within(self, length: int) -> EvalSet:
         """The same rows, cut to at most so many tokens."""
-        if all(len(e) <= length for e in self.encoded):
-            return self
-        return self.model_copy(update={"encoded": [cut(e, length) for e in self.encoded]})
+        return replace(self, rows=self.rows.within(length))
 
 
 def evaluate(
-    predictor: Predictor,
-    tokenizer: TextTokenizer,
-    rows: EvalSet,
-    task: Task,
-    batch: int = 1,
-    label: str = "",
-) -> tuple[Score, NDArray[np.float32]]:
+    predictor: Predictor, tokenizer: TextTokenizer, rows: EvalSet, batch: int = 1, label: str = "", side: str = "right"
+) -> tuple[Score, list[Matrix]]:  # fmt: skip
     """Score a predictor on labelled rows.
 
     Args:
         predictor: The engine.
         tokenizer: Pads batches.
         rows: What to score on.
-        task: Decides the metric.
         batch: Rows at once; 1 means unpadded.
         label: What the progress bar says.
+        side: Where padding goes.
 
     Returns:
-        The score, and the logits [N, labels].
+        The score, and what the head keeps of each row's outputs: of classifiers the logits.
     """
-    out = run_encoded(predictor, tokenizer, rows.encoded, rows=batch, slack=0.1, label=label)
-    logits = np.asarray(out[predictor.outputs[0]], np.float32)
-    return score_logits(logits, rows.gold, rows.labels, task), logits
-
-
-def score_logits(logits: NDArray[np.float32], gold: NDArray[np.int64], labels: int, task: Task) -> Score:
-    """Score logits of shape [N, labels] against label ids [N]."""
-    finite = bool(np.isfinite(logits).all())
-    scores = classification_scores(gold, logits.argmax(-1).astype(np.int64), labels)
-    value = scores.pop(task.metric.name) if finite else float("nan")
-    return Score(
-        metric=task.metric.name, value=value, others=scores, rows=len(gold),
-        chance=chance_ceiling(gold, labels), finite=finite,
+    head, prepared = rows.head, rows.rows
+    kept = run_rows(
+        predictor, tokenizer, prepared.encoded, head.task, batch, 0.1, side, label,
+        reduce=lambda i, m: head.reduce(i, m, prepared),
     )  # fmt: skip
+    return score(kept, rows), kept
 
 
-def probabilities(logits: NDArray[np.floating], score: ScoreFunction) -> NDArray[np.float64]:
-    """Scores that a user sees, from logits [..., labels]."""
-    x = np.asarray(logits, np.float64)
-    if score is ScoreFunction.SOFTMAX:
-        e = np.exp(x - x.max(-1, keepdims=True))
-        return np.asarray(e / e.sum(-1, keepdims=True))
-    if score is ScoreFunction.SIGMOID:
-        return np.asarray(1 / (1 + np.exp(-x)))
-    return x
+def score(reduced: Sequence[Matrix], rows: EvalSet) -> Score:
+    """Score what `evaluate` kept."""
+    # NaN outputs are reported as such; the arithmetic on them need not warn
+    with np.errstate(invalid="ignore"):
+        return rows.head.score(reduced, rows.rows)
 
 
 def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:

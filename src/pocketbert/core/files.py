@@ -93,6 +93,16 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def check_size(path: Path, limit_mib: int) -> None:
+    """Refuse a file that would take the memory before anybody could look at it.
+
+    Raises:
+        InputError: If it is larger.
+    """
+    if path.stat().st_size > limit_mib * _MIB:
+        raise InputError(Problem(str(path), f"larger than {limit_mib} MiB, refused."))
+
+
 def read_json(path: Path, limit_mib: int = 64) -> Any:
     """Read JSON of bounded size.
 
@@ -101,8 +111,7 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
     """
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
-    if path.stat().st_size > limit_mib * _MIB:
-        raise InputError(Problem(str(path), f"larger than {limit_mib} MiB, refused."))
+    check_size(path, limit_mib)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -182,8 +191,15 @@ def safe_join(root: Path, relative: str, where: str) -> Path:
     """
     candidate = root / relative
     inside = root.resolve()
-    # a null byte ends the name for the system, so such a path is not what it looks like
-    if "\0" in relative or Path(relative).is_absolute() or not candidate.resolve().is_relative_to(inside):
+    try:
+        candidate.exists()  # names too long, or not Unicode, are refused here
+        # a null byte ends the name for the system, so such a path is not what it looks like
+        safe = "\0" not in relative and not Path(relative).is_absolute()
+        safe = safe and candidate.resolve().is_relative_to(inside)
+    except (OSError, ValueError, RuntimeError) as error:  # a ring of links is a RuntimeError
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(Problem(where, f"path {relative[:60]!r} is not usable: {why}.")) from error
+    if not safe:
         raise InputError(Problem(where, f"path {relative!r} leaves the folder {root}; refused."))
     return candidate
 

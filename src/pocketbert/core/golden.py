@@ -6,15 +6,17 @@ import json
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.files import check_size
+from pocketbert.core.readout import Matrix
 from pocketbert.core.tokenization import Text
 
 FILE_NAME = "golden.jsonl"
 TOKENS_FILE_NAME = "golden_tokens.jsonl"
 MAX_ROWS = 4096
+MAX_MIB = 64
 
 
 class GoldenRow(BaseModel):
@@ -22,12 +24,15 @@ class GoldenRow(BaseModel):
 
     Attributes:
         text: The text, or the two texts of a pair.
-        label: The label that the reference model (torch, fp32) answers.
-        reference: Logits of the reference model.
-        outputs: Logits of each file, by path.
+        label: The label, or the labels of the recorded tokens, that the reference model (torch, fp32) answers; empty for
+            tasks without labels.
+        reference: Answer of the reference model: numbers of the recorded places, row by row.
+        outputs: Answer of each file, by path.
         tolerance: Largest absolute difference a right runtime may show, by path.
-        padded: Logits of the reference model when 19 padding tokens stand beside the text (fewer where that would be
+        padded: Answer of the reference model when 19 padding tokens stand beside the text (fewer where that would be
             too long); empty where nobody recorded them.
+        places: Rows of the task's output that are recorded (tokens; of fill-mask: masked tokens); empty for all.
+        columns: Columns that are recorded; empty for all. Of question-answering 0 is the start, 1 the end.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -38,15 +43,30 @@ class GoldenRow(BaseModel):
     outputs: dict[str, list[float]]
     tolerance: dict[str, float]
     padded: list[float] = []
+    places: list[int] = []
+    columns: list[int] = []
 
     @property
     def input(self) -> Text:
         """What the tokenizer takes."""
         return self.text
 
-    def expected(self, path: str) -> NDArray[np.float32]:
-        """Logits of one file, shape [labels]."""
-        return np.array(self.outputs[path], np.float32)
+    def shaped(self, values: list[float]) -> Matrix:
+        """Recorded numbers as a matrix, [recorded rows, recorded columns]."""
+        rows = len(self.places) or 1
+        return np.array(values, np.float32).reshape(rows, -1 if values else 0)
+
+    def expected(self, path: str) -> Matrix:
+        """Recorded answer of one file."""
+        return self.shaped(self.outputs[path])
+
+    def pick(self, matrix: Matrix) -> Matrix:
+        """The recorded places of an answer; NaN where it is too small to have them."""
+        rows = self.places or list(range(len(matrix)))
+        columns = self.columns or list(range(matrix.shape[1]))
+        if matrix.size == 0 or max(rows) >= matrix.shape[0] or max(columns) >= matrix.shape[1]:
+            return np.full((len(rows), len(columns)), np.nan, np.float32)
+        return matrix[np.ix_(rows, columns)]
 
 
 def write_golden(path: Path, rows: list[GoldenRow]) -> None:
@@ -62,6 +82,7 @@ def read_golden(path: Path) -> list[GoldenRow]:
     """
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
+    check_size(path, MAX_MIB)
     out = []
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from pocketbert.core.data import Example
 from pocketbert.core.data_files import BadRows
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.spans import OUTSIDE, Span, label_of, tags_of
+from pocketbert.core.tasks import LabelKind
 
 MAX_LABELS = 1 << 16
 """A larger label number is an id or a score, not a class."""
@@ -54,13 +56,57 @@ class Labels:
         bad = BadRows(title)
         out = np.zeros(len(examples), np.int64)
         for i, example in enumerate(examples):
-            found = _index(example, index)
+            found = _index(example.label, index)
             if found is None:
                 hint = nearest(str(example.label), list(self.names))
                 bad.add(example.row, f"label {example.label!r} is not in the label set; {hint}.",
                         "Correct the row, or add the label under data.labels.")  # fmt: skip
             else:
                 out[i] = found
+        if bad.count:
+            raise InputError(bad.close())
+        return out
+
+    def sets(self, examples: Sequence[Example], title: str) -> NDArray[np.bool_]:
+        """Which labels each row has, [N, labels].
+
+        Raises:
+            InputError: Naming the rows with a label that is not in the set.
+        """
+        index = {name: i for i, name in enumerate(self.names)}
+        bad = BadRows(title)
+        out = np.zeros((len(examples), len(self.names)), bool)
+        for i, example in enumerate(examples):
+            for label in example.label if isinstance(example.label, tuple) else ():
+                found = _index(label, index)
+                if found is None:
+                    hint = nearest(str(label), list(self.names))
+                    bad.add(example.row, f"label {label!r} is not in the label set; {hint}.",
+                            "Correct the row, or add the label under data.labels.")  # fmt: skip
+                else:
+                    out[i, found] = True
+        if bad.count:
+            raise InputError(bad.close())
+        return out
+
+    def spans(self, examples: Sequence[Example], title: str) -> list[list[Span]]:
+        """The spans of each row, for a label set of tags.
+
+        Raises:
+            InputError: Naming the rows with a span whose label no tag has.
+        """
+        known = {label for tag in self.names if (label := label_of(tag)) is not None}
+        bad = BadRows(title)
+        out = []
+        for example in examples:
+            spans = (
+                [s for s in example.label if isinstance(s, Span)] if isinstance(example.label, tuple) else []
+            )
+            for span in spans:
+                if span.label not in known:
+                    bad.add(example.row, f"span label '{span.label}' is not in the label set; {nearest(span.label, sorted(known))}.",
+                            "Correct the row, or add the label under data.labels.")  # fmt: skip
+            out.append([s for s in spans if s.label in known])
         if bad.count:
             raise InputError(bad.close())
         return out
@@ -91,8 +137,7 @@ class Labels:
         return [position[name] for name in self.names]
 
 
-def _index(example: Example, index: dict[str, int]) -> int | None:
-    label = example.label
+def _index(label: object, index: dict[str, int]) -> int | None:
     if isinstance(label, str):
         if label in index:
             return index[label]
@@ -109,38 +154,65 @@ def placeholder_names(names: Sequence[str]) -> bool:
 
 
 def resolve_labels(
-    declared: Sequence[str] | None, teacher: Sequence[str] | None, examples: Sequence[Example]
-) -> Labels:
+    declared: Sequence[str] | None, teacher: Sequence[str] | None, examples: Sequence[Example],
+    kind: LabelKind = LabelKind.NAME,
+) -> Labels:  # fmt: skip
     """The label order of a run.
 
     Args:
         declared: `data.labels` of the recipe.
         teacher: Labels of a teacher that already has a head.
         examples: Training rows.
+        kind: What their labels are. Of spans the labels become tags: ``O``, ``B-x``, ``I-x``.
 
     Returns:
-        The declared order; else the teacher's; else the sorted names in the data; else LABEL_i.
+        The declared order; else the teacher's; else the sorted names in the data; else LABEL_i. None of tasks without.
 
     Raises:
-        InputError: If fewer than two labels result.
+        InputError: If fewer labels result than the task needs.
     """
+    if kind not in _FEWEST:
+        return Labels(())
     if declared:
         labels = Labels(tuple(declared))
     elif teacher and not placeholder_names(teacher):
         labels = Labels(tuple(teacher), "label names taken from the teacher")
     else:
-        labels = _from_data(examples)
-    if len(labels) < 2:
+        labels = _from_data(_single(examples))
+    if kind is LabelKind.SPANS:
+        labels = Labels(tags_of(labels.names), labels.note)
+        if OUTSIDE not in labels.names:
+            raise InputError(
+                Problem(
+                    "data.labels", f"tags need '{OUTSIDE}' for words of no label; found {list(labels.names)}."
+                )
+            )
+    if len(labels) < _FEWEST[kind]:
         raise InputError(
-            Problem("data.labels", f"a classifier needs at least two labels, found {list(labels.names)}.")
+            Problem(
+                "data.labels", f"the task needs at least {_FEWEST[kind]} labels, found {list(labels.names)}."
+            )
         )
     if len(set(labels.names)) != len(labels):
         raise InputError(Problem("data.labels", f"a label occurs twice in {list(labels.names)}."))
     return labels
 
 
-def _from_data(examples: Sequence[Example]) -> Labels:
-    values = {e.label for e in examples}
+_FEWEST = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
+
+
+def _single(examples: Sequence[Example]) -> set[object]:
+    """Every label that occurs; of a row with several, or with spans, each of them."""
+    out: set[object] = set()
+    for example in examples:
+        if isinstance(example.label, tuple):
+            out |= {v.label if isinstance(v, Span) else v for v in example.label}
+        else:
+            out.add(example.label)
+    return out
+
+
+def _from_data(values: set[object]) -> Labels:
     numbers = [int(v) for v in values if isinstance(v, int) or (isinstance(v, str) and v.isdecimal())]
     if len(numbers) == len(values) and numbers:
         if max(numbers) >= MAX_LABELS:

@@ -50,8 +50,17 @@ class Metric:
         return f"{value * 100:.2f}" if self.unit is Unit.FRACTION else f"{value:.4f} {self.unit}"
 
     def drop(self, reference: float, value: float) -> float:
-        """How much worse `value` is than `reference`, positive when worse, in the metric's unit."""
-        return reference - value if self.direction is Direction.HIGHER else value - reference
+        """How much worse `value` is than `reference`, positive when worse, as a fraction: of nats the relative change."""
+        worse = reference - value if self.direction is Direction.HIGHER else value - reference
+        return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
+
+    def lost(self, drop: float) -> str:
+        """A drop as people read it: ``0.25 points``, or per cent where the metric has no points."""
+        return f"{drop * 100:.2f} {'points' if self.unit is Unit.FRACTION else 'per cent'}"
+
+    def beats(self, value: float, other: float) -> bool:
+        """Whether `value` is better than `other`; never when it is NaN."""
+        return value > other if self.direction is Direction.HIGHER else value < other
 
     def kept(self, reference: float, value: float) -> float:
         """Share of `reference` that `value` keeps (1.0 = all of it)."""
@@ -72,6 +81,22 @@ EXACT_MATCH = Metric("exact_match")
 CROSS_ENTROPY = Metric("cross_entropy", Unit.NATS, Direction.LOWER)
 TOP_1 = Metric("top_1")
 MEAN_COSINE = Metric("mean_cosine")
+
+METRICS = {
+    m.name: m for m in (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE)
+}
+"""Those that decide a task, by name."""
+CHANCE = {
+    ACCURACY.name: "always the commonest label, by luck up to",
+    MICRO_F1.name: "always the best fixed set of labels, by luck up to",
+    PEARSON.name: "unrelated numbers, by luck up to",
+    SPEARMAN.name: "unrelated numbers, by luck up to",
+    SPAN_F1.name: "every word the commonest label",
+    SQUAD_F1.name: "always the context's first sentence or nothing, by luck up to",
+    CROSS_ENTROPY.name: "guessing by the tokens' frequencies",
+    MEAN_COSINE.name: "always the teacher's mean vector",
+}
+"""What a model that looks at nothing would do, for people."""
 
 IntArray = NDArray[np.int64]
 
@@ -120,6 +145,50 @@ def classification_scores(gold: IntArray, predicted: IntArray, labels: int) -> d
     return {ACCURACY.name: accuracy(counts), MACRO_F1.name: macro_f1(counts), MCC.name: matthews(counts)}
 
 
+def multi_label_f1(gold: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> float:
+    """Micro F1 over all decisions, [N, labels] each; 0 where nothing is there and nothing was found."""
+    both = int(gold.sum() + predicted.sum())
+    return 2 * int((gold & predicted).sum()) / both if both else 0.0
+
+
+def constant_f1(gold: NDArray[np.bool_]) -> float:
+    """Best micro F1 of an answer that is the same set of labels for every row, [N, labels]."""
+    rows, counts = len(gold), np.sort(gold.sum(0))[::-1]
+    hits, answered = np.cumsum(counts), rows * np.arange(1, len(counts) + 1)
+    return float((2 * hits / (answered + counts.sum())).max()) if counts.sum() else 0.0
+
+
+def pearson(gold: NDArray[np.floating], predicted: NDArray[np.floating]) -> float:
+    """Pearson correlation of [N] and [N]; 0 where one of them does not vary."""
+    a, b = (np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in (gold, predicted))
+    below = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / below if below else 0.0
+
+
+def spearman(gold: NDArray[np.floating], predicted: NDArray[np.floating]) -> float:
+    """Spearman correlation of [N] and [N]: Pearson of the ranks, equal values sharing their mean rank."""
+    return pearson(_ranks(gold), _ranks(predicted))
+
+
+def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[place], np.float64)
+
+
+def entropy(gold: IntArray) -> float:
+    """Entropy in nats of the distribution of ids in [N]: what knowing the frequencies alone costs per guess."""
+    shares = np.unique(gold, return_counts=True)[1] / max(1, len(gold))
+    return float(-(shares * np.log(shares)).sum())
+
+
+def luck(share: float, rows: int, sigmas: float = 3.0) -> float:
+    """A share plus `sigmas` standard errors over so many rows, at most 1."""
+    if not rows:
+        return float("nan")
+    return min(1.0, share + sigmas * math.sqrt(max(0.0, share * (1 - share)) / rows))
+
+
 def chance_ceiling(gold: IntArray, labels: int, sigmas: float = 3.0) -> float:
     """The accuracy that always answering the commonest label may reach by luck.
 
@@ -136,5 +205,4 @@ def chance_ceiling(gold: IntArray, labels: int, sigmas: float = 3.0) -> float:
     rows = len(gold)
     if not rows:
         return float("nan")
-    share = float(np.bincount(gold, minlength=labels).max()) / rows
-    return min(1.0, share + sigmas * math.sqrt(share * (1 - share) / rows))
+    return luck(float(np.bincount(gold, minlength=labels).max()) / rows, rows, sigmas)

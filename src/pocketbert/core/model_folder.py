@@ -56,6 +56,8 @@ class ModelFolder:
                 )
             )
         names = [str(raw[k]) for k in sorted(raw, key=int)]
+        if len(set(names)) < len(names):
+            raise InputError(Problem(f"{self.path}/config.json", "id2label has one name for two labels."))
         return None if placeholder_names(names) and not self.has_head("ForSequenceClassification") else names
 
     def has_head(self, suffix: str) -> bool:
@@ -87,14 +89,19 @@ class ModelFolder:
     @property
     def positions(self) -> int:
         """Longest input in tokens that the position table serves."""
-        rows = int(self.config.get("max_position_embeddings") or 512)
+        rows = self.config.get("max_position_embeddings") or 512
+        if not isinstance(rows, int) or rows <= self.family.position_offset:
+            raise InputError(
+                Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows!r:.40}, no length.")
+            )
         return rows - self.family.position_offset
 
     @property
     def tokenizer_length(self) -> int:
         """Longest input that the tokenizer's own settings name; the position table's length where they name none."""
         path = self.path / "tokenizer_config.json"
-        stated = read_json(path).get("model_max_length") if path.is_file() else None
+        settings = read_json(path) if path.is_file() else {}
+        stated = settings.get("model_max_length") if isinstance(settings, dict) else None
         # transformers writes 1e30 for "no limit"
         return int(stated) if isinstance(stated, int | float) and 4 <= stated <= 1 << 20 else self.positions
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.evaluate import worst_difference, yardstick
-from pocketbert.core.predictor import Predictor, feed, fitting, run_encoded
+from pocketbert.core.predictor import Predictor, feed, fitting
+from pocketbert.core.readout import Matrix, answer_of, matrices, run_rows, whole
+from pocketbert.core.tasks import Task
 from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, cut
 
 PADDING = 19
@@ -49,8 +51,10 @@ class Probe(BaseModel):
 
     Attributes:
         batches: Padded inputs by name, [B, L] each.
-        expected: Reference logits of each batch, [B, labels].
+        expected: What the reference answers to each batch: a row per text, or per real token.
         mask_effect: See `Parity`.
+        task: Decides which tokens are compared.
+        mask_id: Id of the masked token.
     """
 
     model_config = {"arbitrary_types_allowed": True}
@@ -58,6 +62,12 @@ class Probe(BaseModel):
     batches: list[dict[str, NDArray[np.int64]]]
     expected: list[NDArray[np.float32]]
     mask_effect: float
+    task: Task
+    mask_id: int | None = None
+
+    def read(self, predictor: Predictor, batch: dict[str, NDArray[np.int64]], names: Sequence[str]) -> Matrix:
+        """What a predictor answers to one of the batches."""
+        return whole(matrices(predictor.run(batch), batch, names, self.task, self.mask_id))
 
 
 def build_probe(
@@ -65,7 +75,8 @@ def build_probe(
     tokenizer: TextTokenizer,
     texts: Sequence[Text],
     lengths: Sequence[int],
-    output: str,
+    task: Task,
+    names: Sequence[str],
     side: str,
     fixed: Sequence[int] = (),
 ) -> Probe:
@@ -81,7 +92,8 @@ def build_probe(
         tokenizer: Makes the inputs.
         texts: At least 8 real texts.
         lengths: Lengths that matter to the user, in tokens.
-        output: Name of the output to compare.
+        task: Decides which tokens are compared.
+        names: Outputs to compare, side by side.
         side: Padding side.
         fixed: The only lengths that the subject takes; empty where it takes all.
     """
@@ -94,17 +106,21 @@ def build_probe(
         parts.append([cut(r, length) for r in (longest, *rows[i % 4 :: 4])][:6])
         wanted.append(length)
     batches = [tokenizer.pad(p, fitting(fixed, n), side) for p, n in zip(parts, wanted, strict=True)]
-    expected = [np.asarray(reference.run(b)[output], np.float32) for b in batches]
+    probe = Probe(batches=batches, expected=[], mask_effect=0.0, task=task, mask_id=tokenizer.mask_id)
+    expected = [probe.read(reference, b, names) for b in batches]
     # Same texts with the padding declared real: how much a file that ignores the mask would be off.
     open_mask = [{**b, "attention_mask": np.ones_like(b["attention_mask"])} for b in batches]
-    moved = max(
-        worst_difference(np.asarray(reference.run(b)[output]), e)
-        for b, e in zip(open_mask, expected, strict=True)
-    )
-    return Probe(batches=batches, expected=expected, mask_effect=moved / _scale(expected))
+    opened = [
+        whole(matrices(reference.run(b), own, names, task, tokenizer.mask_id))
+        for b, own in zip(open_mask, batches, strict=True)
+    ]
+    moved = max(worst_difference(o, e) for o, e in zip(opened, expected, strict=True))
+    return probe.model_copy(update={"expected": expected, "mask_effect": moved / _scale(expected)})
 
 
-def compare(subject: Predictor, name: str, reference: str, probe: Probe, output: str, bound: float) -> Parity:
+def compare(
+    subject: Predictor, name: str, reference: str, probe: Probe, names: Sequence[str], bound: float
+) -> Parity:
     """Run the probe's inputs through a predictor.
 
     Args:
@@ -112,12 +128,12 @@ def compare(subject: Predictor, name: str, reference: str, probe: Probe, output:
         name: Its name in the report.
         reference: The reference's name.
         probe: Inputs and expected outputs.
-        output: Name of the output to compare.
+        names: Outputs to compare, side by side.
         bound: Largest allowed difference relative to the spread.
     """
     scale = _scale(probe.expected)
     differences = [
-        worst_difference(np.asarray(subject.run(b)[output], np.float32), e)
+        worst_difference(probe.read(subject, b, names), e)
         for b, e in zip(probe.batches, probe.expected, strict=True)
     ]
     worst = float(np.max(differences)) / scale
@@ -128,36 +144,46 @@ def compare(subject: Predictor, name: str, reference: str, probe: Probe, output:
     )  # fmt: skip
 
 
+def worst_of(results: Sequence[Parity]) -> Parity:
+    """The comparison of a file's groups of outputs that came out worst; NaN is worse than any number."""
+    return max(results, key=lambda r: (r.worst != r.worst, r.worst))
+
+
 def padding_difference(
-    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], output: str, side: str,
-    own: NDArray[np.float32] | None = None,
+    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task, side: str,
+    own: Matrix | None = None, keep: Pick | None = None,
 ) -> float:  # fmt: skip
-    """How far padding moves a file's logits, relative to their spread; a right mask moves fp32 by rounding only.
+    """How far padding moves a file's answers, relative to their spread; a right mask moves fp32 by rounding only.
 
     Args:
         predictor: The file.
         tokenizer: Pads.
         rows: At least two tokenized texts.
-        output: Name of the output to compare.
+        task: Decides which outputs and tokens are compared.
         side: Padding side.
-        own: How far it moves the reference's logits, [N, labels]; taken off. Not nothing in MobileBERT, whose last
+        own: How far it moves the reference's answers; taken off. Not nothing in MobileBERT, whose last
             token sees the embedding of the padding token beside it.
+        keep: What is compared of each row's matrix; default all.
     """
-    alone = np.asarray(run_encoded(predictor, tokenizer, rows, padding_side=side)[output], np.float32)
-    moved = padded_logits(predictor, tokenizer, rows, output, side) - alone
+    pick = keep or (lambda _, m: m)
+    alone = whole(run_rows(predictor, tokenizer, rows, task, side=side, reduce=pick))
+    padded = [pick(i, m) for i, m in enumerate(padded_answers(predictor, tokenizer, rows, task, side))]
+    moved = whole(padded) - alone
     return worst_difference(moved, np.zeros_like(moved) if own is None else own) / yardstick(alone)
 
 
-def padded_logits(
-    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], output: str, side: str
-) -> NDArray[np.float32]:
-    """Logits of rows that are padded by `PADDING` tokens (fewer where that would be too long), [N, labels]."""
-    return np.concatenate(
-        [
-            np.asarray(predictor.run(_more_padding(predictor, tokenizer, r, side))[output], np.float32)
-            for r in rows
-        ]
-    )
+Pick = Callable[[int, Matrix], Matrix]
+
+
+def padded_answers(
+    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task, side: str
+) -> list[Matrix]:
+    """Answers to rows that are padded by `PADDING` tokens (fewer where that would be too long)."""
+    out = []
+    for row in rows:
+        batch = _more_padding(predictor, tokenizer, row, side)
+        out += matrices(predictor.run(batch), batch, answer_of(task, predictor), task, tokenizer.mask_id)
+    return out
 
 
 def _more_padding(

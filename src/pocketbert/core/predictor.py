@@ -15,9 +15,11 @@ from pocketbert.core.tokenization import Encoded, TextTokenizer
 Arrays = dict[str, NDArray[np.generic]]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Names of the inputs in their order."""
+PROBABILITIES = "probabilities"
+"""Name of the output of a file that computes the scores itself."""
 _OUTPUTS = (
     "logits",
-    "probabilities",
+    PROBABILITIES,
     "start_logits",
     "end_logits",
     "last_hidden_state",

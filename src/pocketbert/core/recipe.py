@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from pocketbert.core.corpus_settings import CorpusSettings
 from pocketbert.core.data_source import DataSource
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Client, Format, Layout, Scheme, Shapes, Signal, Target
 
 SCHEMA_VERSION = 1
@@ -35,12 +37,33 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class CorpusSource(DataSource):
+    """Plain text for general distillation: a file, a data set, or a corpus that `pocketbert data prepare` wrote.
+
+    Of the columns only `text` is read; `path` may name a prepared corpus, a folder.
+    """
+
+    share: float = Field(1.0, gt=0, description="How much of the mixture comes from here, relative to the other sources.")
+
+
+class CorpusSection(CorpusSettings):
+    """Plain text for general distillation, tokenized once."""
+
+    sources: list[CorpusSource] = Field(min_length=1, description="Where the text comes from.")
+    rows: PositiveInt | None = Field(
+        None, description="Rows drawn for training, by the sources' shares; default as many as there are."
+    )
+
+
 class DataSection(Section):
     """What to learn from and what to judge by; empty where a ready model is only exported."""
 
     train: DataSource | None = Field(None, description="Training rows; not needed when nothing is trained.")
     eval: DataSource | None = Field(
         None, description="Rows that decide the score; never trained on. Without them, golden rows decide."
+    )
+    corpus: CorpusSection | None = Field(
+        None, description="Plain text for general stages (method: distilbert)."
     )
     holdout: int = Field(
         0,
@@ -61,11 +84,16 @@ class Optimisation(Section):
 
     steps: PositiveInt = Field(description="Optimiser steps.")
     batch: PositiveInt = Field(64, description="Rows per step.")
+    micro_batch: PositiveInt | None = Field(
+        None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
+    )
     lr: Rate = Field(1e-4, description="Peak learning rate.")
     warmup: Fraction = Field(
         0.06, description="Share of the steps with rising learning rate; then linear decay."
     )
     weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
+    beta2: Rate = Field(0.999, description="AdamW's decay of squared gradients.")
+    eps: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
     clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
     dropout: float | None = Field(
         None, ge=0, lt=1, description="Dropout of the trained model; default its own."
@@ -97,6 +125,14 @@ class StudentSection(Section):
     hidden: PositiveInt | None = Field(None, description="Width; needs init: random.")
     heads: PositiveInt | None = Field(None, description="Attention heads; needs init: random.")
     intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random.")
+    family: Literal["distilbert"] | None = Field(
+        None,
+        description="Class of the student where it is not the teacher's: distilbert has no segment ids and no pooler.",
+    )
+    fold_segments: bool = Field(
+        False,
+        description="With family: add the vector of segment 0 to the position table, so that embeddings equal the teacher's.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> StudentSection:
@@ -143,6 +179,51 @@ class TaskStage(Optimisation):
     layers: list[PositiveInt] | None = Field(
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
     )
+    cache_teacher: bool = Field(
+        False,
+        description="Ask the teacher once per row and keep its answers on disk: pays where rows are seen several times.",
+    )
+
+
+class TripleWeights(Section):
+    """Weight of each term of DistilBERT's loss; 0 leaves it out. The defaults are those of the original training command."""
+
+    logits: float = Field(5.0, ge=0, description="KL of the softened vocabulary distributions, times T^2.")
+    mlm: float = Field(2.0, ge=0, description="Cross-entropy of the hidden tokens.")
+    cosine: float = Field(1.0, ge=0, description="1 - cos of the last hidden states.")
+
+    @model_validator(mode="after")
+    def _something(self) -> TripleWeights:
+        if not any((self.logits, self.mlm, self.cosine)):
+            raise ValueError("all weights are 0: the student would learn nothing")
+        return self
+
+
+class DistilBertStage(Optimisation):
+    """Method `distilbert`: the student learns a pre-trained teacher's guesses and last hidden states on plain text."""
+
+    method: Literal["distilbert"] = Field(description="Distillation method.")
+    lr: Rate = Field(5e-4, description="Peak learning rate.")
+    warmup: Fraction = Field(
+        0.05, description="Share of the steps with rising learning rate; then linear decay."
+    )
+    weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
+    clip: float = Field(5.0, gt=0, description="Largest global gradient norm.")
+    beta2: Rate = Field(0.98, description="AdamW's decay of squared gradients.")
+    eps: float = Field(1e-6, gt=0, description="AdamW's epsilon.")
+    temperature: float = Field(2.0, gt=0, description="Softens both vocabulary distributions.")
+    weights: TripleWeights = Field(default_factory=lambda: TripleWeights(), description="Terms of the loss.")
+    masked_only: bool = Field(
+        False, description="Learn soft targets at hidden tokens only, not at all: 6 times less memory."
+    )
+    mask_share: Rate = Field(0.15, description="Share of the tokens to hide.")
+    smoothing: float = Field(
+        0.7, ge=0, description="Rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike."
+    )
+    freeze_positions: bool = Field(False, description="Keep the position table as it is, as the original run did.")
+
+
+Stage = Annotated[TaskStage | DistilBertStage, Field(discriminator="method")]
 
 
 class CoremlSection(Section):
@@ -251,9 +332,14 @@ class Recipe(Section):
     task: TaskName = Field(description="Hub task name.")
     seed: int = Field(0, ge=0, description="Seed of every random choice.")
     data: DataSection = Field(default_factory=lambda: DataSection())
+    answer: AnswerSettings = Field(
+        default_factory=lambda: AnswerSettings(), description="How outputs become answers."
+    )
     teacher: TeacherSection
     student: StudentSection | None = Field(None, description="Leave out to export the teacher itself.")
-    distill: list[TaskStage] = Field(default_factory=list, description="Distillation stages, in order.")
+    distill: list[Stage] = Field(
+        default_factory=list, description="Distillation stages, in order: general ones first."
+    )
     export: ExportSection = Field(default_factory=lambda: ExportSection())
     quantize: QuantizeSection = Field(default_factory=lambda: QuantizeSection())
     verify: VerifySection = Field(default_factory=lambda: VerifySection())
@@ -262,9 +348,6 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _whole(self) -> Recipe:
         problems = []
-        if not TASKS[self.task].ready:
-            ready = ", ".join(t.name for t in TASKS.values() if t.ready)
-            problems.append(f"task: '{self.task}' is not served by this version; served: {ready}")
         if self.student is not None and not self.distill:
             problems.append(
                 "student: a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
@@ -286,16 +369,55 @@ class Recipe(Section):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:
             problems.append("distill: distill stages need a student section, e.g. student: {layers: 3}")
-        if self.teacher.finetune or self.distill:
+        general = [isinstance(s, DistilBertStage) for s in self.distill]
+        if self.teacher.finetune or not all(general):
             problems += [
                 f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None
             ]
+        problems += self._general_problems(general) + self._task_problems()
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
-            if stage.layers is not None and depth is not None and len(stage.layers) != depth:
+            if isinstance(stage, TaskStage) and stage.layers is not None and depth is not None and len(stage.layers) != depth:
                 problems.append(
                     f"distill.{i}.layers: lists {len(stage.layers)} layers, the student has {depth}"
                 )
         if problems:
             raise ContradictionError(problems)
         return self
+
+    def _general_problems(self, general: list[bool]) -> list[str]:
+        problems = []
+        if any(general) and self.data.corpus is None:
+            problems.append("data.corpus: a general stage (method: distilbert) needs plain text: {sources: [{path: text.jsonl.gz}]}")
+        if self.data.corpus is not None and not any(general):
+            problems.append("data.corpus: is read by general stages only (method: distilbert), the recipe has none")
+        if general != sorted(general, reverse=True):
+            problems.append("distill: general stages (method: distilbert) come before the others")
+        if general and all(general) and self.task is not TaskName.FILL_MASK:
+            problems.append(f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask")
+        return problems
+
+    def _task_problems(self) -> list[str]:
+        task, problems = TASKS[self.task], []
+        sources = [(k, s) for k in ("train", "eval") if (s := getattr(self.data, k)) is not None]
+        if task.labels is LabelKind.ANSWERS:
+            problems += [f"data.{k}.text_pair: question-answering needs the column of the context" for k, s in sources if s.text_pair is None]
+        if task.labels in (LabelKind.SPANS, LabelKind.NONE):
+            problems += [f"data.{k}.text_pair: {self.task} takes one text" for k, s in sources if s.text_pair is not None]
+        if self.data.labels and not task.names_labels:
+            problems.append(f"data.labels: {self.task} has no labels")
+        if self.task is TaskName.FEATURE_EXTRACTION and self.teacher.finetune:
+            problems.append("teacher.finetune: feature-extraction learns a teacher's vectors, there is nothing to fine-tune a teacher on")
+        # by value: a resolved recipe names every key
+        given = {k for k, f in AnswerSettings.model_fields.items() if getattr(self.answer, k) != f.default}
+        for key, names in _ANSWER_KEYS.items():
+            wrong = sorted(given & names) if self.task is not key else []
+            problems += [f"answer.{name}: has no meaning for {self.task}, only for {key}" for name in wrong]
+        return problems
+
+
+_ANSWER_KEYS = {
+    TaskName.MULTI_LABEL: {"thresholds"},
+    TaskName.QUESTION_ANSWERING: {"stride", "answer_length", "null_answers"},
+    TaskName.FEATURE_EXTRACTION: {"pooling", "normalize"},
+}

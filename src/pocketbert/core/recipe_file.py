@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,9 +13,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.recipe import ContradictionError, Recipe
+from pocketbert.core.recipe import ContradictionError, Recipe, Stage
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
+MAX_BITS = 64
+"""Python's whole numbers have no end; every library that takes one does."""
 MAX_NODES = 20_000
 """Far above any recipe; aliases of aliases can make a short file grow without end."""
 _PATH_KEYS = ("path", "model", "dataset")
@@ -56,7 +59,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except UnicodeDecodeError as error:
         raise InputError(Problem(str(path), f"not UTF-8: {error}.")) from error
     tree = _parse(text, str(path))
-    _absolute_paths(tree.value, path.parent)
+    _absolute_paths(tree.value, path.parent, (), partial(_note, tree, str(path)))
     problems = list(tree.problems)
     for override in overrides:
         problems += _apply(tree, override)
@@ -99,22 +102,35 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _parse(text: str, title: str) -> _Tree:
+    tree = _document(text, title)
+    if tree is None:
+        raise InputError(Problem(title, "the recipe is empty."))
+    if not isinstance(tree.value, dict):
+        raise InputError(Problem(title, "a recipe is a mapping of keys to values."))
+    return tree
+
+
+def _override_value(text: str, where: str) -> tuple[Any, list[Problem]]:
+    """What an override sets, and what is wrong with it."""
+    tree = _document(text, where)
+    return (tree.value, [Problem(where, p.what, p.fix) for p in tree.problems]) if tree else (None, [])
+
+
+def _document(text: str, title: str) -> _Tree | None:
+    """A YAML document; None where there is nothing."""
+    tree = _Tree(None)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
-            raise InputError(Problem(title, "the recipe is empty."))
-        tree = _Tree(None)
+            return None
         tree.value = _build(node, (), tree, title, 0)
     except RecursionError as error:
         raise InputError(Problem(title, "nested more than 20 deep; no recipe is.")) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{title}:{mark.line + 1}" if mark else title
-        raise InputError(
-            Problem(where, f"not valid YAML: {getattr(error, 'problem', None) or error}.")
-        ) from error
-    if not isinstance(tree.value, dict):
-        raise InputError(Problem(title, "a recipe is a mapping of keys to values."))
+        what = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise InputError(Problem(where, f"not valid YAML: {what}.")) from error
     return tree
 
 
@@ -141,42 +157,68 @@ def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> 
         return out
     if isinstance(node, yaml.SequenceNode):
         return [_build(n, (*keys, i), tree, title, depth + 1) for i, n in enumerate(node.value)]
-    return yaml.SafeLoader("").construct_object(node, deep=True)
+    try:
+        value = yaml.SafeLoader("").construct_object(node, deep=True)
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise OverflowError
+        return value
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
+        # `!!int x`, `2024-13-45`, five thousand digits: the library lets Python's own errors through
+        tree.problems.append(
+            Problem(_where(keys, tree, title), f"the value is no usable {node.tag.rpartition(':')[2]!s:.40}.")
+        )
+        return None
 
 
-def _absolute_paths(value: Any, base: Path) -> None:
+def _absolute_paths(value: Any, base: Path, keys: Keys, note: Callable[[Keys, str], None]) -> None:
     """Make relative local paths below `value` absolute, in place. Hub names stay as they are."""
-    if isinstance(value, list):
-        for item in value:
-            _absolute_paths(item, base)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if key in _PATH_KEYS and isinstance(item, str):
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if key in _PATH_KEYS and isinstance(item, str):
+            try:
                 value[key] = _absolute(key, item, base)
-            else:
-                _absolute_paths(item, base)
+            except (
+                OSError,
+                ValueError,
+                RuntimeError,
+            ) as error:  # too long, a null byte, a user that is not there
+                note(
+                    (*keys, key),
+                    f"{item[:60]!r} is no usable path: {getattr(error, 'strerror', None) or error}.",
+                )
+        else:
+            _absolute_paths(item, base, (*keys, key), note)
 
 
 def _absolute(key: str, item: str, base: Path) -> str:
     path = Path(item).expanduser()
     local = key == "path" or item.startswith((".", "~")) or (base / path).is_dir()
-    return str((base / path).resolve()) if local and item else item
+    if not local or not item:
+        return item
+    (base / path).is_dir()  # fails where the system takes no such name
+    return str((base / path).resolve())
+
+
+def _note(tree: _Tree, title: str, keys: Keys, what: str) -> None:
+    tree.problems.append(Problem(_where(keys, tree, title), what))
 
 
 def _apply(tree: _Tree, override: str) -> list[Problem]:
     name, equals, text = override.partition("=")
     keys: Keys = tuple(int(k) if k.isdecimal() else k for k in name.strip().split("."))
-    where = f"override {override!r}"
+    where = f"override {_shown(override)}"
     if not equals or not all(str(k) for k in keys):
         return [Problem(where, "not of the form key.sub=value.")]
+    problems: list[Problem] = []
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        return [Problem(where, f"the value is not valid YAML: {error}.".replace("\n", " "))]
-    if isinstance(value, dict | list):
-        _absolute_paths(value, Path.cwd())
-    elif isinstance(value, str) and keys[-1] in _PATH_KEYS:
-        value = _absolute(str(keys[-1]), value, Path.cwd())
+        value, problems = _override_value(text, where)
+        holder = {keys[-1]: value}
+        _absolute_paths(holder, Path.cwd(), keys[:-1], lambda _, what: problems.append(Problem(where, what)))
+        value = holder[keys[-1]]
+    except InputError as error:
+        problems = [Problem(where, p.what, p.fix) for p in error.problems]
+    if problems:
+        return problems
     target = tree.value
     for key in keys[:-1]:
         if isinstance(target, list) and isinstance(key, int) and key < len(target):
@@ -220,12 +262,19 @@ _KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
 
 
 def _problem(error: Any, tree: _Tree, title: str) -> Problem:
-    keys: Keys = tuple(error["loc"])
+    keys, tags = _untagged(tuple(error["loc"]))
     where = _where(keys, tree, title)
     kind, value = error["type"], error.get("input")
+    if kind == "union_tag_not_found":
+        return Problem(where, "required key 'method' is missing.", f"Add 'method: {METHODS[0]}'.")
+    if kind == "union_tag_invalid":
+        return Problem(
+            where,
+            f"method {_shown(error['ctx']['tag'])} is unknown; {nearest(str(error['ctx']['tag'])[:80], METHODS)}.",
+        )
     if kind == "extra_forbidden":
-        allowed = _allowed_keys(keys[:-1])
-        return Problem(where, f"unknown key '{keys[-1]}'; {nearest(str(keys[-1]), allowed)}.")
+        allowed = _allowed_keys(keys[:-1], tags)
+        return Problem(where, f"unknown key {_shown(str(keys[-1]))}; {nearest(str(keys[-1])[:80], allowed)}.")
     if kind == "missing":
         return Problem(where, f"required key '{_dotted(keys)}' is missing.", f"Add '{keys[-1]}'.")
     message = str(error["msg"]).removeprefix("Value error, ")
@@ -233,10 +282,16 @@ def _problem(error: Any, tree: _Tree, title: str) -> Problem:
         allowed = [
             w.strip("'") for w in str(error["ctx"].get("expected", "")).replace(" or ", ", ").split(", ")
         ]
-        return Problem(where, f"'{value}' is not allowed; {nearest(str(value), allowed)}.")
+        return Problem(where, f"{_shown(str(value))} is not allowed; {nearest(str(value)[:80], allowed)}.")
     if kind == "value_error":
         return Problem(where, f"{message}.")
-    return Problem(where, f"{value!r}: {message[:1].lower()}{message[1:]}.")
+    return Problem(where, f"{_shown(value)}: {message[:1].lower()}{message[1:]}.")
+
+
+def _shown(value: Any) -> str:
+    """A value on one line, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:76]}..."
 
 
 def _where(keys: Keys, tree: _Tree, title: str) -> str:
@@ -248,8 +303,18 @@ def _where(keys: Keys, tree: _Tree, title: str) -> str:
     return f"{title} {_dotted(keys)}".rstrip()
 
 
-def _allowed_keys(keys: Keys) -> list[str]:
-    """Keys that the model at `keys` accepts."""
+METHODS = [str(get_args(m.model_fields["method"].annotation)[0]) for m in get_args(get_args(Stage)[0])]
+"""What a distillation stage may call itself."""
+
+
+def _untagged(loc: Keys) -> tuple[Keys, set[str]]:
+    """Keys as they stand in the file: pydantic puts the method of a stage behind its number."""
+    tags = {i for i in range(2, len(loc)) if loc[i - 2] == "distill" and loc[i] in METHODS}
+    return tuple(k for i, k in enumerate(loc) if i not in tags), {str(loc[i]) for i in tags}
+
+
+def _allowed_keys(keys: Keys, tags: set[str]) -> list[str]:
+    """Keys that the model at `keys` accepts; of models with a method, the one of these tags."""
     model: Any = Recipe
     for key in keys:
         if isinstance(key, int):
@@ -258,7 +323,12 @@ def _allowed_keys(keys: Keys) -> list[str]:
         inner = _models(found.annotation) if found else []
         if not inner:
             return []
-        model = inner[0]
+        fitting = [
+            m
+            for m in inner
+            if "method" in m.model_fields and set(get_args(m.model_fields["method"].annotation)) & tags
+        ]
+        model = (fitting or inner)[0]
     return [f.alias or n for n, f in model.model_fields.items()]
 
 
@@ -269,4 +339,5 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _dotted(keys: Keys) -> str:
-    return ".".join(str(k) for k in keys)
+    text = ".".join(str(k) for k in keys)
+    return text if len(text) <= 120 and text.isprintable() else f"{text[:116]!r}..."

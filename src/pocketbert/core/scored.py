@@ -7,12 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.evaluate import probabilities
-from pocketbert.core.predictor import Arrays, Predictor
+from pocketbert.core.predictor import PROBABILITIES, Arrays, Predictor
+from pocketbert.core.score import probabilities
 from pocketbert.core.tasks import ScoreFunction
-
-PROBABILITIES = "probabilities"
-"""Name of the output of a file that computes the scores itself."""
 
 
 class ScoredPredictor:

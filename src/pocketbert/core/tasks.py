@@ -30,6 +30,34 @@ class ScoreFunction(StrEnum):
     NONE = "none"
 
 
+class Level(StrEnum):
+    """What an output's rows are."""
+
+    TEXT = "text"
+    """One row per text."""
+    TOKEN = "token"  # noqa: S105 - no secret
+    """One row per token."""
+
+
+class LabelKind(StrEnum):
+    """What the label of a row of data is."""
+
+    NAME = "name"
+    """A label's name or number."""
+    NAMES = "names"
+    """A list of them, possibly empty."""
+    SCORE = "score"
+    """A number."""
+    SPANS = "spans"
+    """Tags, one per word, or a list of {start, end, label}."""
+    ANSWERS = "answers"
+    """Texts of the answers, with their places."""
+    NONE = "none"
+    """The text is all there is."""
+    SCORE_OR_NONE = "score or none"
+    """A number where there is one."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One task of the table.
@@ -43,7 +71,9 @@ class Task:
         auto_class: The transformers auto class that builds it.
         problem_type: `problem_type` to write into config.json, if any.
         score: Score function of the task.
-        ready: Whether the whole chain works for it in this version.
+        level: Whether outputs have a row per text or per token.
+        labels: What a row of data is labelled with.
+        compared: Groups of outputs that are compared with the untouched model's; the first one decides the answer.
     """
 
     name: TaskName
@@ -54,7 +84,19 @@ class Task:
     auto_class: str
     problem_type: str | None
     score: ScoreFunction
-    ready: bool = False
+    level: Level
+    labels: LabelKind
+    compared: tuple[tuple[str, ...], ...] = (("logits",),)
+
+    @property
+    def answer(self) -> tuple[str, ...]:
+        """The outputs that the answer is made from."""
+        return self.compared[0]
+
+    @property
+    def names_labels(self) -> bool:
+        """Whether its outputs have names."""
+        return self.labels in (LabelKind.NAME, LabelKind.NAMES, LabelKind.SPANS)
 
 
 TASKS: dict[TaskName, Task] = {
@@ -63,60 +105,51 @@ TASKS: dict[TaskName, Task] = {
         Task(
             TaskName.TEXT_CLASSIFICATION, metrics.ACCURACY, (metrics.MACRO_F1, metrics.MCC), ("logits",),
             "ForSequenceClassification", "AutoModelForSequenceClassification",
-            "single_label_classification", ScoreFunction.SOFTMAX, ready=True,
+            "single_label_classification", ScoreFunction.SOFTMAX, Level.TEXT, LabelKind.NAME,
         ),
         Task(
             TaskName.MULTI_LABEL, metrics.MICRO_F1, (), ("logits",),
             "ForSequenceClassification", "AutoModelForSequenceClassification",
-            "multi_label_classification", ScoreFunction.SIGMOID,
+            "multi_label_classification", ScoreFunction.SIGMOID, Level.TEXT, LabelKind.NAMES,
         ),
         Task(
             TaskName.REGRESSION, metrics.PEARSON, (metrics.SPEARMAN,), ("logits",),
             "ForSequenceClassification", "AutoModelForSequenceClassification", "regression",
-            ScoreFunction.NONE,
+            ScoreFunction.NONE, Level.TEXT, LabelKind.SCORE,
         ),
         Task(
             TaskName.TOKEN_CLASSIFICATION, metrics.SPAN_F1, (), ("logits",),
-            "ForTokenClassification", "AutoModelForTokenClassification", None, ScoreFunction.SOFTMAX,
+            "ForTokenClassification", "AutoModelForTokenClassification", None, ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.SPANS,
         ),
         Task(
             TaskName.QUESTION_ANSWERING, metrics.SQUAD_F1, (metrics.EXACT_MATCH,),
             ("start_logits", "end_logits"), "ForQuestionAnswering", "AutoModelForQuestionAnswering", None,
-            ScoreFunction.SOFTMAX,
+            ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.ANSWERS, (("start_logits", "end_logits"),),
         ),
         Task(
             TaskName.FILL_MASK, metrics.CROSS_ENTROPY, (metrics.TOP_1,), ("logits",),
-            "ForMaskedLM", "AutoModelForMaskedLM", None, ScoreFunction.SOFTMAX,
+            "ForMaskedLM", "AutoModelForMaskedLM", None, ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.NONE,
         ),
         Task(
             TaskName.FEATURE_EXTRACTION, metrics.SPEARMAN, (metrics.MEAN_COSINE,),
             ("last_hidden_state", "sentence_embedding"), "Model", "AutoModel", None, ScoreFunction.NONE,
+            Level.TEXT, LabelKind.SCORE_OR_NONE, (("sentence_embedding",), ("last_hidden_state",)),
         ),
     )
 }  # fmt: skip
 
 
-def ready_task(name: str, where: str = "task") -> Task:
-    """The task of that name, if the chain works for it.
+def task_of(name: str, where: str = "task") -> Task:
+    """The task of that name.
 
     Args:
         name: Hub task name.
         where: What to blame in the error.
 
-    Returns:
-        The row of the table.
-
     Raises:
-        InputError: If the name is unknown, or known but not yet served by this version.
+        InputError: If the name is unknown.
     """
-    ready = [t.name.value for t in TASKS.values() if t.ready]
-    if name not in {t.value for t in TASKS}:
-        raise InputError(Problem(where, f"'{name}' is no task; {nearest(name, ready)}."))
-    task = TASKS[TaskName(name)]
-    if not task.ready:
-        raise InputError(
-            Problem(
-                where, f"'{name}' is not served by this version of PocketBERT; served: {', '.join(ready)}."
-            )
-        )
-    return task
+    known = [t.value for t in TASKS]
+    if name not in known:
+        raise InputError(Problem(where, f"'{name}' is no task; {nearest(name, known)}."))
+    return TASKS[TaskName(name)]

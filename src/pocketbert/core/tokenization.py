@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.files import read_json
@@ -18,7 +18,29 @@ from pocketbert.core.files import read_json
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
 
+MASK_TOKENS = ("[MASK]", "<mask>")
+"""What vocabularies of the family call the token to be guessed."""
 _ENCODE_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the tokens of one input stand in its text.
+
+    Attributes:
+        offsets: First and behind-last character of each token in its text, [L, 2] code points; [0, 0] of special tokens.
+        words: Number of the word that each token belongs to, [L]; -1 of special tokens. A word is what the tokenizer's
+            own pre-tokenizer splits off. Of single texts only: of pairs the library numbers other things.
+        parts: Which text each token comes from, [L]: 0, 1, or -1 for special tokens.
+    """
+
+    offsets: NDArray[np.int64]
+    words: NDArray[np.int64]
+    parts: NDArray[np.int64]
+
+    def take(self, keep: NDArray[np.int64]) -> Places:
+        """The places of some tokens."""
+        return Places(self.offsets[keep], self.words[keep], self.parts[keep])
 
 
 @dataclass(frozen=True)
@@ -29,11 +51,13 @@ class Encoded:
         ids: Token ids with special tokens, length L, int64.
         type_ids: Segment ids, length L, int64.
         truncated: Whether tokens were cut off.
+        places: Where the tokens stand in the text, for tasks whose answers are places; else None.
     """
 
     ids: NDArray[np.int64]
     type_ids: NDArray[np.int64]
     truncated: bool
+    places: Places | None = None
 
     def __len__(self) -> int:
         """Number of tokens."""
@@ -74,11 +98,67 @@ class TextTokenizer:
         """Number of tokens, added ones included."""
         return int(self._tokenizer.get_vocab_size())
 
-    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+    @property
+    def mask_token(self) -> str | None:
+        """The token that stands for a word to be guessed; None where the vocabulary has none."""
+        return next((t for t in MASK_TOKENS if self._tokenizer.token_to_id(t) is not None), None)
+
+    @property
+    def mask_id(self) -> int | None:
+        """Id of `mask_token`."""
+        return None if self.mask_token is None else int(self._tokenizer.token_to_id(self.mask_token))
+
+    @property
+    def special_ids(self) -> list[int]:
+        """Ids that stand for no piece of text: the special tokens, padding and unknown among them."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return sorted(int(i) for i, token in added.items() if token.special)
+
+    def token(self, id: int) -> str:
+        """The text of one token, as the vocabulary spells it."""
+        return str(self._tokenizer.id_to_token(id))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of some tokens, without special ones."""
+        return str(self._tokenizer.decode(list(ids)))
+
+    def windows(self, pairs: Sequence[tuple[str, str]], stride: int) -> list[list[Encoded]]:
+        """Tokenize pairs whose second text may be too long: it is read in overlapping windows.
+
+        Args:
+            pairs: Question and context.
+            stride: Tokens that two neighbouring windows share.
+
+        Returns:
+            The windows of each pair, with `Places`, each at most `max_length` tokens long.
+
+        Raises:
+            InputError: Where the first text leaves no room for the second.
+        """
+        special = self._tokenizer.num_special_tokens_to_add(True)
+        out = []
+        for question, context in pairs:
+            taken = len(self._tokenizer.encode(question, add_special_tokens=False).ids) + special
+            room = self.max_length - taken
+            if room < 1:
+                raise InputError(
+                    Problem("question", f"{question[:60]!r} has {taken} tokens with the special ones, the model takes "
+                            f"{self.max_length}: no room for the context.", "Shorten it, or raise max_length.")
+                )  # fmt: skip
+            self._tokenizer.enable_truncation(
+                self.max_length, stride=min(stride, room - 1), strategy="only_second"
+            )
+            first = self._tokenizer.encode(question, context)
+            out.append([_placed(e, False) for e in (first, *first.overflowing)])
+        self._tokenizer.enable_truncation(self.max_length)
+        return out
+
+    def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
         """Tokenize texts or pairs.
 
         Args:
             texts: What to tokenize.
+            places: Whether to tell where the tokens stand in the text, which takes longer.
 
         Returns:
             One entry per text, in order.
@@ -90,7 +170,8 @@ class TextTokenizer:
         for start in range(0, len(texts), _ENCODE_AT_ONCE):
             chunk = list(texts[start : start + _ENCODE_AT_ONCE])
             try:
-                encodings = self._tokenizer.encode_batch_fast(chunk)
+                encode = self._tokenizer.encode_batch if places else self._tokenizer.encode_batch_fast
+                encodings = encode(chunk)
             except TypeError as error:  # the library does not say which one
                 bad = next((i for i, t in enumerate(chunk) if not _is_text(t)), 0)
                 raise InputError(
@@ -99,6 +180,9 @@ class TextTokenizer:
                         f"{chunk[bad]!r} is neither Unicode text nor a pair of texts.",
                     )
                 ) from error
+            if places:
+                out.extend(_placed(e, bool(e.overflowing)) for e in encodings)
+                continue
             out.extend(
                 Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing))
                 for e in encodings
@@ -140,7 +224,16 @@ def cut(row: Encoded, length: int) -> Encoded:
     if len(row) <= length:
         return row
     keep = np.r_[0 : length - 1, len(row) - 1]
-    return Encoded(row.ids[keep], row.type_ids[keep], True)
+    places = None if row.places is None else row.places.take(keep)
+    return Encoded(row.ids[keep], row.type_ids[keep], True, places)
+
+
+def _placed(encoding: Encoding, truncated: bool) -> Encoded:
+    words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
+    parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    return Encoded(np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64), truncated,
+                   Places(offsets, words, parts))  # fmt: skip
 
 
 def is_unicode(text: str) -> bool:

@@ -6,43 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pocketbert.core.data import Example, read_examples
+from pocketbert.core.data_files import class_names
 from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report
 from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.evaluate import EvalSet
+from pocketbert.core.heads import Head, Prepared, head_of
 from pocketbert.core.labels import Labels, resolve_labels
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import DataSection, Recipe
 from pocketbert.core.split import hold_out, without
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.tasks import LabelKind, Task, task_of
+from pocketbert.core.tokenization import Text, TextTokenizer
+from pocketbert.pipeline.reference import task_text
 
 DEFAULT_LENGTH = 128
-
-
-@dataclass(frozen=True)
-class Split:
-    """Rows of one split, ready to use.
-
-    Attributes:
-        name: ``train``, ``eval`` or ``holdout``.
-        examples: N rows.
-        encoded: The same rows tokenized.
-        gold: Label ids, shape [N].
-    """
-
-    name: str
-    examples: list[Example]
-    encoded: list[Encoded]
-    gold: NDArray[np.int64]
-
-    def eval_set(self, labels: int) -> EvalSet:
-        """The split as the metric loop takes it."""
-        return EvalSet(name=self.name, encoded=self.encoded, gold=self.gold, labels=labels)
+LONG = 384
+"""Where a context is read beside a question (Devlin et al. 2019, section 4.2 and its code)."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +31,28 @@ class RunData:
     """All data of a run.
 
     Attributes:
-        labels: The label order of data, teacher, student and files.
-        splits: By name; empty without data.
+        head: The task, with the label order of data, teacher, student and files.
+        labels: That order.
+        splits: Tokenized rows by name; empty without data.
         report: What is in them; None without data.
         pair: Whether rows are pairs.
     """
 
+    head: Head
     labels: Labels
-    splits: dict[str, Split]
+    splits: dict[str, Prepared]
     report: DataReport | None
     pair: bool = False
 
-    def texts(self, rows: int) -> list[Text]:
-        """Some eval texts, chosen by hash so that the file's order does not matter."""
+    def texts(self, rows: int, tokenizer: TextTokenizer) -> list[Text]:
+        """Some eval texts as the task takes them, chosen by hash so that the file's order does not matter."""
         if "eval" not in self.splits:
             return []
         chosen = sorted(self.splits["eval"].examples, key=lambda e: e.digest)[:rows]
-        return [e.input for e in chosen]
+        return [task_text(self.head.task, e.input, tokenizer) for e in chosen]
 
 
-def max_length(section: DataSection, model: ModelFolder) -> int:
+def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
     """Longest input of a run in tokens.
 
     Raises:
@@ -77,7 +60,8 @@ def max_length(section: DataSection, model: ModelFolder) -> int:
     """
     wanted = section.max_length
     if wanted is None:
-        wanted = DEFAULT_LENGTH if section.train or section.eval else model.positions
+        usual = LONG if task.labels is LabelKind.ANSWERS else DEFAULT_LENGTH
+        wanted = usual if section.train or section.eval else model.positions
         return min(wanted, model.positions, model.tokenizer_length)
     if wanted > model.positions:
         raise InputError(Problem("data.max_length", f"{wanted} tokens, '{model.title}' takes at most {model.positions}.",
@@ -98,46 +82,66 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     Raises:
         InputError: Listing the problems of all files.
     """
-    section = recipe.data
-    theirs = None if recipe.teacher.finetune else model.labels
+    section, task = recipe.data, task_of(recipe.task)
+    theirs = None if recipe.teacher.finetune or not task.names_labels else model.labels
     if section.train is None and section.eval is None:
-        if not theirs and not section.labels:
+        if task.names_labels and not theirs and not section.labels:
             raise InputError(Problem(str(model.path), "config.json names no labels (id2label) and there is no data.",
                                      "Add id2label to config.json, or data.labels to the recipe."))  # fmt: skip
-        return RunData(Labels(tuple(section.labels or theirs or ())), {}, None)
-    raw = _read(section)
+        labels = resolve_labels(section.labels, theirs, (), task.labels)
+        return RunData(head_of(task, labels, recipe.answer), labels, {}, None)
+    raw = _read(section, task.labels)
     notes = []
     train, held = hold_out(raw.get("train", []), section.holdout)
     train, leaked = without(train, raw.get("eval", []))
     held, _ = without(held, raw.get("eval", []))
+    if not train and (recipe.teacher.finetune or recipe.distill):
+        raise InputError(Problem("data.train", f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out.",
+                                 "Give other rows to data.train or data.eval, or a smaller data.holdout."))  # fmt: skip
     parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}
     parts = {name: rows for name, rows in parts.items() if rows}
-    labels = resolve_labels(section.labels, theirs, parts.get("train") or parts["eval"])
+    declared = section.labels or _named(section)
+    labels = resolve_labels(declared, theirs, parts.get("train") or parts["eval"], task.labels)
     if labels.note:
         notes.append(labels.note)
-    tokenizer = TextTokenizer(model.path, max_length(section, model))
+    check_settings(recipe, labels)
+    head = head_of(task, labels, recipe.answer)
+    tokenizer = TextTokenizer(model.path, max_length(section, model, task))
     splits, reports = {}, []
     for name, rows in parts.items():
         source = section.eval if name == "eval" else section.train
         assert source is not None
-        gold = labels.ids(rows, source.title)
-        encoded = tokenizer.encode([e.input for e in rows])
-        splits[name] = Split(name, rows, encoded, gold)
-        reports.append(split_report(name, Path(source.title).name, rows, encoded, labels, gold.tolist()))
+        splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
+        reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
     _check_classes(reports, recipe)
     notes += [n for r in reports if (n := majority_note(r))]
     report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
     for line in report.lines():
         say(f"  {line}")
-    return RunData(
-        labels,
-        splits,
-        report,
-        pair=any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False,
-    )
+    pair = any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False
+    return RunData(head, labels, splits, report, pair and task.labels is not LabelKind.SCORE_OR_NONE)
 
 
-def _read(section: DataSection) -> dict[str, list[Example]]:
+def is_labelled(task: Task, split: str) -> bool:
+    """Whether rows of a split get labels: the text alone teaches fill-mask and vectors."""
+    return split != "train" or task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+
+
+def check_settings(recipe: Recipe, labels: Labels) -> None:
+    """Refuse thresholds that do not fit the labels."""
+    given = recipe.answer.thresholds
+    if isinstance(given, list) and len(given) != len(labels):
+        raise InputError(Problem("answer.thresholds", f"lists {len(given)} thresholds for {len(labels)} labels.",
+                                 "Give one per label, in the order of data.labels, or a single number."))  # fmt: skip
+
+
+def _named(section: DataSection) -> list[str] | None:
+    """Label names that a data set declares itself."""
+    source = section.train or section.eval
+    return class_names(source) if source is not None else None
+
+
+def _read(section: DataSection, kind: LabelKind) -> dict[str, list[Example]]:
     out: dict[str, list[Example]] = {}
     problems: list[Problem] = []
     sources: Sequence[tuple[str, DataSource | None]] = (("train", section.train), ("eval", section.eval))
@@ -145,7 +149,7 @@ def _read(section: DataSection) -> dict[str, list[Example]]:
         if source is None:
             continue
         try:
-            out[name] = read_examples(source)
+            out[name] = read_examples(source, kind=kind)
         except InputError as error:
             problems += error.problems
     if problems:

@@ -13,12 +13,11 @@ from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.labels import Labels
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe, VerifySection
 from pocketbert.core.recipe_file import load_recipe, recipe_of
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.tasks import task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status, Target
 from pocketbert.pipeline.pack import make_pack, portable_recipe
@@ -32,9 +31,10 @@ def export_model(
     model: str, output: Path, *, task: str, revision: str | None, scheme: str, opset: int, atol: float | None,
     max_length: int | None, labels: Sequence[str] | None, overwrite: bool, formats: Sequence[str] = DEFAULT_FORMATS,
     targets: Sequence[str] = (), lengths: Sequence[int] | None = None, coreml: Mapping[str, object] | None = None, ready: Mapping[str, Path] | None = None,
+    answer: Mapping[str, object] | None = None,
 ) -> Path:  # fmt: skip
     """See `pocketbert.api.export`; `ready` are fp32 files to use instead of exporting anew."""
-    ready_task(task, "--task")
+    task_of(task, "--task")
     _check_choices(scheme, formats, targets)
     folder = open_model_folder(model, revision, "--model")
     recipe = recipe_of({
@@ -42,7 +42,7 @@ def export_model(
         "data": {"max_length": max_length, "labels": list(labels) if labels else None},
         "teacher": {"model": str(folder.path.resolve()) if Path(model).expanduser().is_dir() else model, "revision": revision},
         "export": {"formats": list(formats), "opset": opset, "atol": atol, "coreml": dict(coreml or {}), **({"lengths": list(lengths)} if lengths else {})},
-        "quantize": {"scheme": scheme, "targets": list(targets)},
+        "quantize": {"scheme": scheme, "targets": list(targets)}, "answer": dict(answer or {}),
     }, "command line")  # fmt: skip
     work = output.parent / f".{output.name}.run"
     if _finished(output, recipe, folder.sha256):
@@ -155,6 +155,7 @@ def quantize_folder(
         str(model), output, task=artefacts.task, revision=None, scheme=scheme, opset=20, atol=None,
         max_length=artefacts.processing.max_length, labels=None, overwrite=overwrite, formats=formats,
         targets=targets, lengths=lengths, coreml=coreml, ready={r.path: model / r.path for r in exported},
+        answer=artefacts.processing.settings().model_dump(mode="json"),
     )  # fmt: skip
 
 
@@ -182,11 +183,16 @@ def verify_folder(
     artefacts = read_artefacts(model)
     sets = []
     if data is not None:
-        source = DataSource(path=str(data), text=text, text_pair=text_pair, label=label)
-        rows = read_examples(source)
-        encoded = TextTokenizer(model, artefacts.processing.max_length).encode([r.input for r in rows])
-        gold = Labels(tuple(artefacts.labels)).ids(rows, source.title)
-        sets = [EvalSet(name=data.name, encoded=encoded, gold=gold, labels=len(artefacts.labels))]
+        source, head = (
+            DataSource(path=str(data), text=text, text_pair=text_pair, label=label),
+            artefacts.head(),
+        )
+        rows = read_examples(source, kind=head.task.labels)
+        prepared = head.prepare(rows, TextTokenizer(model, artefacts.processing.max_length), source.title)
+        if not len(prepared.truth):
+            raise InputError(Problem("--data", f"{data.name} has no scored pairs; vectors without scores are compared on golden rows.",
+                                     "Give --text-pair and --label, or leave --data out."))  # fmt: skip
+        sets = [EvalSet(data.name, head, prepared)]
     result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
     report_gates(result)
     return result

@@ -6,22 +6,21 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pocketbert.core.checkpoints import load_model
 from pocketbert.core.errors import GateError
 from pocketbert.core.files import copy_path, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.parity import Parity, build_probe, compare
-from pocketbert.core.predictor import Predictor
+from pocketbert.core.parity import Parity, build_probe, compare, worst_of
+from pocketbert.core.predictor import PROBABILITIES, Predictor
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe
-from pocketbert.core.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.scored import PROBABILITIES, ScoredPredictor
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.sample_texts import sample_pairs
+from pocketbert.core.scored import ScoredPredictor
+from pocketbert.core.tasks import Task, task_of
 from pocketbert.core.tokenization import Text, TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.core.types import Client, Format, Layout, Scheme
 from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.reference import own_texts, reference_model, takes_both
 from pocketbert.pipeline.writing import ExportJob, write_client_data, write_file
 from pocketbert.runtime.engines import open_file
 
@@ -53,23 +52,33 @@ def make_export(
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
     folder = open_model_folder(str(weights))
-    task, family = ready_task(recipe.task), folder.family
-    model = load_model(folder, task)
+    task, family = task_of(recipe.task), folder.family
     tokenizer = TextTokenizer(weights, length)
-    reference = TorchPredictor(model, task, family.inputs)
+    reference = reference_model(folder, task)
     layout = recipe.export.coreml.layout if files[0].format is Format.COREML else Layout.PLAIN
-    module = prepare(model, family, task, files[0].format, layout)
-    probed = probe_texts(folder, texts)
+    module = prepare(reference.model, family, task, files[0].format, layout, reference.pooling)
+    probed = probe_texts(folder, task, texts, tokenizer)
     bound = recipe.export.atol or family.parity_atol
     results = []
 
     def check(subject: Predictor, name: str, loss: float = 1.0) -> None:
-        output = subject.outputs[0]
-        like: Predictor = ScoredPredictor(reference, task.score) if output == PROBABILITIES else reference
-        probe = build_probe(
-            like, tokenizer, probed, recipe.export.lengths, output, family.padding_side, subject.lengths
-        )
-        results.append(compare(subject, name, REFERENCE, probe, output, bound * loss))
+        inside = PROBABILITIES in subject.outputs
+        like: Predictor = ScoredPredictor(reference, task.score) if inside else reference
+        groups = [(PROBABILITIES,)] if inside else [g for g in task.compared if g[0] in subject.outputs]
+        made = []
+        for names in groups:
+            probe = build_probe(
+                like,
+                tokenizer,
+                probed,
+                recipe.export.lengths,
+                task,
+                names,
+                family.padding_side,
+                subject.lengths,
+            )
+            made.append(compare(subject, name, REFERENCE, probe, names, bound * loss))
+        results.append(worst_of(made))
 
     given = ready or {}
     if any(f.target not in given for f in files):
@@ -104,10 +113,12 @@ def read_parity(folder: Path) -> list[Parity]:
     return [Parity.model_validate(p) for p in json.loads(path.read_text())] if path.is_file() else []
 
 
-def probe_texts(folder: ModelFolder, texts: Sequence[Text]) -> list[Text]:
+def probe_texts(
+    folder: ModelFolder, task: Task, texts: Sequence[Text], tokenizer: TextTokenizer
+) -> list[Text]:
     """Real texts of every kind: the data's, the project's own, and pairs where segments matter."""
-    pairs = list(sample_pairs()[:8]) if folder.family.uses_segments else []
-    return [*texts[:16], *SENTENCES, *pairs]
+    pairs = list(sample_pairs()[:8]) if folder.family.uses_segments and takes_both(task) else []
+    return [*texts[:16], *own_texts(task, tokenizer), *pairs]
 
 
 def make_quantized(
@@ -137,7 +148,7 @@ def make_quantized(
             failures += error.failures
             continue
         if file.client is Client.MEDIAPIPE:
-            write_client_data(recipe, open_model_folder(str(weights)), ready_task(recipe.task), path)
+            write_client_data(recipe, open_model_folder(str(weights)), task_of(recipe.task), path)
         types[file.target] = found.model_dump(mode="json")
         say(f"  {file.target}: {found.summary}")
     write_json(target / "types.json", types)

@@ -10,17 +10,18 @@ from pocketbert.core.families import Family
 from pocketbert.core.files import path_bytes
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.hardware import machine
+from pocketbert.core.metrics import METRICS
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.recipe import Recipe
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Layout, Provenance, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts
 from pocketbert.pipeline.exporting import read_parity
+from pocketbert.pipeline.finishing import read_training
 from pocketbert.pipeline.measuring import TEACHER, row_name, teacher_file
 from pocketbert.pipeline.mediapipe import tokenizer_effect
 from pocketbert.pipeline.model_files import default_file, model_files
-from pocketbert.pipeline.training import read_training
 from pocketbert.pipeline.verify import Verification, read_verification
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
     """Figures and lineage for the model card."""
     from pocketbert.benchmarks.wording import time_ratio
 
-    metric = ready_task(recipe.task).metric
     bench = read_benchmark(run) if recipe.benchmark is not None else None
     names = {row_name(f, recipe): f.target for f in model_files(recipe, folder.path)}
     latency, condition = [], ""
@@ -67,6 +67,7 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
         )
     teacher = ""
     if result.teacher is not None and recipe.student is not None:
+        metric = METRICS[result.teacher.metric]
         teacher = f"Teacher (fp32, torch): {metric.name} {metric.format(result.teacher.value)} on eval."
     parity = [
         f"Parity of `{p.subject}` with the untouched model: largest difference {p.worst:.1e} of the logits' spread "
@@ -78,7 +79,9 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
     notes = honest_notes(recipe, folder.family)
     mediapipe = [f for f in model_files(recipe, folder.path) if f.client is Client.MEDIAPIPE]
     if mediapipe:
-        notes.append(f"MediaPipe: {tokenizer_effect(run / mediapipe[0].source, folder.path).summary}")
+        notes.append(
+            f"MediaPipe: {tokenizer_effect(run / mediapipe[0].source, folder.path, task_of(recipe.task)).summary}"
+        )
     return CardFacts(folder.family, _licence(run), latency, condition, teacher, parity, notes)
 
 
@@ -150,7 +153,6 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
 def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> list[ModelRow]:
     from pocketbert.benchmarks.report_data import ModelRow
 
-    metric = ready_task(recipe.task).metric
     rows = []
     teacher = teacher_file(recipe)
     if (run / teacher.source).exists():
@@ -164,7 +166,7 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
         scores = result.scores.get(file.target, {})
         score = scores.get("eval")
         kept = (
-            metric.kept(result.teacher.value, score.value)
+            METRICS[score.metric].kept(result.teacher.value, score.value)
             if score and result.teacher and recipe.student
             else None
         )

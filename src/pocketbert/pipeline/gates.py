@@ -8,21 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.artefacts import SeenRight
-from pocketbert.core.evaluate import Score, agreement, probabilities, rms_error, worst_difference, yardstick
+from pocketbert.core.evaluate import agreement, rms_error, worst_difference, yardstick
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.golden import GoldenRow
 from pocketbert.core.hardware import machine
+from pocketbert.core.metrics import CHANCE, METRICS
 from pocketbert.core.parity import padding_difference
-from pocketbert.core.predictor import Predictor, run_encoded
-from pocketbert.core.scored import PROBABILITIES
-from pocketbert.core.tasks import Task
+from pocketbert.core.predictor import PROBABILITIES, Predictor
+from pocketbert.core.readout import Matrix, answer_of, run_rows, whole
+from pocketbert.core.score import Score, probabilities
+from pocketbert.core.tasks import LabelKind, Task
 from pocketbert.core.tokenization import TextTokenizer, cut
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Target
 from pocketbert.core.versions import version_of
+from pocketbert.pipeline.reference import decided
 from pocketbert.runtime.coreml import REFERENCE
 
 EXACT = 1e-3
@@ -100,34 +102,41 @@ class Subject:
 
     @property
     def output(self) -> str:
-        """The output that decides."""
-        return self.predictor.outputs[0]
+        """The output that decides, or the first of them."""
+        return answer_of(self.task, self.predictor)[0]
 
     @property
     def exported(self) -> bool:
         """Whether an exporter wrote it, not a quantizer."""
         return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
 
-    def answers(self, rows: Sequence[GoldenRow]) -> NDArray[np.float32]:
-        """What the file answers to golden rows, one row at a time; [N, labels]."""
+    def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
+        """What the file answers to golden rows, one row at a time: the recorded places of each."""
         encoded = self.tokenizer.encode([r.input for r in rows])
-        out = run_encoded(self.predictor, self.tokenizer, encoded, padding_side=self.side)
-        return np.asarray(out[self.output], np.float32)
+        return run_rows(
+            self.predictor,
+            self.tokenizer,
+            encoded,
+            self.task,
+            side=self.side,
+            reduce=lambda i, m: rows[i].pick(m),
+        )
 
-    def recorded(self, logits: Sequence[Sequence[float]]) -> NDArray[np.float32]:
-        """Recorded logits of the torch model as this file would answer; [N, labels]."""
-        values = np.array(logits, np.float32)
+    def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
+        """Recorded logits of the torch model as this file would answer."""
+        matrix = row.shaped(values)
         if self.output == PROBABILITIES:
-            values = probabilities(values, self.task.score).astype(np.float32)
-        return values
+            return probabilities(matrix, self.task.score).astype(np.float32)
+        return matrix
 
-    def reference(self, rows: Sequence[GoldenRow]) -> NDArray[np.float32]:
-        """What the torch model answers, padded where this file has to pad; [N, labels]."""
+    def reference(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
+        """What the torch model answers, padded where this file has to pad."""
         lengths = [len(e) for e in self.tokenizer.encode([r.input for r in rows])]
         pads = [n not in self.predictor.lengths if self.predictor.lengths else False for n in lengths]
-        return self.recorded(
-            [r.padded if p and r.padded else r.reference for r, p in zip(rows, pads, strict=True)]
-        )
+        return [
+            self.recorded(r, r.padded if p and r.padded else r.reference)
+            for r, p in zip(rows, pads, strict=True)
+        ]
 
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
         """The golden rows that are not too long for this file."""
@@ -163,15 +172,16 @@ def _text(value: str | list[str]) -> str | tuple[str, str]:
 def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     """Recorded outputs again, the reference's outputs, and its labels by name."""
     rows = subject.rows(rows)
-    logits = subject.answers(rows)
-    if not np.isfinite(logits).all():
-        bad = int((~np.isfinite(logits)).any(-1).sum())
+    answers, references = subject.answers(rows), subject.reference(rows)
+    bad = sum(not np.isfinite(a).all() for a in answers)
+    if bad:
         return [Gate(name="finite", file=subject.name, passed=False, value=float("nan"),
                      detail=f"{bad} of {len(rows)} golden rows give NaN or infinite logits.")]  # fmt: skip
-    reference = subject.reference(rows)
-    if reference.shape != logits.shape:
+    wrong_shape = [(a.shape, r.shape) for a, r in zip(answers, references, strict=True) if a.shape != r.shape]
+    if wrong_shape:
         return [Gate(name="golden", file=subject.name, passed=False,
-                     detail=f"logits have shape {logits.shape}, the golden rows {reference.shape}.")]  # fmt: skip
+                     detail=f"logits have shape {wrong_shape[0][0]}, the golden rows {wrong_shape[0][1]}.")]  # fmt: skip
+    logits, reference = whole(answers), whole(references)
     gates = [
         Gate(
             name="finite",
@@ -181,38 +191,41 @@ def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         )
     ]
     if subject.name in rows[0].outputs:
-        expected = np.stack([r.expected(subject.name) for r in rows])
+        expected = whole([r.expected(subject.name) for r in rows])
         bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
         gates.append(Gate(name="golden", file=subject.name, passed=worst <= bound, value=worst, bound=bound,
                           detail=f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}."))  # fmt: skip
     gates.append(_fidelity(subject, logits, reference))
-    names = [subject.labels[i] for i in reference.argmax(-1)]
+    if subject.task.names_labels:
+        gates.append(_names(subject, rows))
+    return gates
+
+
+def _names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
+    """Whether the recorded answers are still called what they were called; the torch model's, so that no rounding flips one."""
+    names = [decided(r.shaped(r.reference), subject.task, subject.labels) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
     detail = f"labels of {len(rows)} golden rows have the recorded names."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
-    gates.append(
-        Gate(
-            name="labels",
-            file=subject.name,
-            passed=not wrong,
-            value=float(len(wrong)),
-            bound=0.0,
-            detail=detail,
-        )
+    return Gate(
+        name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
     )
-    return gates
 
 
-def _fidelity(subject: Subject, logits: NDArray[np.float32], reference: NDArray[np.float32]) -> Gate:
-    share = agreement(logits, reference)
+def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
+    same = (
+        f", same label on {agreement(logits, reference):.1%}"
+        if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS)
+        else ""
+    )
     if subject.scheme is Scheme.FP32:
         worst = worst_difference(logits, reference) / yardstick(reference)
         return Gate(name="reference", file=subject.name, passed=worst <= EXACT, value=worst, bound=EXACT,
-                    detail=f"differs from the torch model by {worst:.3g} of the logits' spread, same label on {share:.1%}.")  # fmt: skip
+                    detail=f"differs from the torch model by {worst:.3g} of the logits' spread{same}.")  # fmt: skip
     error, bound = rms_error(logits, reference), RMS[subject.scheme]
     return Gate(name="reference", file=subject.name, passed=error <= bound, value=error, bound=bound,
-                detail=f"RMS difference to the torch model {error:.3g} of the logits' spread, same label on {share:.1%}.")  # fmt: skip
+                detail=f"RMS difference to the torch model {error:.3g} of the logits' spread{same}.")  # fmt: skip
 
 
 def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
@@ -222,14 +235,20 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest = subject.tokenizer.max_length
     short = [i for i, e in enumerate(encoded) if len(e) < longest]
-    own, inputs = None, [encoded[i] for i in short]
+    own, keep = None, None
     if len(short) < 2:  # a length so small that the golden rows fill it: make room for one padding token
         inputs = [cut(e, longest - 1) for e in encoded]
-    elif all(rows[i].padded for i in short):
-        padded = subject.recorded([rows[i].padded for i in short])
-        own = padded - subject.reference([rows[i] for i in short])
+    else:
+        inputs, chosen = [encoded[i] for i in short], [rows[i] for i in short]
+
+        def keep(i: int, matrix: Matrix) -> Matrix:
+            return chosen[i].pick(matrix)
+
+        if all(r.padded for r in chosen):
+            padded = whole([subject.recorded(r, r.padded) for r in chosen])
+            own = padded - whole(subject.reference(chosen))
     moved = padding_difference(
-        subject.predictor, subject.tokenizer, inputs, subject.output, subject.side, own
+        subject.predictor, subject.tokenizer, inputs, subject.task, subject.side, own, keep
     )
     return Gate(name="padding", file=subject.name, passed=moved <= bound, value=moved, bound=bound,
                 detail=f"padding moves the logits by {moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
@@ -313,26 +332,27 @@ def metadata_gate(subject: Subject) -> Gate | None:
 
 def chance_gate(name: str, score: Score, rows: str) -> Gate:
     """Whether a score tells anything at all."""
-    above = bool(score.finite and score.value > score.chance)
-    verdict = "above" if above else "at"
-    return Gate(name="chance", file=name, passed=above, value=score.value, bound=score.chance,
+    better = bool(score.finite and METRICS[score.metric].beats(score.value, score.chance))
+    verdict = "better than" if better else "at"
+    return Gate(name="chance", file=name, passed=better, value=score.value, bound=score.chance,
                 detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level "
-                f"(always the commonest label: up to {score.chance:.4f} by luck).")  # fmt: skip
+                f"({CHANCE[score.metric]}: {score.chance:.4f}).")  # fmt: skip
 
 
-def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str, task: Task) -> Gate:
+def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str) -> Gate:
     """Whether a file loses more than allowed against a reference's score on the same rows."""
-    drop = task.metric.drop(reference.value, score.value)
+    metric = METRICS[score.metric]
+    drop = metric.drop(reference.value, score.value)
     return Gate(name="drop", file=name, passed=bool(drop <= bound), value=drop, bound=bound,
-                detail=f"{score.metric} {task.metric.format(score.value)} against {task.metric.format(reference.value)} "
-                f"of {what}: loses {drop * 100:.2f} points, allowed {bound * 100:.2f}.")  # fmt: skip
+                detail=f"{score.metric} {metric.format(score.value)} against {metric.format(reference.value)} "
+                f"of {what}: loses {metric.lost(drop)}, allowed {bound * 100:.2f}.")  # fmt: skip
 
 
-def kept_gate(name: str, score: Score, teacher: Score, bound: float, task: Task) -> Gate:
+def kept_gate(name: str, score: Score, teacher: Score, bound: float) -> Gate:
     """Whether a file keeps the wanted share of the teacher's score."""
-    kept = task.metric.kept(teacher.value, score.value)
+    kept = METRICS[score.metric].kept(teacher.value, score.value)
     return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound,
-                detail=f"keeps {kept:.1%} of the teacher's {task.metric.name}, wanted {bound:.1%}.")  # fmt: skip
+                detail=f"keeps {kept:.1%} of the teacher's {score.metric}, wanted {bound:.1%}.")  # fmt: skip
 
 
 def seen_right(predictor: Predictor) -> SeenRight:

@@ -7,25 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pocketbert.core.checkpoints import load_model
 from pocketbert.core.evaluate import yardstick
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, write_golden
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.parity import padded_logits
-from pocketbert.core.predictor import Predictor, run_encoded
+from pocketbert.core.parity import padded_answers
+from pocketbert.core.predictor import PROBABILITIES, Predictor
+from pocketbert.core.readout import Matrix, per_token, run_rows, whole
 from pocketbert.core.recipe import Recipe
-from pocketbert.core.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.scored import PROBABILITIES, ScoredPredictor
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.sample_texts import sample_pairs
+from pocketbert.core.scored import ScoredPredictor
+from pocketbert.core.tasks import Task, task_of
 from pocketbert.core.tokenization import Text, TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.reference import decided, own_texts, reference_model, takes_both
 from pocketbert.runtime.engines import open_file
 
 ROWS = 40
+PLACES = 12
+"""Most tokens of a text whose answers are recorded."""
+COLUMNS = 256
+"""Most columns of an answer that are recorded: vocabularies and vectors are wider."""
 _EXACT = 1e-3
 """Of files that compute in fp32, whatever they store; relative to the spread of the logits."""
 _TOLERANCE = {(Format.ONNX, Scheme.INT8): 0.25, (Format.TFLITE, Scheme.INT8): 0.05, (Format.COREML, Scheme.FP16): 0.1,
@@ -56,40 +59,40 @@ def make_golden(
         One line for each file that answers NaN or infinity.
     """
     folder = open_model_folder(str(weights))
-    task, side = ready_task(recipe.task), folder.family.padding_side
+    task, side = task_of(recipe.task), folder.family.padding_side
     tokenizer = TextTokenizer(weights, length)
-    rows = golden_texts(folder, texts)
+    rows = golden_texts(folder, task, texts, tokenizer)
     encoded = tokenizer.encode(rows)
-    torch_model = TorchPredictor(load_model(folder, task), task, folder.family.inputs)
+    torch_model = reference_model(folder, task)
 
-    def answers(predictor: Predictor, numbers: Sequence[int]) -> NDArray[np.float32]:
-        chosen = [encoded[i] for i in numbers]
-        out = run_encoded(predictor, tokenizer, chosen, padding_side=side)
-        return np.asarray(out[predictor.outputs[0]], np.float32)
+    def answers(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
+        return run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task, side=side)
 
     every = range(len(rows))
     reference = answers(torch_model, every)
-    padded = padded_logits(torch_model, tokenizer, encoded, task.outputs[0], side)
-    found: dict[str, dict[int, NDArray[np.float32]]] = {}
+    padded = padded_answers(torch_model, tokenizer, encoded, task, side)
+    labels = folder.labels or []
+    blank = [_blank(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
+    found: dict[str, dict[int, Matrix]] = {}
     allowed: dict[str, float] = {}
     for file in files:
         predictor = open_file(run / file.source, file.format)
         longest = max(predictor.lengths, default=length)
         numbers = [i for i in every if len(encoded[i]) <= longest]
         values = answers(predictor, numbers)
-        if not np.isfinite(values).all():
+        if not all(np.isfinite(v).all() for v in values):
             return [f"{file.target}: NaN or infinite logits on golden rows."]
         like = ScoredPredictor(torch_model, task.score) if PROBABILITIES in predictor.outputs else torch_model
-        allowed[file.target] = tolerance(file) * yardstick(answers(like, every))
+        picked = [blank[i].pick(m) for i, m in zip(every, answers(like, every), strict=True)]
+        allowed[file.target] = tolerance(file) * yardstick(whole(picked))
         found[file.target] = dict(zip(numbers, values, strict=True))
-    labels = folder.labels or []
     golden = [
-        GoldenRow(
-            text=text, label=labels[int(reference[i].argmax())], reference=_plain(reference[i]), padded=_plain(padded[i]),
-            outputs={p: _plain(v[i]) for p, v in found.items() if i in v},
-            tolerance={p: allowed[p] for p, v in found.items() if i in v},
-        )
-        for i, text in enumerate(rows)
+        row.model_copy(update={
+            "reference": _plain(row.pick(reference[i])), "padded": _plain(row.pick(padded[i])),
+            "outputs": {p: _plain(row.pick(v[i])) for p, v in found.items() if i in v},
+            "tolerance": {p: allowed[p] for p, v in found.items() if i in v},
+        })
+        for i, row in enumerate(blank)
     ]  # fmt: skip
     write_golden(target / FILE_NAME, golden)
     token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in rows]
@@ -97,12 +100,33 @@ def make_golden(
     return ()
 
 
-def golden_texts(folder: ModelFolder, texts: Sequence[Text]) -> list[Text]:
+def _blank(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> GoldenRow:
+    """A row that knows what it records: all of a small answer, tokens spread over a long one, columns of a wide one."""
+    places = _spread(len(matrix), PLACES) if per_token(task) else []
+    columns: list[int] = []
+    if matrix.shape[1] > COLUMNS:
+        best = np.argsort(-matrix[places or [0]].max(0), kind="stable")[: COLUMNS // 4].tolist()
+        columns = sorted({*best, *_spread(matrix.shape[1], COLUMNS - len(best))})
+    row = GoldenRow(
+        text=text, label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns
+    )
+    return row.model_copy(update={"label": decided(row.pick(matrix), task, labels)})
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Up to `most` numbers below `count`, evenly spread, the first and the last among them."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
+
+
+def golden_texts(
+    folder: ModelFolder, task: Task, texts: Sequence[Text], tokenizer: TextTokenizer
+) -> list[Text]:
     """Rows from the data where there is any, filled up with the project's own, and four pairs."""
-    own: list[Text] = [*SENTENCES]
+    own = own_texts(task, tokenizer)
     mixed = [*texts[: ROWS - 12], *own[-12:]] if texts else own
-    return mixed + (list(sample_pairs()[:4]) if folder.family.uses_segments else [])
+    pairs = folder.family.uses_segments and takes_both(task)
+    return mixed + (list(sample_pairs()[:4]) if pairs else [])
 
 
-def _plain(row: NDArray[np.float32]) -> list[float]:
-    return [float(v) for v in row]
+def _plain(values: Matrix) -> list[float]:
+    return [float(v) for v in values.ravel()]

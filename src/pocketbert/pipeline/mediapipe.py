@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel
 
-from pocketbert.core.predictor import run_encoded
+from pocketbert.core.readout import run_rows, whole
 from pocketbert.core.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.tasks import Task
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import open_file
@@ -22,34 +23,38 @@ class TokenizerEffect(BaseModel):
     Attributes:
         sentences: How many sentences with accents, other scripts and emoji were tried.
         ids: Share of them that get other ids.
-        scores: Share of them whose probabilities differ by more than 1e-5.
-        labels: Share of them that get another label.
+        scores: Share of them whose probabilities (of embedders: vectors) differ by more than 1e-5.
+        labels: Share of them that get another label; None of embedders.
         ascii: Share of plain ASCII sentences that get other ids; 0 where all is well.
     """
 
     sentences: int
     ids: float
     scores: float
-    labels: float
+    labels: float | None
     ascii: float
 
     @property
     def summary(self) -> str:
         """One sentence for the card."""
+        answers = (
+            f"{self.scores:.0%} other vectors" if self.labels is None
+            else f"{self.scores:.0%} other probabilities and {self.labels:.0%} another label"
+        )  # fmt: skip
         return (
             f"Its built-in tokenizer keeps accents and lower-cases A-Z only: of {self.sentences} sentences with accents, other "
-            f"scripts and emoji {self.ids:.0%} get other tokens, {self.scores:.0%} other probabilities and {self.labels:.0%} "
-            f"another label than with `tokenizer.json`; of {len(ASCII_SENTENCES)} ASCII sentences {self.ascii:.0%} get other tokens "
+            f"scripts and emoji {self.ids:.0%} get other tokens, {answers} than with `tokenizer.json`; of {len(ASCII_SENTENCES)} ASCII sentences {self.ascii:.0%} get other tokens "
             "(by an emulation of that tokenizer, which the project's tests compare with MediaPipe itself)."
         )
 
 
-def tokenizer_effect(file: Path, weights: Path) -> TokenizerEffect:
+def tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
     """Run a MediaPipe file on both tokenizations of the project's sentences.
 
     Args:
         file: ``mediapipe.tflite``.
         weights: Folder with tokenizer.json and vocab.txt.
+        task: What the file does.
     """
     from pocketbert.export.mediapipe import MediaPipeTokenizer
 
@@ -58,14 +63,13 @@ def tokenizer_effect(file: Path, weights: Path) -> TokenizerEffect:
     own, theirs = TextTokenizer(weights, length), MediaPipeTokenizer(weights, length)
     ours, others = own.encode(list(UNICODE_SENTENCES)), theirs.encode(list(UNICODE_SENTENCES))
     before, after = (
-        np.asarray(run_encoded(predictor, own, rows)[predictor.outputs[0]], np.float64)
-        for rows in (ours, others)
+        whole(run_rows(predictor, own, rows, task)).astype(np.float64) for rows in (ours, others)
     )
     plain = zip(own.encode(list(ASCII_SENTENCES)), theirs.encode(list(ASCII_SENTENCES)), strict=True)
     return TokenizerEffect(
         sentences=len(ours),
         ids=float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in zip(ours, others, strict=True)])),
         scores=float(np.mean(np.abs(before - after).max(-1) > _SAME)),
-        labels=float(np.mean(before.argmax(-1) != after.argmax(-1))),
+        labels=float(np.mean(before.argmax(-1) != after.argmax(-1))) if task.names_labels else None,
         ascii=float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in plain])),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe import Recipe
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Scheme, Target
 
 MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
@@ -132,7 +132,7 @@ def mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
         return None
     sources = (recipe.data.train, recipe.data.eval)
     pair = any(s is not None and s.text_pair is not None for s in sources)
-    return refusal(weights, ready_task(recipe.task).name, pair)
+    return refusal(weights, task_of(recipe.task).name, pair)
 
 
 def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:

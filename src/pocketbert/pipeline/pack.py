@@ -22,15 +22,18 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.files import copy_path, path_bytes, read_json, sha256_file, sha256_path, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.hardware import machine
+from pocketbert.core.heads.table import thresholds_of
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
+from pocketbert.core.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.recipe_file import dump_recipe
-from pocketbert.core.tasks import ready_task
+from pocketbert.core.tasks import LabelKind, TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts, render_card
 from pocketbert.pipeline.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.facts import card_facts, read_benchmark
+from pocketbert.pipeline.finishing import read_training
 from pocketbert.pipeline.model_files import ModelFile, absent_files, default_file, model_files
 from pocketbert.pipeline.verify import Verification, read_verification
 from pocketbert.runtime.engines import open_file
@@ -46,19 +49,25 @@ _TOKENIZER_FILES = (
     "merges.txt",
     "vocab.json",
 )
+_VECTOR_FILES = (MODULES_FILE, POOLING_FILE, "sentence_bert_config.json")
+"""What sentence-transformers reads beside the model."""
 MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
 
 _KINDS = {
     "config.json": Kind.CONFIG, "recipe.resolved.yaml": Kind.CONFIG, "model.safetensors": Kind.WEIGHTS,
     "golden.jsonl": Kind.GOLDEN, "golden_tokens.jsonl": Kind.GOLDEN, "README.md": Kind.DOCUMENT, MAC_SCRIPT: Kind.TOOL,
     "parity.json": Kind.FIGURES, "benchmark.json": Kind.FIGURES, **dict.fromkeys(_TOKENIZER_FILES, Kind.TOKENIZER),
+    **dict.fromkeys(_VECTOR_FILES, Kind.CONFIG),
 }  # fmt: skip
 
 
 def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
     """Files that are packed as they are, by their path in the artefact folder."""
     out = {file.target: run / file.source for file in model_files(recipe, weights)}
-    out |= {name: weights / name for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES)}
+    out |= {
+        name: weights / name
+        for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES, *_VECTOR_FILES)
+    }
     out |= {name: run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl")}
     return {name: path for name, path in out.items() if path.exists()}
 
@@ -162,7 +171,7 @@ def _artefacts(
     recipe: Recipe, folder: ModelFolder, length: int, pair: bool, files: Sequence[ModelFile], result: Verification,
     run: Path, facts: CardFacts, source: str,
 ) -> Artefacts:  # fmt: skip
-    task = ready_task(recipe.task)
+    task = task_of(recipe.task)
     weights, default = folder.sha256, default_file(files)
     records = [
         FileRecord(
@@ -184,10 +193,27 @@ def _artefacts(
             Path(recipe.data.train.title).name if recipe.data.train.path else recipe.data.train.title
         )
     return Artefacts(
-        name=recipe.name, task=recipe.task, family=folder.family.name, labels=folder.labels or [], pair=pair,
-        processing=Processing(max_length=length, padding_side=folder.family.padding_side, score=task.score),
+        name=recipe.name, task=recipe.task, family=folder.family.name, labels=(folder.labels or []) if task.names_labels else [], pair=pair,
+        processing=_processing(recipe, folder, length),
         files=records, absent=absent_files(recipe, folder.path), lineage=lineage, versions=installed(), machine=machine().summary,
     )  # fmt: skip
+
+
+def _processing(recipe: Recipe, folder: ModelFolder, length: int) -> Processing:
+    """What a client must do before and behind the files."""
+    task, answer = task_of(recipe.task), recipe.answer
+    own: dict[str, object] = {}
+    if task.labels is LabelKind.NAMES:
+        tuned = read_training(folder.path).thresholds
+        chosen = answer if tuned is None else answer.model_copy(update={"thresholds": tuned})
+        own["thresholds"] = list(thresholds_of(chosen, len(folder.labels or [])))
+    if task.labels is LabelKind.ANSWERS:
+        own |= {"stride": answer.stride, "answer_length": answer.answer_length, "null_answers": answer.null_answers,
+                "pair_order": ["question", "context"]}  # fmt: skip
+    if task.name is TaskName.FEATURE_EXTRACTION:
+        pooling = pooling_of(folder.path) or DEFAULT_POOLING
+        own |= {"pooling": pooling.kind.value, "normalize": pooling.normalize}
+    return Processing(max_length=length, padding_side=folder.family.padding_side, score=task.score, **own)
 
 
 def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:

@@ -7,7 +7,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -15,18 +15,23 @@ import numpy as np
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
-from pocketbert.core.files import remove_tree, sha256_path, write_atomic, write_json
+from pocketbert.core.files import remove_tree, sha256_file, sha256_path, write_atomic, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.metrics import confusion
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
+from pocketbert.core.progress import set_quiet
+from pocketbert.core.readout import whole
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.recipe_file import dump_recipe
-from pocketbert.core.tasks import ready_task
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.tasks import LabelKind, Task, task_of
+from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format
+from pocketbert.distill.processes import directing, follow, here
 from pocketbert.pipeline import exporting, golden, measuring, pack, training
+from pocketbert.pipeline.corpora import source_digest, write_corpora
 from pocketbert.pipeline.data import RunData, load_data, max_length
+from pocketbert.pipeline.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
 from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run_folder import RunFolder, Stage, data_digest
@@ -37,6 +42,7 @@ log = logging.getLogger("pocketbert")
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
+CORPUS = "corpus"
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,16 @@ class Run:
     @cached_property
     def length(self) -> int:
         """Longest input in tokens."""
-        return max_length(self.recipe.data, self.model)
+        return max_length(self.recipe.data, self.model, self.task)
+
+    @property
+    def task(self) -> Task:
+        """What the model does."""
+        return task_of(self.recipe.task)
+
+    def texts(self, rows: int = golden.ROWS) -> list[Text]:
+        """Some texts of the data, as the task takes them."""
+        return self.data.texts(rows, TextTokenizer(self.model.path, self.length))
 
     @property
     def weights(self) -> Path:
@@ -98,14 +113,23 @@ class Run:
         """All stages of the recipe, in order."""
         recipe = self.recipe
         data = {
-            "settings": recipe.data.model_dump(mode="json"),
+            "settings": recipe.data.model_dump(mode="json", exclude={"corpus"}),
             "train": data_digest(recipe.data.train),
             "eval": data_digest(recipe.data.eval),
             "length": self.length,
         }  # fmt: skip
         teacher = {"task": recipe.task, "weights": self.model.sha256, "labels": self.model.labels, "seed": recipe.seed,
-                   "finetune": _dump(recipe.teacher.finetune)}  # fmt: skip
+                   "finetune": _dump(recipe.teacher.finetune), "answer": _dump(recipe.answer)}  # fmt: skip
         stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
+        before_student: tuple[str, ...] = ("teacher",)
+        if recipe.data.corpus is not None:
+            section = recipe.data.corpus
+            settings = {"section": _dump(section), "tokenizer": sha256_file(self.model.path / "tokenizer.json"),
+                        "sources": [[data_digest(s), source_digest(s)] for s in section.sources]}  # fmt: skip
+            stages.append(
+                Stage(CORPUS, "corpus", CORPUS, settings, (), self._make_corpus, ("tokenizers", "pyarrow"))
+            )
+            before_student = ("teacher", CORPUS)
         stages.append(
             Stage(
                 "teacher",
@@ -115,6 +139,7 @@ class Run:
                 ("data",),
                 self._make_teacher,
                 _TRAIN,
+                trains=recipe.teacher.finetune is not None,
             )
         )
         if recipe.student is not None:
@@ -122,9 +147,19 @@ class Run:
                 "student": _dump(recipe.student),
                 "distill": [_dump(s) for s in recipe.distill],
                 "seed": recipe.seed,
+                "answer": _dump(recipe.answer),
             }
             stages.append(
-                Stage("student", "student", "student", student, ("teacher",), self._make_student, _TRAIN)
+                Stage(
+                    "student",
+                    "student",
+                    "student",
+                    student,
+                    ("teacher",),
+                    self._make_student,
+                    _TRAIN,
+                    trains=True,
+                )
             )
         last = stages[-1].name
         made = []
@@ -175,9 +210,19 @@ class Run:
     def execute(self, until: str | None = None) -> None:
         """Run the stages, up to and including `until`.
 
+        Where a launcher started several processes, process 0 does so, and the others help it to train.
+
         Raises:
             PocketBertError: If an input is wrong, a gate closed, or the machine failed.
+            SystemExit: At the end, in processes other than 0.
         """
+        if not here().main:
+            set_quiet(True)
+            follow(lambda order: self.folder.take_part(self.stages(), order))
+        with directing():
+            self._execute(until)
+
+    def _execute(self, until: str | None) -> None:
         require_for(self.recipe, until)
         stages = self.stages()  # before the lock: a model that is not there leaves no folder behind
         with self.folder.locked():
@@ -225,7 +270,14 @@ class Run:
         return training.make_teacher(self.recipe, self.model, self.data, self.length, target, work)
 
     def _make_student(self, target: Path, work: Path) -> Sequence[str]:
-        return training.make_student(self.recipe, self.path / "teacher", self.data, self.length, target, work)
+        return training.make_student(
+            self.recipe, self.path / "teacher", self.model, self.data, self.length, target, work, self.path / CORPUS
+        )
+
+    def _make_corpus(self, target: Path, _: Path) -> Sequence[str]:
+        assert self.recipe.data.corpus is not None
+        write_corpora(self.recipe.data.corpus, self.model.path, target)
+        return ()
 
     @property
     def files(self) -> list[ModelFile]:
@@ -251,11 +303,11 @@ class Run:
 
     def _make_export(self, format: Format, target: Path, _: Path) -> Sequence[str]:
         files = [f for f in self.files if f.stage == format.value]
-        texts = self.data.texts(golden.ROWS)
+        texts = self.texts()
         return exporting.make_export(self.recipe, self.weights, texts, self.length, target, files, self.ready)
 
     def _make_teacher_file(self, target: Path, _: Path) -> Sequence[str]:
-        texts, file = self.data.texts(golden.ROWS), measuring.teacher_file(self.recipe)
+        texts, file = self.texts(), measuring.teacher_file(self.recipe)
         return exporting.make_export(self.recipe, self.path / "teacher", texts, self.length, target, [file])
 
     def _make_quantized(self, format: Format, target: Path, _: Path) -> Sequence[str]:
@@ -264,7 +316,7 @@ class Run:
         return exporting.make_quantized(self.recipe, self.path, self.weights, target, pairs)
 
     def _make_golden(self, target: Path, _: Path) -> Sequence[str]:
-        texts = self.data.texts(golden.ROWS)
+        texts = self.texts()
         return golden.make_golden(
             self.recipe, self.path, self.weights, texts, self.length, target, self.files
         )
@@ -277,15 +329,14 @@ class Run:
 
     def verify(self) -> Verification:
         """Put the files of the run folder through all gates."""
-        task = ready_task(self.recipe.task)
-        subjects = run_subjects(self.path, self.files, self.weights, self.length, task)
+        subjects = run_subjects(self.path, self.files, self.weights, self.length, self.task)
         recorded = self.path / "golden"
         result = verify_files(
             subjects, read_golden(recorded / FILE_NAME), recorded / TOKENS_FILE_NAME, vocabulary_rows(self.weights),
             self.eval_sets(), self.recipe.verify,
-            teacher=training.read_training(self.path / "teacher").score,
-            reference=training.read_training(self.weights).score,
-            labels=self.data.labels.names,
+            teacher=read_training(self.path / "teacher").score,
+            reference=read_training(self.weights).score,
+            labels=self.data.labels.names if self.task.names_labels else None,
             tokenizer=TextTokenizer(self.weights, self.length),
         )  # fmt: skip
         sources = pack.sources(self.recipe, self.path, self.weights)
@@ -296,16 +347,26 @@ class Run:
     def eval_sets(self) -> list[EvalSet]:
         """Labelled rows that no step was made on, tokenized by the tokenizer that is packed."""
         tokenizer = TextTokenizer(self.weights, self.length)
-        return [
-            EvalSet(name=name, encoded=tokenizer.encode([e.input for e in split.examples]), gold=split.gold, labels=len(self.data.labels))
-            for name in ("eval", "holdout") if (split := self.data.splits.get(name)) is not None
-        ]  # fmt: skip
+        head = head_with(self.recipe, self.data, read_training(self.weights).thresholds)
+        out = []
+        for name in ("eval", "holdout"):
+            if (split := self.data.splits.get(name)) is None:
+                continue
+            rows = head.prepare(split.examples, tokenizer, name)
+            if not len(
+                rows.truth
+            ):  # vectors without scores: the teacher's are what is wanted, known on eval only
+                if name != "eval":
+                    continue
+                rows = replace(rows, truth=teacher_vectors(self.path / "teacher"))
+            out.append(EvalSet(name, head, rows))
+        return out
 
     def _make_benchmark(self, target: Path, _: Path) -> Sequence[str]:
         assert self.recipe.benchmark is not None
         variants = measuring.run_variants(self.recipe, self.path, self.files, self.weights, self.length)
         result = measuring.measure(
-            variants, self.data.texts(100), self.recipe.benchmark, self.recipe.export.lengths, root=self.path
+            variants, self.texts(100), self.recipe.benchmark, self.recipe.export.lengths, root=self.path
         )
         result.write(target)
         return ()
@@ -317,13 +378,13 @@ class Run:
 
     def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""
-        sets = [s for s in self.eval_sets() if s.name == "eval"]
-        if not sets:
+        if self.task.labels is not LabelKind.NAME or "eval" not in self.data.splits:
             return []
-        task, names = ready_task(self.recipe.task), self.data.labels.names
-        subject = run_subjects(self.path, [default_file(self.files)], self.weights, self.length, task)[0]
-        _, logits = evaluate(subject.predictor, subject.tokenizer, sets[0], task, batch=32)
-        counts = confusion(sets[0].gold, logits.argmax(-1).astype(np.int64), len(names))
+        (rows,), names = [s for s in self.eval_sets() if s.name == "eval"], self.data.labels.names
+        subject = run_subjects(self.path, [default_file(self.files)], self.weights, self.length, self.task)[0]
+        _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32, side=subject.side)
+        gold = np.asarray(rows.rows.truth, np.int64)
+        counts = confusion(gold, whole(logits).argmax(-1).astype(np.int64), len(names))
         np.fill_diagonal(counts, 0)
         order = np.argsort(counts, axis=None)[::-1][:most]
         pairs = [(int(i) // len(names), int(i) % len(names)) for i in order]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from pocketbert.core.files import (
 from pocketbert.core.progress import say
 from pocketbert.core.types import Status
 from pocketbert.core.versions import installed
+from pocketbert.distill.processes import Order, here, train_together
 
 log = logging.getLogger("pocketbert")
 
@@ -68,6 +70,7 @@ class Stage:
         make: Writes the output at the given path (a folder is there already, a file is not) with the help
             of a work folder that survives a kill; returns gate failures.
         libraries: Distributions whose versions decide its result.
+        trains: Whether all processes of a launch make it together; process 0 makes the others alone.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Stage:
     needs: tuple[str, ...]
     make: Callable[[Path, Path], Sequence[str]]
     libraries: tuple[str, ...] = ()
+    trains: bool = False
 
     @property
     def is_folder(self) -> bool:
@@ -161,10 +165,7 @@ class RunFolder:
         """
         problems, outdated = [], []
         for stage in stages:
-            self.hashes[stage.name] = sha256_json({
-                "stage": stage.name, "settings": stage.settings, "versions": installed(("pocketbert", *stage.libraries)),
-                "needs": {n: self.hashes[n] for n in stage.needs},
-            })  # fmt: skip
+            self._hash(stage)
             mark = self.mark(stage.name)
             if mark is None or mark.hash == self.hashes[stage.name]:
                 continue
@@ -178,6 +179,12 @@ class RunFolder:
         if problems:
             raise InputError(problems)
         return outdated
+
+    def _hash(self, stage: Stage) -> None:
+        self.hashes[stage.name] = sha256_json({
+            "stage": stage.name, "settings": stage.settings, "versions": installed(("pocketbert", *stage.libraries)),
+            "needs": {n: self.hashes[n] for n in stage.needs},
+        })  # fmt: skip
 
     def state(self, stage: Stage) -> str:
         """``finished``, ``unfinished`` (will be resumed) or ``to do``."""
@@ -214,6 +221,8 @@ class RunFolder:
         if stage.is_folder:
             partial.mkdir()
         began, cpu = time.monotonic(), _cpu_seconds()
+        if stage.trains:
+            train_together(stage.name, self.hashes[stage.name])
         failures = list(stage.make(partial, work))
         _commit(partial, target)
         mark = Mark(
@@ -226,6 +235,34 @@ class RunFolder:
         log.info("stage %s %s: %.1f s, %.1f CPU-s", stage.name, mark.status, mark.wall_s, mark.cpu_s)
         if failures:
             raise GateError([*failures, f"The files stay in {target}, marked failed; nothing was packed."])
+
+    def take_part(self, stages: Sequence[Stage], order: Order) -> None:
+        """In a process other than 0: train a stage together with process 0, and write nothing here.
+
+        Raises:
+            InputError: If this process sees another recipe, other data or another folder than process 0.
+        """
+        for known in stages:
+            self._hash(known)
+        stage = next((s for s in stages if s.name == order.stage), None)
+        rank = f"rank {here().rank}"
+        if stage is None or self.hashes[stage.name] != order.hash:
+            raise InputError(
+                Problem(rank, f"sees another recipe, other data, another model or other versions than process 0 (stage {order.stage}).",
+                        "Give every node the same recipe, files and installation.")
+            )  # fmt: skip
+        missing = [p for p in (self._work(stage), *(self.path / s.output for s in stages if s.name in stage.needs))
+                   if not p.exists()]  # fmt: skip
+        if missing:
+            raise InputError(
+                Problem(rank, f"does not see {', '.join(map(str, missing))}, which process 0 has written.",
+                        "Put the run folder on a file system that all nodes share, under the same path.")
+            )  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="pocketbert-") as thrown_away:
+            target = Path(thrown_away) / stage.output
+            if stage.is_folder:
+                target.mkdir()
+            stage.make(target, self._work(stage))
 
     def _work(self, stage: Stage) -> Path:
         return self.path / _WORK / f"{stage.name}-{self.hashes[stage.name][:12]}"

@@ -2,95 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
-from pocketbert.core.checkpoints import load_model, save_model
+from pocketbert.core.checkpoints import load_model
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.evaluate import Score, evaluate
-from pocketbert.core.files import write_json
 from pocketbert.core.labels import Labels, placeholder_names
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
-from pocketbert.core.recipe import Optimisation, Recipe
-from pocketbert.core.tasks import Task, ready_task
+from pocketbert.core.recipe import DistilBertStage, Optimisation, Recipe, TaskStage
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
-from pocketbert.pipeline.data import RunData, Split
+from pocketbert.pipeline.corpora import open_corpora
+from pocketbert.pipeline.data import RunData
+from pocketbert.pipeline.finishing import Curve, Finished, finish, pooling_for
 
-FILE_NAME = "training.json"
-
-
-class Curve(BaseModel):
-    """Losses of one training stage.
-
-    Attributes:
-        stage: ``finetune``, ``distill.0``, ...
-        steps: Steps done at each record.
-        loss: Mean weighted loss since the record before.
-        terms: Mean of each unweighted term.
-        dtype: Number type of the matrix products.
-        threads: Threads used.
-    """
-
-    stage: str
-    steps: list[int]
-    loss: list[float]
-    terms: dict[str, list[float]]
-    dtype: str
-    threads: int
-
-
-class Training(BaseModel):
-    """How a folder of weights came to be; ``training.json`` beside them.
-
-    Attributes:
-        parameters: Number of weights.
-        curves: Losses per stage.
-        score: Score of the torch model on eval, batch by length.
-        notes: What was done to labels.
-    """
-
-    parameters: int
-    curves: list[Curve] = []
-    score: Score | None = None
-    notes: list[str] = []
+if TYPE_CHECKING:
+    from pocketbert.distill.train_set import TrainData
 
 
 def make_teacher(
     recipe: Recipe, model: ModelFolder, data: RunData, length: int, target: Path, work: Path
 ) -> Sequence[str]:
     """Write the teacher: fine-tuned where the recipe says so, its labels in the run's order."""
-    task = ready_task(recipe.task)
+    task = data.head.task
     finetune = recipe.teacher.finetune
     teacher = load_model(model, task, data.labels, new_head=finetune is not None)
     notes, curves = [], []
     if finetune is not None:
         from pocketbert.distill.finetune import Finetune
 
-        objective = Finetune(model.family)
-        curves.append(
-            _train(
-                teacher,
-                objective,
-                data.splits["train"],
-                finetune,
-                recipe,
-                model,
-                "finetune",
-                work,
-                length,
-                target,
-            )
-        )
-    else:
+        job = TrainingJob(recipe, model, data, length, target, work)
+        curves.append(job.train(teacher, Finetune(model.family, task), finetune, "finetune"))
+    elif task.names_labels:
         note = permute_head(teacher, _head_labels(model, recipe, data.labels), data.labels)
         notes += [note] if note else []
-    _finish(teacher, task, model, data, length, target, curves, notes)
+    pooling = pooling_for(recipe, model)
+    finish(Finished(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), target)
     (target / "LICENCE.txt").write_text(model.licence + "\n", encoding="utf-8")
     return ()
 
@@ -104,76 +54,159 @@ def _head_labels(model: ModelFolder, recipe: Recipe, ours: Labels) -> Labels:
 
 
 def make_student(
-    recipe: Recipe, teacher_folder: Path, data: RunData, length: int, target: Path, work: Path
-) -> Sequence[str]:
-    """Distil the student through the recipe's stages."""
+    recipe: Recipe, teacher_folder: Path, model: ModelFolder, data: RunData, length: int, target: Path, work: Path,
+    corpora: Path,
+) -> Sequence[str]:  # fmt: skip
+    """Distil the student through the recipe's stages.
+
+    Args:
+        recipe: What to do.
+        teacher_folder: Folder of the task's teacher.
+        model: What the recipe starts from: the teacher of general stages.
+        data: The run's data.
+        length: Longest input in tokens.
+        target: The folder that is made.
+        work: Where checkpoints go.
+        corpora: Where the run's corpora are.
+    """
+    from pocketbert.core.families import family_of
+    from pocketbert.distill.cache_build import cached_teacher
     from pocketbert.distill.loop import frozen
     from pocketbert.distill.students import build_student
     from pocketbert.distill.task import TaskDistillation
 
     assert recipe.student is not None
-    task = ready_task(recipe.task)
+    task = data.head.task
     source = open_model_folder(str(teacher_folder))
-    teacher = load_model(source, task)
-    student = build_student(teacher, source.family, recipe.student, recipe.seed)
+    teacher, pooling = load_model(source, task), pooling_for(recipe, source)
     curves = []
+    student = build_student(teacher, source.family, recipe.student, recipe.seed)
+    general = [s for s in recipe.distill if isinstance(s, DistilBertStage)]
+    if general:
+        job = TrainingJob(recipe, model, data, length, target, work)
+        learnt, curves = general_student(job, general, corpora)
+        student = learnt if task.name is TaskName.FILL_MASK else with_encoder(student, learnt)
+    family = family_of(student.config.model_type)
     with frozen(teacher):
         for number, stage in enumerate(recipe.distill):
+            if not isinstance(stage, TaskStage):
+                continue
             where = f"distill.{number}"
-            objective = TaskDistillation(teacher, student, source.family, stage, where)
-            folder = work / where
-            curves.append(
-                _train(
-                    student,
-                    objective,
-                    data.splits["train"],
-                    stage,
-                    recipe,
-                    source,
-                    where,
-                    folder,
-                    length,
-                    target,
-                )
+            job = TrainingJob(recipe, source, data, length, target, work / where)
+            objective = TaskDistillation(
+                teacher, student, source.family, task, stage, where, student_family=family, pooling=pooling
             )
+            if stage.cache_teacher:
+                objective.signals = cached_teacher(
+                    teacher, source.family, job.rows(where), objective.signals.wanted, work / f"{where}-cache",
+                    where=f"{where}.cache_teacher",
+                )  # fmt: skip
+            curves.append(job.train(student, objective, stage, where))
     student.set_attn_implementation("sdpa")
-    _finish(student, task, source, data, length, target, curves, [])
+    finish(Finished(student, recipe, source, data, length, pooling, tuple(curves)), target, teacher_folder)
     return ()
 
 
-def _train(
-    model: Any, objective: Any, split: Split, settings: Optimisation, recipe: Recipe, source: ModelFolder,
-    purpose: str, work: Path, length: int, target: Path,
-) -> Curve:  # fmt: skip
-    from pocketbert.distill.loop import train
-    from pocketbert.distill.train_set import TrainSet
+def general_student(
+    job: TrainingJob, stages: Sequence[DistilBertStage], corpora: Path
+) -> tuple[Any, list[Curve]]:
+    """A student that has learnt from a pre-trained teacher on plain text, with the head that guesses hidden tokens."""
+    from pocketbert.distill.distilbert import DistilBertDistillation
+    from pocketbert.distill.general_set import GeneralSet
+    from pocketbert.distill.loop import frozen
+    from pocketbert.distill.masking import Masking
+    from pocketbert.distill.students import build_student, freeze_positions
 
-    rows = TrainSet(split.encoded, split.gold, TextTokenizer(source.path, length), source.family.padding_side)
-    metrics = target.parent / "metrics.jsonl"
-    outcome = train(model, objective, rows, settings, recipe.seed, purpose, work, metrics)
-    history = outcome.history
-    return Curve(
-        stage=purpose, steps=[r.step for r in history], loss=[r.loss for r in history],
-        terms={k: [r.terms[k] for r in history] for k in (history[0].terms if history else {})},
-        dtype=outcome.dtype, threads=outcome.threads,
-    )  # fmt: skip
+    recipe, source = job.recipe, job.source
+    assert recipe.student is not None and recipe.data.corpus is not None
+    section, task = recipe.data.corpus, TASKS[TaskName.FILL_MASK]
+    teacher = load_model(source, task)
+    student = build_student(teacher, source.family, recipe.student, recipe.seed)
+    tokenizer = TextTokenizer(source.path, min(section.length, source.positions))
+    if tokenizer.mask_id is None:
+        raise InputError(Problem("teacher.model", "its tokenizer has no mask token, which general stages need."))
+    rows = open_corpora(section, source.path, corpora, recipe.seed)
+    curves = []
+    with frozen(teacher):
+        for number, stage in enumerate(stages):
+            where = f"distill.{number}"
+            if stage.freeze_positions:
+                freeze_positions(student)
+            masking = Masking(
+                rows.counts, tokenizer.mask_id, tokenizer.special_ids, recipe.seed, where, stage.mask_share, stage.smoothing
+            )
+            own = GeneralSet(rows, tokenizer, masking, source.family.padding_side)
+            objective = DistilBertDistillation(teacher, student, source.family, stage, where)
+            curves.append(replace(job, work=job.work / where).train(student, objective, stage, where, own))
+            student.requires_grad_(True)
+    return student, curves
 
 
-def _finish(
-    model: Any, task: Task, source: ModelFolder, data: RunData, length: int, target: Path,
-    curves: list[Curve], notes: list[str],
-) -> None:  # fmt: skip
-    score = None
-    if "eval" in data.splits:
-        tokenizer = TextTokenizer(source.path, length)
-        predictor = TorchPredictor(model, task, source.family.inputs)
-        rows = data.splits["eval"].eval_set(len(data.labels))
-        score, _ = evaluate(predictor, tokenizer, rows, task, batch=64)
-        say(f"  {task.metric.name} on eval (torch): {task.metric.format(score.value)}")
-    save_model(model, source, data.labels, length, target)
-    count = sum(p.numel() for p in model.parameters())
-    training = Training(parameters=count, curves=curves, score=score, notes=notes)
-    write_json(target / FILE_NAME, json.loads(training.model_dump_json()))
+def with_encoder(model: Any, learnt: Any) -> Any:
+    """A model whose encoder is another one's; its head stays."""
+    encoders = [getattr(m, m.base_model_prefix, m) for m in (model, learnt)]
+    theirs = encoders[1].state_dict()
+    lost = encoders[0].load_state_dict(theirs, strict=False)
+    missing = [k for k in lost.missing_keys if not k.startswith("pooler.")]
+    if missing or lost.unexpected_keys:
+        raise RuntimeError(f"the encoders differ: {missing[:3]} {lost.unexpected_keys[:3]}")
+    return model
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What the training stages of one folder share.
+
+    Attributes:
+        recipe: What to do.
+        source: Where the tokenizer comes from.
+        data: The run's data.
+        length: Longest input in tokens.
+        target: The folder that is made.
+        work: Where checkpoints go.
+    """
+
+    recipe: Recipe
+    source: ModelFolder
+    data: RunData
+    length: int
+    target: Path
+    work: Path
+
+    def rows(self, purpose: str) -> TrainData:
+        """Training rows as the task learns from them: of fill-mask with words hidden anew at every step."""
+        from pocketbert.distill.encoded_rows import EncodedRows
+        from pocketbert.distill.general_set import GeneralSet
+        from pocketbert.distill.masking import Masking
+        from pocketbert.distill.train_set import TrainSet
+
+        rows, side = self.data.splits["train"], self.source.family.padding_side
+        tokenizer = TextTokenizer(self.source.path, self.length)
+        if self.data.head.task.name is not TaskName.FILL_MASK:
+            return TrainSet(rows, tokenizer, side)
+        assert tokenizer.mask_id is not None
+        encoded = EncodedRows(rows.encoded, tokenizer.vocabulary_size)
+        masking = Masking(
+            encoded.counts, tokenizer.mask_id, tokenizer.special_ids, self.recipe.seed, purpose, smoothing=0.0
+        )
+        return GeneralSet(encoded, tokenizer, masking, side)
+
+    def train(
+        self, model: Any, objective: Any, settings: Optimisation, purpose: str, rows: TrainData | None = None
+    ) -> Curve:
+        """Train a model in place, on the task's rows where no others are given."""
+        from pocketbert.distill.loop import train
+
+        metrics = self.target.parent / "metrics.jsonl"
+        outcome = train(
+            model, objective, rows or self.rows(purpose), settings, self.recipe.seed, purpose, self.work, metrics
+        )
+        history = outcome.history
+        return Curve(
+            stage=purpose, steps=[r.step for r in history], loss=[r.loss for r in history],
+            terms={k: [r.terms[k] for r in history] for k in (history[0].terms if history else {})},
+            dtype=outcome.dtype, threads=outcome.threads,
+        )  # fmt: skip
 
 
 def permute_head(model: Any, have: Labels, want: Labels) -> str | None:
@@ -208,11 +241,3 @@ def permute_head(model: Any, have: Labels, want: Labels) -> str | None:
     note = f"labels permuted: the model's order {list(have.names)} became the data's order {list(want.names)}"
     say(f"  {note}")
     return note
-
-
-def read_training(folder: Path) -> Training:
-    """Read ``training.json``; empty facts where a folder has none."""
-    path = folder / FILE_NAME
-    if not path.is_file():
-        return Training(parameters=0)
-    return Training.model_validate_json(path.read_text(encoding="utf-8"))

@@ -10,14 +10,15 @@ from pydantic import BaseModel
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, SeenRight, integrity_problems, read_artefacts
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.evaluate import EvalSet, Score, evaluate
+from pocketbert.core.evaluate import EvalSet, evaluate
 from pocketbert.core.files import read_json, sha256_path
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.model_folder import open_model_folder
 from pocketbert.core.predictor import Predictor
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import VerifySection
-from pocketbert.core.tasks import Task, ready_task
+from pocketbert.core.score import Score
+from pocketbert.core.tasks import Task, task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.coreml_gates import coreml_gates
@@ -129,7 +130,7 @@ def verify_files(
                 subject.predictor,
                 subject.tokenizer,
                 rows.within(subject.tokenizer.max_length),
-                subject.task,
+                side=subject.side,
                 label=f"{subject.name} on {rows.name}",
             )
             scores[subject.name][rows.name] = score
@@ -148,20 +149,19 @@ def _against(
 ) -> list[Gate]:  # fmt: skip
     """What a score is compared with: exported files with the torch model, smaller ones with what they were made from."""
     out = []
-    task: Task = subject.task
     if subject.exported:
         if rows == "eval" and reference is not None:
             # they compute what torch computes; a row or two near a tie may flip by rounding
             bound = max(0.001 if subject.scheme is Scheme.FP32 else FP16_DROP, 2 / score.rows)
-            out.append(drop_gate(subject.name, score, reference, bound, "the torch model", task))
+            out.append(drop_gate(subject.name, score, reference, bound, "the torch model"))
     else:
         same = [s for s in subjects if s.exported and s.format is subject.format]
         base = next((s for s in same if s.client is subject.client), subjects[0])
         before = scores[base.name][rows]
         what = f"{base.scheme} on {rows}"
-        out.append(drop_gate(subject.name, score, before, settings.max_drop, what, task))
+        out.append(drop_gate(subject.name, score, before, settings.max_drop, what))
     if rows == "eval" and teacher is not None and settings.min_kept is not None:
-        out.append(kept_gate(subject.name, score, teacher, settings.min_kept, task))
+        out.append(kept_gate(subject.name, score, teacher, settings.min_kept))
     return out
 
 
@@ -237,7 +237,7 @@ def _subject(folder: Path, artefacts: Artefacts, record: FileRecord, labels: lis
     predictor = open_file(folder / record.path, format)
     return Subject(
         record.path, folder / record.path, format, record.scheme or Scheme.FP32, record.client, record.runtime, predictor,
-        file_tokenizer(folder, processing.max_length, predictor), labels or artefacts.labels, ready_task(artefacts.task),
+        file_tokenizer(folder, processing.max_length, predictor), labels or artefacts.labels, task_of(artefacts.task),
         processing.padding_side, folder,
     )  # fmt: skip
 

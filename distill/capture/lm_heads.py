@@ -1,0 +1,97 @@
+"""Running a masked-language model whose vocabulary projection sees only the tokens that matter.
+
+Projecting every position of a batch on 30,000 words costs more memory than the whole encoder. A hook where the
+head begins hands it the selected tokens only. The call still goes through the model's own ``forward``, so
+gradients are synchronised and autocast applies when the model is wrapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.errors import InputError, Problem
+
+HEAD_STARTS = {
+    "BertForMaskedLM": "cls.predictions",
+    "BertForPreTraining": "cls.predictions",
+    "DistilBertForMaskedLM": "vocab_transform",
+    "MobileBertForMaskedLM": "cls.predictions",
+    "MobileBertForPreTraining": "cls.predictions",
+    "RobertaForMaskedLM": "lm_head",
+}
+"""Class name to the module that takes the encoder's output; all behind it works on each token by itself."""
+
+
+@dataclass(frozen=True)
+class TokenOutput:
+    """What a model makes of a batch.
+
+    Attributes:
+        hidden: Last hidden states, behind the final norm, [B, S, d].
+        logits: At the selected tokens, in their order in the batch, [n, V].
+    """
+
+    hidden: Tensor
+    logits: Tensor
+
+
+class LmHead:
+    """Where a masked-language model's head begins.
+
+    Args:
+        model: A transformers model, not wrapped.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: If the class has no masked-language-model head, or none that is known.
+    """
+
+    def __init__(self, model: Any, where: str) -> None:
+        name = type(model).__name__
+        if name not in HEAD_STARTS:
+            raise InputError(
+                Problem(where, f"{name} has no known masked-language-model head; known: {', '.join(HEAD_STARTS)}.",
+                        "Load the checkpoint with its pre-training head.")
+            )  # fmt: skip
+        self._start: nn.Module = model.get_submodule(HEAD_STARTS[name])
+
+    def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
+        """One forward pass.
+
+        Args:
+            model: The model, or what wraps it.
+            inputs: Its inputs, [B, S] each.
+            selected: Places of the tokens to project, in the batch flattened to B * S; [n] int64.
+
+        Returns:
+            Hidden states of all tokens, logits of the selected ones.
+
+        Raises:
+            RuntimeError: If the head did not run exactly once.
+        """
+        seen: list[Tensor] = []
+
+        def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            seen.append(arguments[0])
+            return (arguments[0].flatten(0, 1).index_select(0, selected), *arguments[1:])
+
+        handle = self._start.register_forward_pre_hook(gather)
+        try:
+            made = model(**inputs, return_dict=False)
+        finally:
+            handle.remove()
+        if len(seen) != 1:
+            raise RuntimeError(f"the language-model head ran {len(seen)} times in one forward pass")
+        logits: Tensor = made[0]
+        if logits.shape[:-1] != selected.shape:
+            raise RuntimeError(f"logits of shape {tuple(logits.shape)} for {len(selected)} selected tokens")
+        return TokenOutput(seen[0], logits)
+
+
+def places(mask: Tensor) -> Tensor:
+    """Places of the non-zero entries of a [B, S] mask in the flattened batch, [n] int64."""
+    return torch.nonzero(mask.flatten()).squeeze(1)

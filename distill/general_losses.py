@@ -1,0 +1,68 @@
+"""Terms of general distillation: means over tokens, each with the number of tokens it is over.
+
+Conventions: n selected tokens, V vocabulary, B batch, S length, d width. A mean over no tokens is 0 with count 0.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from pocketbert.distill.masking import IGNORED
+from pocketbert.distill.terms import Term
+
+
+def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Term:
+    """KL divergence of temperature-softened vocabulary distributions, times T^2.
+
+    ``T^2 * (1/n) * sum_n sum_V p_T (log p_T - log p_S)`` with ``p = softmax(z / T)``: L_ce of DistilBERT (Sanh et
+    al. 2019, arXiv 1910.01108, section 3) as the released code computes it. The paper writes a cross-entropy; the
+    gradient is the same, and the divergence is 0 where the student agrees.
+
+    Args:
+        student: Logits at the selected tokens, [n, V].
+        teacher: Likewise, [n, V].
+        temperature: T > 0.
+
+    Returns:
+        Mean over the n tokens, in nats.
+    """
+    log_s = F.log_softmax(student.float() / temperature, -1)
+    log_t = F.log_softmax(teacher.float() / temperature, -1)
+    total = temperature**2 * F.kl_div(log_s, log_t, reduction="sum", log_target=True)
+    return Term.of(total / max(1, len(student)), len(student))
+
+
+def masked_lm(student: Tensor, labels: Tensor) -> Term:
+    """Cross-entropy of the hidden tokens (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+
+    Args:
+        student: Logits at the selected tokens, [n, V].
+        labels: Original ids, -100 where nothing is to be predicted, [n].
+
+    Returns:
+        Mean over the tokens with a label, in nats.
+    """
+    count = (labels != IGNORED).sum()
+    total = F.cross_entropy(student.float(), labels, ignore_index=IGNORED, reduction="sum")
+    return Term.of(total / count.clamp(min=1), count)
+
+
+def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
+    """``1 - cos`` of the last hidden states: L_cos of DistilBERT (Sanh et al. 2019, arXiv 1910.01108, section 3).
+
+    Computed as ``|a/|a| - b/|b||^2 / 2``, the same number, which is exactly 0 for equal states and does not lose
+    its digits close to 0 as a difference from 1 does.
+
+    Args:
+        student: Hidden states, [B, S, d].
+        teacher: Hidden states, [B, S, d].
+        mask: 1 at real tokens, [B, S].
+
+    Returns:
+        Mean over the real tokens, between 0 and 2.
+    """
+    apart = F.normalize(student.float(), dim=-1) - F.normalize(teacher.float(), dim=-1)
+    weight = mask.to(apart.dtype)
+    count = weight.sum()
+    return Term.of((apart.square().sum(-1) / 2 * weight).sum() / count.clamp(min=1), count)

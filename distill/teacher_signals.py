@@ -1,0 +1,149 @@
+"""What a teacher teaches about a batch, and who says it: here the teacher itself, running beside the student."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pocketbert.core.families import Family
+from pocketbert.distill.capture import record_attention
+
+OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state")
+"""Fields of transformers' results that are answers to a task."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which signals an objective compares.
+
+    Attributes:
+        outputs: Whether the task outputs are.
+        hidden: Numbers of the hidden states; 0 is the embeddings, n the output of layer n.
+        attention: Layers whose attention scores are, counted from 0.
+    """
+
+    outputs: bool = True
+    hidden: tuple[int, ...] = ()
+    attention: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # a map may name a teacher layer twice; two orders of the same numbers are one wish, and one cache
+        object.__setattr__(self, "hidden", tuple(sorted(set(self.hidden))))
+        object.__setattr__(self, "attention", tuple(sorted(set(self.attention))))
+
+    def __bool__(self) -> bool:
+        """Whether anything is wanted."""
+        return bool(self.outputs or self.hidden or self.attention)
+
+    def covers(self, other: Wanted) -> bool:
+        """Whether everything that `other` wants is wanted here."""
+        return (
+            self.outputs >= other.outputs
+            and set(self.hidden) >= set(other.hidden)
+            and set(self.attention) >= set(other.attention)
+        )
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A teacher's signals for one batch of B rows, padded to S tokens; no gradient.
+
+    Values at padded positions mean nothing and differ between the back ends; losses leave them out.
+
+    Attributes:
+        outputs: Task outputs by name: ``logits`` [B, C] or [B, S, C], ``start_logits`` and ``end_logits``
+            [B, S], ``last_hidden_state`` [B, S, d].
+        hidden: Hidden states by number, 0 being the embeddings, each [B, S, d].
+        scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], the additive mask
+            applied: -1e4 and below at padded keys.
+    """
+
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    scores: Mapping[int, Tensor] = field(default_factory=dict)
+
+
+class TeacherSignals(Protocol):
+    """Tells what the teacher makes of a batch; the objective need not know where from."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The signals that every call returns."""
+        ...
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
+        """Signals of one batch, on the batch's device."""
+        ...
+
+
+class OnlineTeacher:
+    """The teacher runs on every batch.
+
+    Takes no disk, and any text at any step: the right back end for general distillation on hidden states
+    and attention, where a cache would be larger than the teacher is slow. For task data that is seen many
+    times, see `pocketbert.distill.teacher_cache`.
+
+    Args:
+        teacher: A transformers model; its attention implementation is switched to the capturing one, it
+            is put into eval mode, and follows the batches to their device.
+        family: Its row of the family table.
+        wanted: Signals to return.
+
+    Raises:
+        ValueError: If the teacher has no such hidden state or layer.
+    """
+
+    def __init__(self, teacher: Any, family: Family, wanted: Wanted) -> None:
+        depth = teacher.config.num_hidden_layers
+        bad_hidden = [n for n in wanted.hidden if not 0 <= n <= depth]
+        bad_layers = [n for n in wanted.attention if not 0 <= n < depth]
+        if bad_hidden or bad_layers:
+            raise ValueError(
+                f"no hidden states {bad_hidden} or attention layers {bad_layers} in a teacher of {depth} "
+                f"layers: hidden states are 0 to {depth}, attention layers 0 to {depth - 1}"
+            )
+        self.teacher, self.family, self._wanted, self._depth = teacher, family, wanted, depth
+        self._recorder = record_attention(teacher, family, wanted.attention)
+
+    @property
+    def wanted(self) -> Wanted:
+        """The signals that every call returns."""
+        return self._wanted
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
+        """Run the teacher, unless nothing is wanted.
+
+        Args:
+            batch: The family's inputs by name, each [B, S]; other entries are ignored.
+
+        Raises:
+            RuntimeError: If the model returned another number of hidden states or attention layers than
+                it has: a loss over what is missing would silently be 0.
+        """
+        if not self._wanted:
+            return Taught()
+        device = batch["input_ids"].device
+        if next(self.teacher.parameters()).device != device:
+            self.teacher.to(device)  # the loop moves the student alone
+        if self.teacher.training:
+            self.teacher.eval()
+        inputs = {name: batch[name] for name in self.family.inputs}
+        with torch.no_grad(), self._recorder:
+            made = self.teacher(**inputs, output_hidden_states=bool(self._wanted.hidden))
+        return Taught(
+            {name: made[name] for name in OUTPUTS if name in made} if self._wanted.outputs else {},
+            self._hidden(made) if self._wanted.hidden else {},
+            {n: self._recorder.scores[n] for n in self._wanted.attention},
+        )
+
+    def _hidden(self, made: Any) -> dict[int, Tensor]:
+        states = made.hidden_states
+        if len(states) != self._depth + 1:
+            raise RuntimeError(
+                f"{len(states)} hidden states from {self._depth} layers; expected one more than layers"
+            )
+        return {n: states[n] for n in self._wanted.hidden}

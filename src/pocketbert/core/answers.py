@@ -1,0 +1,236 @@
+"""What a model answers to one text, for each task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Answer(Protocol):
+    """The answer for one text.
+
+    Attributes:
+        truncated: Whether the text was longer than the model takes, so that its end was not read.
+    """
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the end of the text was not read."""
+        ...
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """The answer as JSON has it, with up to `top` alternatives where the task has them."""
+        ...
+
+    def line(self, top: int = 1) -> str:
+        """The answer for a terminal: fields separated by tabs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One label of several.
+
+    Attributes:
+        label: Most probable label.
+        score: Its probability.
+        scores: Probability of every label.
+        truncated: See `Answer`.
+    """
+
+    label: str
+    score: float
+    scores: dict[str, float]
+    truncated: bool
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """See `Answer`."""
+        out: dict[str, Any] = {"label": self.label, "score": round(self.score, 6)}
+        if top > 1:
+            out["top"] = [{"label": n, "score": round(s, 6)} for n, s in _ranked(self.scores)[:top]]
+        return out
+
+    def line(self, top: int = 1) -> str:
+        """See `Answer`."""
+        return "\t".join(f"{name}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Any number of labels.
+
+    Attributes:
+        labels: Labels whose probability reaches their threshold, the most probable first.
+        scores: Probability of every label.
+        truncated: See `Answer`.
+    """
+
+    labels: tuple[str, ...]
+    scores: dict[str, float]
+    truncated: bool
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """See `Answer`."""
+        ranked = _ranked(self.scores)
+        shown = [(n, s) for i, (n, s) in enumerate(ranked) if n in self.labels or i < top]
+        return {"labels": list(self.labels), "scores": {n: round(s, 6) for n, s in shown}}
+
+    def line(self, top: int = 1) -> str:
+        """See `Answer`."""
+        return "\t".join(f"{n}\t{self.scores[n]:.4f}" for n in self.labels) or "(none)"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number.
+
+    Attributes:
+        value: In the units of the training data.
+        truncated: See `Answer`.
+    """
+
+    value: float
+    truncated: bool
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """See `Answer`."""
+        return {"value": round(self.value, 6)}
+
+    def line(self, top: int = 1) -> str:
+        """See `Answer`."""
+        return f"{self.value:.4f}"
+
+
+@dataclass(frozen=True)
+class FoundSpan:
+    """A named piece of the text.
+
+    Attributes:
+        start: Its first character, in code points.
+        end: The character behind its last.
+        label: What it is.
+        text: The piece.
+        score: Mean probability of its words' tags.
+    """
+
+    start: int
+    end: int
+    label: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Named pieces of the text.
+
+    Attributes:
+        spans: In the order of the text.
+        truncated: See `Answer`.
+    """
+
+    spans: tuple[FoundSpan, ...]
+    truncated: bool
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """See `Answer`."""
+        return {"spans": [{**vars(s), "score": round(s.score, 6)} for s in self.spans]}
+
+    def line(self, top: int = 1) -> str:
+        """See `Answer`."""
+        return "; ".join(f"{s.label} [{s.start}:{s.end}] {s.text}" for s in self.spans) or "(none)"
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A piece of a context that answers a question.
+
+    Attributes:
+        text: The answer as it stands in the context; empty where the model says there is none.
+        start: Its first character in the context, in code points.
+        end: The character behind its last.
+        score: Probability of this start times that of this end, within the window it was found in.
+        truncated: Never: a long context is read in windows.
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+    truncated: bool = False
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """See `Answer`."""
+        return {"answer": self.text, "start": self.start, "end": self.end, "score": round(self.score, 6)}
+
+    def line(self, top: int = 1) -> str:
+        """See `Answer`."""
+        return f"{self.text or '(no answer)'}\t[{self.start}:{self.end}]\t{self.score:.4f}"
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A token for a masked place.
+
+    Attributes:
+        token: As the vocabulary spells it.
+        text: As it reads.
+        score: Its probability.
+    """
+
+    token: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Tokens for the masked places of a text.
+
+    Attributes:
+        places: For each masked place the most probable tokens, best first.
+        truncated: See `Answer`.
+    """
+
+    places: tuple[tuple[Guess, ...], ...]
+    truncated: bool
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """See `Answer`."""
+        return {
+            "masks": [[{**vars(g), "score": round(g.score, 6)} for g in place[:top]] for place in self.places]
+        }
+
+    def line(self, top: int = 1) -> str:
+        """See `Answer`."""
+        shown = (" ".join(f"{g.text} {g.score:.4f}" for g in place[:top]) for place in self.places)
+        return " | ".join(shown) or "(no mask in the text)"
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A vector.
+
+    Attributes:
+        vector: [H] float32.
+        truncated: See `Answer`.
+    """
+
+    vector: NDArray[np.float32] = field(repr=False)
+    truncated: bool = False
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """See `Answer`."""
+        return {"embedding": [round(float(v), 7) for v in self.vector]}
+
+    def line(self, top: int = 1) -> str:
+        """See `Answer`."""
+        shown = " ".join(f"{v:.4f}" for v in self.vector[:6])
+        return f"[{shown} ... {len(self.vector)} numbers]"
+
+
+def _ranked(scores: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(scores.items(), key=lambda item: -item[1])

@@ -1,0 +1,163 @@
+"""What a row's label cell says, for each kind of label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pocketbert.core.spans import Span, spans_of
+from pocketbert.core.tasks import LabelKind
+
+
+@dataclass(frozen=True, order=True)
+class GoldAnswer:
+    """One right answer to a question.
+
+    Attributes:
+        start: Its first character in the context, in code points.
+        text: The answer.
+    """
+
+    start: int
+    text: str
+
+
+Label = int | float | str | tuple[int | str, ...] | tuple[Span, ...] | tuple[GoldAnswer, ...]
+
+
+class LabelError(ValueError):
+    """A cell that is no label of its kind; the message is for people."""
+
+
+def joined(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Words as one text, a blank between two, and where each of them stands."""
+    places, at = [], 0
+    for word in words:
+        places.append((at, at + len(word)))
+        at += len(word) + 1
+    return " ".join(words), places
+
+
+def read_label(
+    kind: LabelKind, cell: Any, text: str, words: Sequence[tuple[int, int]] | None, pair: str | None, starts: Any
+) -> Label | None:  # fmt: skip
+    """A label out of a cell.
+
+    Args:
+        kind: What the task wants.
+        cell: The cell; None where the row has none.
+        text: The row's text.
+        words: Where its words stand, if it came as words.
+        pair: Its second text.
+        starts: Places of the answers, where they stand in a column of their own.
+
+    Returns:
+        The label, or None where there is none.
+
+    Raises:
+        LabelError: Saying what is wrong.
+    """
+    if cell is None:
+        return None
+    if kind is LabelKind.NAME:
+        return _name(cell)
+    if kind is LabelKind.NAMES:
+        return _names(cell)
+    if kind in (LabelKind.SCORE, LabelKind.SCORE_OR_NONE):
+        return _score(cell)
+    if kind is LabelKind.SPANS:
+        return _spans(cell, text, words)
+    if kind is LabelKind.ANSWERS:
+        return _answers(cell, pair or "", starts)
+    return None
+
+
+def _name(cell: Any) -> int | float | str:
+    if isinstance(cell, bool):
+        return int(cell)
+    if not isinstance(cell, int | float | str):
+        raise LabelError(f"label is {type(cell).__name__}, not a number or a name.")
+    if isinstance(cell, str) and not cell.strip():
+        raise LabelError("the label is empty.")
+    return cell
+
+
+def _names(cell: Any) -> tuple[int | str, ...]:
+    if isinstance(cell, str):  # csv and tsv have no lists
+        cell = [part.strip() for part in cell.split(";") if part.strip()]
+    if not isinstance(cell, list | tuple) or not all(isinstance(v, int | str) for v in cell):
+        raise LabelError(
+            f"labels are {_kind(cell)}, not a list of names or numbers (in csv: separated by ';')."
+        )
+    return tuple(int(v) if isinstance(v, bool) else v for v in cell)
+
+
+def _score(cell: Any) -> float:
+    try:
+        value = float(cell) if not isinstance(cell, bool | list | dict) else math.nan
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise LabelError(f"score {cell!r} is no finite number.")
+    return value
+
+
+def _spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tuple[Span, ...]:
+    if isinstance(cell, str):
+        cell = cell.split()
+    if not isinstance(cell, list | tuple):
+        raise LabelError(f"tags are {_kind(cell)}, not a list.")
+    if cell and all(isinstance(v, dict) for v in cell):
+        return tuple(sorted(_span(v, text) for v in cell))
+    if not all(isinstance(v, str) for v in cell):
+        raise LabelError(
+            "tags are neither names nor {start, end, label}; numbers need names: save the data set with them."
+        )
+    if words is None:
+        raise LabelError(
+            "tags need a text that is a list of words; a running text needs {start, end, label}."
+        )
+    if len(cell) != len(words):
+        raise LabelError(f"{len(cell)} tags for {len(words)} words.")
+    return tuple(spans_of([*cell], words))
+
+
+def _span(entry: dict[str, Any], text: str) -> Span:
+    start, end, label = entry.get("start"), entry.get("end"), entry.get("label")
+    good = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
+    if not good or not 0 <= start < end <= len(text):  # type: ignore[operator]
+        raise LabelError(
+            f"span {entry!r} is not {{start, end, label}} within the {len(text)} characters of the text."
+        )
+    return Span(int(start), int(end), str(label))  # type: ignore[arg-type]
+
+
+def _answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
+    if isinstance(cell, dict):  # SQuAD as the Hub has it
+        cell, starts = cell.get("text"), cell.get("answer_start")
+    if isinstance(cell, str):
+        cell = [cell] if cell else []
+        starts = [starts] if isinstance(starts, int) else starts
+    if not isinstance(cell, list | tuple):
+        raise LabelError(f"answers are {_kind(cell)}, not a list of texts or {{text, answer_start}}.")
+    if not isinstance(starts, list | tuple) or len(starts) != len(cell):
+        starts = [None] * len(cell)
+    return tuple(dict.fromkeys(_answer(a, s, context) for a, s in zip(cell, starts, strict=True)))
+
+
+def _answer(answer: Any, start: Any, context: str) -> GoldAnswer:
+    if isinstance(answer, dict):
+        answer, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
+    if not isinstance(answer, str) or not answer:
+        raise LabelError(f"answer {answer!r} is no text.")
+    if start is None:
+        start = context.find(answer)
+    if type(start) is not int or start < 0 or context[start : start + len(answer)] != answer:
+        raise LabelError(f"answer {answer[:40]!r} does not stand in the context at character {start}.")
+    return GoldAnswer(start, answer)
+
+
+def _kind(cell: Any) -> str:
+    return f"{type(cell).__name__} {str(cell)[:40]!r}"

@@ -1,0 +1,7 @@
+"""One module per task: how its labels become targets, its outputs scores, and its outputs answers."""
+
+from pocketbert.core.heads.head import Head, Prepared
+from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.heads.table import head_of
+
+__all__ = ["AnswerSettings", "Head", "Prepared", "head_of"]

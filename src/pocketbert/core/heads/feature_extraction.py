@@ -1,0 +1,78 @@
+"""feature-extraction: one vector per text, scored on pairs with a similarity, or against the teacher's vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.answers import Answer, Embedding
+from pocketbert.core.data import Example
+from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
+from pocketbert.core.readout import Matrix, whole
+from pocketbert.core.score import Score
+from pocketbert.core.tasks import Task
+from pocketbert.core.tokenization import TextTokenizer
+
+
+class FeatureExtractionHead:
+    """See `pocketbert.core.heads.head.Head`; matrices are [1, H]."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def prepare(
+        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
+    ) -> Prepared:
+        """The two texts of a scored pair are two rows; others are one. Truth: the scores, if all rows have one.
+
+        Without scores the truth is empty, and whoever scores puts the teacher's vectors there.
+        """
+        if not scored(examples):
+            return per_text([replace(e, pair=None) for e in examples], tokenizer)
+        texts = [t for e in examples for t in (e.text, e.pair or "")]
+        truth = np.array([e.label for e in examples], np.float64) if labelled else ()
+        return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
+
+    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
+        """The vector."""
+        return matrix
+
+    def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
+        """Spearman of the cosines of pairs with their scores; else the mean cosine to the teacher's vectors."""
+        vectors, truth, finite = (
+            unit(whole(reduced)),
+            np.asarray(prepared.truth, np.float64),
+            all_finite(reduced),
+        )
+        if truth.ndim == 1:
+            cosines = (vectors[::2] * vectors[1::2]).sum(-1)
+            value, others = spearman(truth, cosines), {PEARSON.name: pearson(truth, cosines)}
+            metric, chance = SPEARMAN, min(1.0, 3 / np.sqrt(max(1, len(truth))))
+        else:
+            theirs = unit(truth)
+            value, others, metric = float((vectors * theirs).sum(-1).mean()), {}, MEAN_COSINE
+            # always answering the teachers' mean direction looks at no text
+            chance = float((theirs @ unit(theirs.mean(0, keepdims=True))[0]).mean())
+        return Score(
+            metric=metric.name, value=value if finite else float("nan"), others=others if finite else {},
+            rows=len(truth), chance=chance, finite=finite,
+        )  # fmt: skip
+
+    def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
+        """The vector of each text."""
+        return [Embedding(m[0], e.truncated) for m, e in zip(outputs, prepared.encoded, strict=True)]
+
+
+def scored(examples: Sequence[Example]) -> bool:
+    """Whether rows are pairs with a score each."""
+    return bool(examples) and all(e.pair is not None and e.label is not None for e in examples)
+
+
+def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Vectors of length 1, [N, H]; zero vectors stay."""
+    values = np.asarray(vectors, np.float64)
+    return values / np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12)

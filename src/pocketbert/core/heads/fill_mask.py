@@ -1,0 +1,103 @@
+"""fill-mask: tokens for the masked places of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pocketbert.core.answers import Answer, Filled, Guess
+from pocketbert.core.data import Example
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.metrics import TOP_1, entropy
+from pocketbert.core.readout import Matrix, whole
+from pocketbert.core.score import Score, probabilities
+from pocketbert.core.seeds import derive_seed
+from pocketbert.core.tasks import Task
+from pocketbert.core.tokenization import Encoded, TextTokenizer
+
+MASKED_SHARE = 0.15
+"""Share of a scored text's tokens that are masked (Devlin et al. 2019, section 3.1), all of them by the mask token."""
+GUESSES = 10
+"""Tokens that an answer holds for each place."""
+
+
+class FillMaskHead:
+    """See `pocketbert.core.heads.head.Head`; matrices are [masked tokens, vocabulary]."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._tokenizer: TextTokenizer | None = None
+
+    def prepare(
+        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
+    ) -> Prepared:
+        """Rows to score have tokens masked, the same ones for the same text; others are left as they are.
+
+        Truth: ids of the masked tokens, one array per row.
+
+        Raises:
+            InputError: If the vocabulary has no mask token.
+        """
+        if tokenizer.mask_id is None:
+            raise InputError(Problem("task", "fill-mask needs a mask token, the tokenizer has none."))
+        self._tokenizer = tokenizer
+        if not labelled:
+            return per_text(examples, tokenizer)
+        rows = per_text(examples, tokenizer, places=True)
+        masked = [_mask(e, x.digest, tokenizer.mask_id) for e, x in zip(rows.encoded, examples, strict=True)]
+        return replace(rows, encoded=[m for m, _ in masked], truth=[t for _, t in masked])
+
+    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
+        """Cross-entropy in nats and whether the best token is right, [masked tokens, 2]."""
+        tokenizer = self._tokenizer
+        assert tokenizer is not None
+        # a file of a smaller length has cut the last ones off
+        gold = prepared.truth[row][: int((prepared.encoded[row].ids == tokenizer.mask_id).sum())]
+        if not len(gold):
+            return np.empty((0, 2), np.float32)
+        logits = matrix.astype(np.float64)
+        largest = logits.max(-1)
+        total = np.log(np.exp(logits - largest[:, None]).sum(-1)) + largest
+        own = logits[np.arange(len(gold)), gold]
+        return np.stack([total - own, logits.argmax(-1) == gold], -1).astype(np.float32)
+
+    def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
+        """Mean cross-entropy over masked tokens, and how often the best token is right."""
+        values, finite = whole(reduced), all_finite(reduced)
+        gold = np.concatenate([np.asarray(t, np.int64) for t in prepared.truth])
+        return Score(
+            metric=self.task.metric.name, value=float(values[:, 0].mean(dtype=np.float64)) if finite else float("nan"),
+            others={TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}, rows=len(prepared.examples), chance=entropy(gold), finite=finite,
+        )  # fmt: skip
+
+    def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
+        """The most probable tokens of each masked place."""
+        tokenizer = self._tokenizer
+        assert tokenizer is not None
+        out: list[Answer] = []
+        for encoded, matrix in zip(prepared.encoded, outputs, strict=True):
+            masked = bool((encoded.ids == tokenizer.mask_id).any())
+            scores = probabilities(matrix, self.task.score) if masked else np.empty((0, 1))
+            places = [
+                tuple(Guess(tokenizer.token(int(i)), tokenizer.decode([int(i)]), float(row[i]))
+                      for i in np.argsort(-row, kind="stable")[:GUESSES])
+                for row in scores
+            ]  # fmt: skip
+            out.append(Filled(tuple(places), encoded.truncated))
+        return out
+
+
+def _mask(encoded: Encoded, digest: str, mask_id: int) -> tuple[Encoded, np.ndarray]:
+    assert encoded.places is not None
+    words = np.flatnonzero((encoded.places.parts >= 0) & (encoded.ids != mask_id))
+    if not len(words):
+        return encoded, np.empty(0, np.int64)
+    count = max(1, round(MASKED_SHARE * len(words)))
+    random = np.random.Generator(np.random.Philox(derive_seed(0, f"fill-mask/{digest}")))
+    chosen = np.sort(random.choice(words, count, replace=False))
+    ids = encoded.ids.copy()
+    ids[chosen] = mask_id
+    return replace(encoded, ids=ids), encoded.ids[chosen]

@@ -1,0 +1,103 @@
+"""What every task's module offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.answers import Answer
+from pocketbert.core.data import Example
+from pocketbert.core.readout import Matrix
+from pocketbert.core.score import Score
+from pocketbert.core.tasks import Task
+from pocketbert.core.tokenization import Encoded, TextTokenizer, cut
+
+IGNORED = -100
+"""Target of a token that no loss looks at."""
+Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
+"""Training targets by name, one per row: arrays [N, ...], or N arrays with one number per token."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows of data as a model takes them.
+
+    Attributes:
+        examples: The rows of the data, E of them.
+        encoded: What the model reads, N of them: a long context has several windows, a scored pair two texts.
+        owner: Which example each of them belongs to, [N], ascending.
+        targets: What training wants.
+        truth: What scoring wants, E of them; empty where the rows are not labelled.
+    """
+
+    examples: list[Example]
+    encoded: list[Encoded]
+    owner: NDArray[np.int64]
+    targets: Targets = field(default_factory=dict)
+    truth: Sequence[Any] | NDArray[Any] = ()
+
+    def within(self, length: int) -> Prepared:
+        """The same rows, cut to at most so many tokens."""
+        if all(len(e) <= length for e in self.encoded):
+            return self
+        return replace(self, encoded=[cut(e, length) for e in self.encoded])
+
+    def rows_of(self) -> list[list[int]]:
+        """Numbers of the model's rows, for each example."""
+        out: list[list[int]] = [[] for _ in self.examples]
+        for i, example in enumerate(self.owner):
+            out[example].append(i)
+        return out
+
+
+class Head(Protocol):
+    """One task.
+
+    Attributes:
+        task: Its row of the table.
+    """
+
+    task: Task
+
+    def prepare(
+        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
+    ) -> Prepared:
+        """Tokenize rows and read their labels.
+
+        Args:
+            examples: The rows.
+            tokenizer: Cuts at the longest input.
+            title: The file, for errors.
+            labelled: Whether labels are there.
+
+        Raises:
+            InputError: Naming the rows whose labels do not fit.
+        """
+        ...
+
+    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
+        """What must be kept of a row's outputs for `score`; the matrix itself for most tasks."""
+        ...
+
+    def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
+        """Score the (reduced) outputs of labelled rows, N matrices."""
+        ...
+
+    def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
+        """Word the outputs of E examples, N matrices; `inside` when the score function is in the file already."""
+        ...
+
+
+def per_text(examples: list[Example], tokenizer: TextTokenizer, places: bool = False) -> Prepared:
+    """One model row per example."""
+    encoded = tokenizer.encode([e.input for e in examples], places)
+    return Prepared(examples, encoded, np.arange(len(examples)))
+
+
+def all_finite(matrices: Sequence[Matrix]) -> bool:
+    """Whether every number is finite."""
+    return all(bool(np.isfinite(m).all()) for m in matrices)

@@ -1,0 +1,92 @@
+"""multi-label: any number of labels for a text, each with a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.answers import Answer, Labelling
+from pocketbert.core.data import Example
+from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.labels import Labels
+from pocketbert.core.metrics import constant_f1, luck, multi_label_f1
+from pocketbert.core.readout import Matrix, whole
+from pocketbert.core.score import Score, probabilities
+from pocketbert.core.tasks import Task
+from pocketbert.core.tokenization import TextTokenizer
+
+_CANDIDATES = np.round(np.arange(0.05, 0.96, 0.01), 2)
+
+
+class MultiLabelHead:
+    """See `pocketbert.core.heads.head.Head`; matrices are [1, labels].
+
+    Args:
+        task: Its row of the table.
+        labels: Label names in order of their ids.
+        thresholds: Probability from which each label is given.
+    """
+
+    def __init__(self, task: Task, labels: Labels, thresholds: Sequence[float]) -> None:
+        self.task, self.labels = task, labels
+        self.thresholds = np.asarray(thresholds, np.float64)
+
+    def prepare(
+        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
+    ) -> Prepared:
+        """Targets ``labels``: 1 where a label is given, float32 [N, labels]."""
+        rows = per_text(examples, tokenizer)
+        if not labelled:
+            return rows
+        given = self.labels.sets(examples, title)
+        return replace(rows, targets={"labels": given.astype(np.float32)}, truth=given)
+
+    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
+        """The logits."""
+        return matrix
+
+    def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
+        """Micro F1 at the thresholds, and the share of rows whose labels are all right."""
+        gold, finite = np.asarray(prepared.truth, bool), all_finite(reduced)
+        found = probabilities(whole(reduced), self.task.score) >= self.thresholds
+        value = multi_label_f1(gold, found)
+        exact = float((gold == found).all(-1).mean())
+        return Score(
+            metric=self.task.metric.name, value=value if finite else float("nan"), others={"exact_rows": exact},
+            rows=len(gold), chance=luck(constant_f1(gold), len(gold)), finite=finite,
+        )  # fmt: skip
+
+    def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
+        """The labels that reach their thresholds."""
+        scores = np.concatenate(list(outputs)) if inside else probabilities(whole(outputs), self.task.score)
+        names, out = self.labels.names, list[Answer]()
+        for row, encoded in zip(scores, prepared.encoded, strict=True):
+            order = np.argsort(-row, kind="stable")
+            given = tuple(names[i] for i in order if row[i] >= self.thresholds[i])
+            out.append(Labelling(given, dict(zip(names, map(float, row), strict=True)), encoded.truncated))
+        return out
+
+
+def best_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]:
+    """One threshold per label that gives the best F1 of that label; 0.5 where a label has no row.
+
+    Args:
+        logits: [N, labels] of rows that do not decide the score.
+        gold: Whether each label is given, [N, labels].
+
+    Returns:
+        Thresholds, labels of them, in hundredths; of equally good ones the one nearest to 0.5.
+    """
+    scores = 1 / (1 + np.exp(-np.clip(np.asarray(logits, np.float64), -700, 700)))
+    out = []
+    for column, truth in zip(scores.T, gold.T, strict=True):
+        found = column[:, None] >= _CANDIDATES
+        hits = (found & truth[:, None]).sum(0)
+        both = found.sum(0) + truth.sum()
+        f1 = np.where(both > 0, 2 * hits / np.maximum(both, 1), 0.0)
+        best = _CANDIDATES[f1 >= f1.max() - 1e-12]
+        out.append(float(best[np.abs(best - 0.5).argmin()]) if truth.any() else 0.5)
+    return out

@@ -1,0 +1,116 @@
+"""What a model's outputs say of each text: one matrix per text, without its padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.predictor import PROBABILITIES, Arrays, Predictor, feed, length_batches
+from pocketbert.core.progress import Meter
+from pocketbert.core.tasks import Level, Task, TaskName
+from pocketbert.core.tokenization import Encoded, TextTokenizer
+
+Matrix = NDArray[np.float32]
+"""[P, C]: P is 1, or the text's tokens (of fill-mask: its masked ones); C labels, channels, or start and end."""
+Reduce = Callable[[int, Matrix], Matrix]
+
+
+def answer_of(task: Task, predictor: Predictor) -> tuple[str, ...]:
+    """Outputs that a predictor's answer is made from; a file with the score function inside has another one."""
+    return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
+
+
+def matrices(
+    outputs: Mapping[str, NDArray[np.generic]],
+    inputs: Mapping[str, NDArray[np.int64]],
+    names: Sequence[str],
+    task: Task,
+    mask_id: int | None,
+) -> list[Matrix]:
+    """The rows of some outputs that belong to real tokens.
+
+    Args:
+        outputs: Of one batch of B texts: [B, C], [B, L] or [B, L, C] by name.
+        inputs: What was fed, [B, L] each.
+        names: Outputs that are read together, side by side.
+        task: Decides which tokens matter.
+        mask_id: Id of the masked token, for fill-mask; texts without any are read at all tokens.
+
+    Returns:
+        One matrix per text.
+    """
+    values = [np.asarray(outputs[name], np.float32) for name in names]
+    if values[0].ndim == 2 and len(names) == 1 and names[0] not in _PER_TOKEN:
+        return [row[None] for row in values[0]]
+    stacked = np.stack(values, -1) if values[0].ndim == 2 else np.concatenate(values, -1)
+    real = inputs["attention_mask"].astype(bool)
+    if task.name is TaskName.FILL_MASK and mask_id is not None:
+        masked = (inputs["input_ids"] == mask_id) & real
+        real = np.where(masked.any(-1, keepdims=True), masked, real)
+    return [row[keep] for row, keep in zip(stacked, real, strict=True)]
+
+
+_PER_TOKEN = ("start_logits", "end_logits")
+"""Outputs of shape [B, L]; all others of two axes are [B, C]."""
+
+
+def run_rows(
+    predictor: Predictor,
+    tokenizer: TextTokenizer,
+    encoded: Sequence[Encoded],
+    task: Task,
+    rows: int = 1,
+    slack: float = 0.0,
+    side: str = "right",
+    label: str = "",
+    names: Sequence[str] = (),
+    reduce: Reduce | None = None,
+) -> list[Matrix]:
+    """Run tokenized rows, batched by length, and put the results back in order.
+
+    The default, one unpadded row at a time, is what verification uses: dynamic int8 ranges depend on the
+    whole tensor, so batch and padding change its results a little.
+
+    Args:
+        predictor: The engine.
+        tokenizer: Pads batches.
+        encoded: N rows.
+        task: Decides which outputs and tokens matter.
+        rows: Most rows in a batch.
+        slack: Largest share of padding in a batch.
+        side: Where padding goes.
+        label: What the progress bar says; empty for none.
+        names: Outputs to read; default those that decide the answer.
+        reduce: Makes a smaller matrix of a row's number and matrix as soon as it is there: vocabularies are wide.
+
+    Returns:
+        One matrix per row.
+    """
+    chosen = tuple(names) or answer_of(task, predictor)
+    out: list[Matrix] = [_NOTHING] * len(encoded)
+    with Meter(label, len(encoded)) as meter:
+        for batch in length_batches([len(e) for e in encoded], rows, slack):
+            inputs = feed(predictor, tokenizer, [encoded[i] for i in batch], side)
+            results: Arrays = predictor.run(inputs)
+            for i, matrix in zip(
+                batch, matrices(results, inputs, chosen, task, tokenizer.mask_id), strict=True
+            ):
+                out[i] = reduce(i, matrix) if reduce else matrix
+            if label:
+                meter.advance(len(batch))
+    return out
+
+
+_NOTHING = np.empty((0, 0), np.float32)
+
+
+def whole(parts: Sequence[Matrix]) -> Matrix:
+    """All rows of all texts, [sum P, C]."""
+    return np.concatenate(list(parts)) if parts else _NOTHING
+
+
+def per_token(task: Task) -> bool:
+    """Whether a text has more than one row."""
+    return task.level is Level.TOKEN

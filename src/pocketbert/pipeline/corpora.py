@@ -1,0 +1,111 @@
+"""Plain text for general stages: tokenized once into corpora, mixed when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketbert.core.corpus_settings import CorpusSettings
+from pocketbert.core.data_files import BadRows, read_rows
+from pocketbert.core.data_source import DataSource
+from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.files import read_json
+from pocketbert.core.progress import say
+from pocketbert.core.recipe import CorpusSection, CorpusSource
+
+if TYPE_CHECKING:
+    from pocketbert.distill.corpus import TokenRows
+
+_INFO = "corpus.json"
+
+
+def is_prepared(source: CorpusSource) -> bool:
+    """Whether a source is a corpus that was written before."""
+    return source.path is not None and (Path(source.path) / _INFO).is_file()
+
+
+def source_digest(source: CorpusSource) -> object:
+    """What a prepared corpus is made of; None for other sources."""
+    return read_json(Path(str(source.path)) / _INFO) if is_prepared(source) else None
+
+
+def texts_of(source: DataSource) -> Iterator[str]:
+    """Texts of a source, one after the other; the rows are not held.
+
+    Raises:
+        InputError: At the end, or as soon as there are too many, listing rows without text.
+    """
+    bad = BadRows(source.title)
+    for number, row in read_rows(source, bad):
+        text = row.get(source.text)
+        if isinstance(text, str):
+            yield text
+        elif text is None:
+            have = [str(k) for k in row]
+            bad.add(number, f"no column '{source.text}'; {nearest(source.text, have) if have else 'the row is empty'}.")
+        else:
+            bad.add(number, f"column '{source.text}' holds {type(text).__name__}, not text.")
+        if bad.count > MOST_BAD:
+            break
+    if bad.count:
+        raise InputError(bad.close())
+
+
+MOST_BAD = 1000
+"""Bad rows after which a long corpus is read no further."""
+
+
+def write_corpora(section: CorpusSection, tokenizer: Path, target: Path) -> list[Path]:
+    """Tokenize every source that is not prepared yet.
+
+    Args:
+        section: Sources and settings.
+        tokenizer: Folder of the model.
+        target: Where corpora go, one folder per source.
+
+    Returns:
+        The corpora's folders in the order of the sources.
+    """
+    from pocketbert.distill.corpus_writer import write_corpus
+
+    settings = CorpusSettings.model_validate({k: getattr(section, k) for k in CorpusSettings.model_fields})
+    out = []
+    for number, source in enumerate(section.sources):
+        if is_prepared(source):
+            out.append(Path(str(source.path)))
+            continue
+        folder = target / f"{number:02d}"
+        info = write_corpus(texts_of(source), tokenizer, settings, folder)
+        say(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
+        out.append(folder)
+    return out
+
+
+def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: int) -> TokenRows:
+    """Corpora of a section, mixed by their shares where there are several or not all rows are wanted.
+
+    Args:
+        section: Sources and settings.
+        tokenizer: Folder of the model, whose tokenizer the corpora must be made with.
+        written: Where `write_corpora` wrote.
+        seed: Seed of the run.
+
+    Raises:
+        InputError: If a corpus is damaged or of another tokenizer.
+    """
+    from pocketbert.distill.corpus import open_corpus
+    from pocketbert.distill.corpus_mixture import mix
+    from pocketbert.distill.corpus_tokenizer import tokenizer_digest
+
+    digest = tokenizer_digest(tokenizer)
+    folders = [Path(str(s.path)) if is_prepared(s) else written / f"{i:02d}" for i, s in enumerate(section.sources)]
+    corpora = [open_corpus(folder, digest) for folder in folders]
+    if any(c.info.settings.length > section.length for c in corpora):
+        longest = max(c.info.settings.length for c in corpora)
+        raise InputError(Problem("data.corpus.length", f"{section.length}, a prepared corpus has rows of up to {longest} tokens.",
+                                 f"Set data.corpus.length: {longest}, or prepare the corpus again."))  # fmt: skip
+    shares = [s.share for s in section.sources]
+    if len(corpora) == 1 and section.rows is None:
+        return corpora[0]
+    return mix(corpora, shares, section.rows or sum(len(c) for c in corpora), seed)

@@ -1,0 +1,161 @@
+"""Training runs that one process and two must end alike; `test_distributed.py` makes them in both and compares.
+
+Started as a script with the variables of a launcher and a folder, it is one of several processes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from pocketbert.core.recipe import Optimisation
+from pocketbert.distill import loop
+from pocketbert.distill.terms import Term
+
+VOCABULARY, CLASSES, NONE = 50, 3, -100
+
+
+class Killed(Exception):
+    """All processes die here, as under a launcher that lost one."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of 3 to 20 random tokens; labels on about a third of them.
+
+    Attributes:
+        labelled: How many rows of a batch keep their labels, from the first; all by default.
+    """
+
+    labelled: int | None = None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        return [3 + 7 * i % 18 for i in range(45)]
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        """input_ids, attention_mask and labels, [B, S]."""
+        wide = max(self.lengths[i] for i in rows)
+        out = {k: torch.zeros(len(rows), wide, dtype=torch.long) for k in ("input_ids", "attention_mask")}
+        out["labels"] = torch.full((len(rows), wide), NONE)
+        for place, row in enumerate(rows):
+            random, size = torch.Generator().manual_seed(row), self.lengths[row]
+            out["input_ids"][place, :size] = torch.randint(1, VOCABULARY, (size,), generator=random)
+            out["attention_mask"][place, :size] = 1
+            labels = torch.randint(0, CLASSES, (size,), generator=random)
+            labels[torch.rand(size, generator=random) > 0.3] = NONE
+            if self.labelled is None or place < self.labelled:
+                out["labels"][place, :size] = labels
+        return out
+
+
+class Tagging:
+    """Cross-entropy over labelled tokens, and the squared width of the first token's state: means over tokens and rows."""
+
+    def __init__(self, **weights: float) -> None:
+        self.weights, self.left = weights or {"tags": 1.0, "states": 0.5}, -1
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Labelled tokens."""
+        return {"tags": (batch["labels"] != NONE).sum()}
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term | Tensor]:
+        """Both terms, as far as weighted."""
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        labels = batch["labels"]
+        made = model(batch["input_ids"], attention_mask=batch["attention_mask"], output_hidden_states=True)
+        out: dict[str, Term | Tensor] = {}
+        if "tags" in self.weights:
+            mean = F.cross_entropy(made.logits.flatten(0, 1), labels.flatten(), ignore_index=NONE)
+            out["tags"] = Term.of(mean, float((labels != NONE).sum()))
+        if "states" in self.weights:
+            out["states"] = made.hidden_states[-1][:, 0].square().sum(-1).mean()
+        return out
+
+
+def tagger() -> nn.Module:
+    """A tiny random BERT with a head on every token, in float64: rounding must not hide a wrong mean."""
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32, num_labels=CLASSES,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model: nn.Module = transformers.BertForTokenClassification(config)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.2) if parameter.ndim > 1 else None
+    return model.double()
+
+
+CASES: dict[str, tuple[Tagging, Rows, dict[str, Any]]] = {
+    "uneven": (Tagging(), Rows(), {}),
+    "portions": (Tagging(), Rows(), {"micro_batch": 3}),
+    "first row alone labelled": (Tagging(), Rows(labelled=1), {}),
+    "nothing labelled": (Tagging(tags=1.0), Rows(labelled=0), {}),
+    "head unused": (Tagging(states=1.0), Rows(), {"weight_decay": 0.5}),
+    "one row": (Tagging(), Rows(), {"batch": 1}),
+    "dropout": (Tagging(), Rows(), {"dropout": 0.3}),
+}
+"""What is minimised, on what, with which settings. The default batch of 7 rows divides into 4 and 3."""
+
+
+def settings(**more: Any) -> Optimisation:
+    """Eight steps without dropout."""
+    given = {"steps": 8, "batch": 7, "lr": 1e-3, "dropout": 0.0, "checkpoint": 3, "clip": 0.5, **more}
+    return Optimisation(**given)
+
+
+def run(name: str, out: Path, at: int = -1) -> None:
+    """Make a case, up to a kill if wanted, and write its losses and weights."""
+    objective, data, more = CASES[name]
+    objective.left = at
+    loop.LOG_EVERY = 1
+    loop.training_dtype = lambda: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
+    model = tagger()
+    outcome = loop.train(
+        model, objective, data, settings(**more), 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl"
+    )
+    if loop.here().main:
+        (out / f"{name}.json").write_text(json.dumps([r.model_dump() for r in outcome.history]))
+        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, out / f"{name}.safetensors")
+
+
+def killed(name: str, out: Path, at: int) -> None:
+    """Make a case up to the n-th forward pass."""
+    try:
+        run(name, out, at)
+    except Killed:
+        return
+    raise AssertionError("it was to die")
+
+
+def main(out: Path) -> None:
+    """Every case; then one killed and resumed, and one left killed."""
+    for name in CASES:
+        run(name, out)
+    for folder in ("resumed", "left"):
+        if loop.here().main:
+            (out / folder).mkdir()
+    killed("dropout", out / "resumed", 5)
+    run("dropout", out / "resumed")
+    killed("uneven", out / "left", 7)
+    if not loop.here().main:
+        assert not list(Path.cwd().iterdir()), "process 0 alone writes"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pocketbert.distill import loop
+
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="module")
+def cases() -> ModuleType:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("distributed_cases", HERE / "distributed_cases.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["distributed_cases"] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes leave."""
+    out, idle = tmp_path_factory.mktemp("two"), tmp_path_factory.mktemp("idle")
+    launcher = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+                "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}  # fmt: skip
+    argv = [sys.executable, str(HERE / "distributed_cases.py"), str(out)]
+    started = [
+        subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=idle,
+                         env={**os.environ, **launcher, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    try:
+        for process in started:
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+    finally:
+        for process in started:
+            process.kill()
+    return out
+
+
+@pytest.fixture(scope="module")
+def one(cases: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`one(case)`: the folder in which this process alone left the case."""
+    out, done = tmp_path_factory.mktemp("one"), set[str]()
+
+    def make(name: str) -> Path:
+        if name not in done:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(cases.loop, "LOG_EVERY", 1)
+                patched.setattr(cases.loop, "training_dtype", None)  # both restored after `run` sets them
+                cases.run(name, out)
+            done.add(name)
+        return out
+
+    return make
+
+
+def losses(folder: Path, name: str) -> list[dict[str, float]]:
+    history = json.loads((folder / f"{name}.json").read_text())
+    return [{"loss": r["loss"], **r["terms"]} for r in history]
+
+
+def assert_alike(a: Path, b: Path, name: str) -> None:
+    ours, theirs = losses(a, name), losses(b, name)
+    assert len(ours) == len(theirs) == 8
+    for x, y in zip(ours, theirs, strict=True):
+        assert x == pytest.approx(y, rel=2e-6)  # summed over processes in float32
+    left, right = (load_file(f / f"{name}.safetensors") for f in (a, b))
+    assert left.keys() == right.keys()
+    for key, value in left.items():
+        torch.testing.assert_close(value, right[key], rtol=0, atol=1e-9, msg=lambda m, k=key: f"{k}: {m}")
+
+
+@pytest.mark.parametrize(
+    "name", ["uneven", "portions", "first row alone labelled", "nothing labelled", "head unused", "one row"]
+)
+def test_two_processes_learn_what_one_learns(name: str, two: Path, one: Callable[[str], Path]) -> None:
+    assert_alike(two, one(name), name)
+
+
+def test_two_processes_resume_bit_for_bit(two: Path) -> None:
+    whole, resumed = (load_file(f / "dropout.safetensors") for f in (two, two / "resumed"))
+    assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
+    assert losses(two, "dropout") == losses(two / "resumed", "dropout")
+    assert (two / "dropout.jsonl").read_text() == (two / "resumed" / "dropout.jsonl").read_text()
+
+
+def test_one_process_continues_what_two_began(
+    cases: ModuleType, two: Path, one: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = one("uneven")
+    left = two / "left"
+    assert (left / "uneven.work" / "latest").read_text() == "step-0000006"
+    for name in ("LOG_EVERY", "training_dtype"):
+        monkeypatch.setattr(cases.loop, name, getattr(cases.loop, name))
+    cases.run("uneven", left)
+    assert_alike(left, expected, "uneven")
+
+
+def test_a_term_over_nothing_is_zero_and_teaches_nothing(two: Path, cases: ModuleType) -> None:
+    assert losses(two, "nothing labelled") == [{"loss": 0.0, "tags": 0.0}] * 8
+    before = cases.tagger().state_dict()
+    after = load_file(two / "nothing labelled.safetensors")
+    assert all(torch.equal(value, before[key]) for key, value in after.items())
+
+
+def test_a_head_that_no_process_needs_keeps_its_weights(two: Path, cases: ModuleType) -> None:
+    before, after = cases.tagger().state_dict(), load_file(two / "head unused.safetensors")
+    same = {key for key, value in after.items() if torch.equal(value, before[key])}
+    assert {"classifier.weight", "classifier.bias"} <= same
+    assert len(same) < len(after) / 2
+
+
+class Lying:
+    """An objective that counts tokens and says it counted something else, or says nothing."""
+
+    def __init__(self, right: Callable[..., object], says: Callable[..., object] | None) -> None:
+        self.right, self.weights = right, right.weights  # type: ignore[attr-defined]
+        if says is not None:
+            self.counts = says
+
+    def __call__(self, model: object, batch: object) -> object:
+        return self.right(model, batch)
+
+
+@pytest.mark.parametrize("says", [None, lambda batch: {"tags": torch.tensor(1000.0)}])
+def test_a_wrong_count_is_refused(
+    says: Callable[..., object] | None, cases: ModuleType, tmp_path: Path
+) -> None:
+    objective = Lying(cases.Tagging(), says)
+    with pytest.raises(
+        RuntimeError, match=r"Lying: term 'tags' is a mean over \d+ items, but counts\(\) says"
+    ):
+        loop.train(cases.tagger(), objective, cases.Rows(), cases.settings(micro_batch=3), 5, "a", tmp_path)
+
+
+def test_portions_learn_what_the_whole_batch_learns(one: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = one("uneven")
+    one("portions")
+    for kind in ("json", "safetensors"):
+        (tmp_path / f"uneven.{kind}").write_bytes((folder / f"portions.{kind}").read_bytes())
+    assert_alike(tmp_path, folder, "uneven")
+
+
+LAUNCHED = """
+import os, signal, sys
+from pocketbert.cli.main import main
+from pocketbert.distill import loop
+
+step = loop.TrainingLoop.step
+def dying(self):
+    if os.environ["RANK"] == os.environ.get("KILL_RANK") and self.progress.step == 15:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self)
+loop.TrainingLoop.step = dying
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
+    tmp_path: Path, open_tiny: Callable[..., Any], labelled_rows: Callable[..., list[dict[str, Any]]]
+) -> None:
+    folder = open_tiny("bert", 2)[1].path
+    rows = [json.dumps(row) for row in labelled_rows(60)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows[:50]) + "\n")
+    (tmp_path / "eval.jsonl").write_text("\n".join(rows[50:]) + "\n")
+    training = {"steps": 24, "batch": 7, "checkpoint": 5}
+    recipe = {
+        "schema": 1, "name": "tiny", "task": "text-classification",
+        "data": {"train": {"path": "train.jsonl"}, "eval": {"path": "eval.jsonl"}, "max_length": 32},
+        "teacher": {"model": str(folder), "finetune": training},
+        "student": {"layers": 1}, "distill": [{"method": "task", **training}],
+    }  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    (tmp_path / "launched.py").write_text(LAUNCHED)
+
+    def launched(output: str, **more: str) -> subprocess.CompletedProcess[str]:
+        argv = [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node=2",
+            f"--master-port={free_port()}",
+            "launched.py",
+        ]
+        return subprocess.run(
+            [sys.executable, *argv, "distill", "recipe.yaml", "-o", output],
+            cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1", **more}, capture_output=True, text=True, timeout=300,
+            check=False,
+        )  # fmt: skip
+
+    whole = launched("whole")
+    assert whole.returncode == 0, whole.stderr
+    assert whole.stdout == "student: whole/student\n"
+    assert launched("resumed", KILL_RANK="1").returncode == 1
+    assert not (tmp_path / "resumed" / "teacher").exists()
+    assert launched("resumed", KILL_RANK="0").returncode == 1
+    resumed = launched("resumed")
+    assert resumed.returncode == 0, resumed.stderr
+    for name in ("teacher/model.safetensors", "student/model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "file").touch()
+    refused = launched("foreign")
+    assert refused.returncode == 1  # torchrun's; the processes end with 2
+    assert refused.stderr.count("exists and is no run folder") == 1
+    assert "exitcode  : 2" in refused.stderr

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.distill.general_set import GeneralSet
+from pocketbert.distill.masking import IGNORED, Masking
+from pocketbert.distill.train_set import TrainData
+
+PAD, MASK = 0, 4
+TEXTS = [
+    "the film was far better than they had expected",
+    "stop the music",
+    "a quick brown fox jumps over the lazy dog and it is never happy again",
+    "what will the weather be like in the morning",
+]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A corpus in memory."""
+
+    rows: list[NDArray[np.int64]]
+    vocabulary: int
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([len(r) for r in self.rows])
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return np.bincount(np.concatenate(self.rows), minlength=self.vocabulary)
+
+    def ids(self, rows: Sequence[int]) -> list[NDArray[np.int64]]:
+        return [self.rows[i] for i in rows]
+
+
+def corpus_of(tokenizer: TextTokenizer) -> Rows:
+    return Rows([e.ids for e in tokenizer.encode(TEXTS)], tokenizer.vocabulary_size)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path, make_tokenizer: Callable[..., None]) -> TextTokenizer:
+    make_tokenizer(tmp_path)
+    return TextTokenizer(tmp_path, 48)
+
+
+def set_of(tokenizer: TextTokenizer, side: str = "right") -> GeneralSet:
+    corpus = corpus_of(tokenizer)
+    return GeneralSet(corpus, tokenizer, Masking(corpus.counts, MASK, range(5), 1, "distill.0"), side)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_batch_is_the_text_with_hidden_tokens(tokenizer: TextTokenizer, side: str) -> None:
+    data: TrainData = set_of(tokenizer, side)
+    corpus = corpus_of(tokenizer)
+    assert list(data.lengths) == corpus.lengths.tolist()
+    rows = [2, 0, 3]
+    batch = data.batch(rows, 5)
+    assert set(batch) == {"input_ids", "attention_mask", "token_type_ids", "labels"}
+    assert all(t.dtype == torch.int64 and t.shape == (3, data.lengths[2]) for t in batch.values())
+    assert not batch["token_type_ids"].any()
+    original = torch.where(batch["labels"] == IGNORED, batch["input_ids"], batch["labels"])
+    for found, mask, row in zip(original, batch["attention_mask"], rows, strict=True):
+        assert found[mask.bool()].tolist() == corpus.rows[row].tolist()
+        assert found[~mask.bool()].tolist() == [PAD] * int((mask == 0).sum())
+    tokens = int(batch["attention_mask"].sum())
+    assert int((batch["labels"] != IGNORED).sum()) == -(-tokens * 15 // 100)
+
+
+def test_a_batch_is_a_function_of_rows_and_step(tokenizer: TextTokenizer) -> None:
+    first, second = set_of(tokenizer), set_of(tokenizer)
+    second.batch([1], 0)  # what was asked before does not matter
+    one, two = first.batch([0, 2], 9), second.batch([0, 2], 9)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["labels"], first.batch([0, 2], 10)["labels"])

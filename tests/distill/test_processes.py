@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from pocketbert.distill import processes
+from pocketbert.distill.processes import Channel, Order, Place, here
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of process 0 of two."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return variables
+
+
+def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert here() == Place(0, 1)
+    assert here().main
+    with processes.directing():
+        processes.train_together("student", "abc")  # nobody to call
+
+
+def test_a_launcher_says_which_process_this_is(
+    launched: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert here() == Place(0, 2)
+    monkeypatch.setenv("RANK", "1")
+    assert not here().main
+
+
+def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:
+    first, second = Channel(Place(0, 2)), Channel(Place(1, 2))
+    sent = [Order("teacher", "a"), Order("student", "b"), Order(None, code=3)]
+    assert second.ended() is None
+    for order in sent:
+        first.send(order)
+    assert list(second.orders()) == sent
+    assert second.ended() == 3
+    assert first.failure() is None
+    second.report("no room")
+    assert first.failure() == "process 1: no room."
+
+
+STUCK = """
+import time
+from pocketbert.distill import processes
+processes._STUCK_S = 0.5
+with processes.directing():
+    processes.Channel(processes.Place(1, 2)).report("bad luck")
+    time.sleep(600)
+"""
+
+
+def test_process_0_does_not_wait_for_one_that_failed(launched: dict[str, str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STUCK], env={**os.environ, **launched}, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "Error: process 1: bad luck. Finished work is kept" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,134 @@
+"""Commands in a process of their own that may die: one that lives long, and a new one after each death."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+HEADROOM = 2048 * MIB
+"""Address space that one command may map beyond what the warm libraries hold."""
+GROWTH = 384 * MIB
+"""Resident memory that one command may take for a while, all inputs being tiny."""
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended.
+
+    Attributes:
+        code: Exit status; negative: the signal that killed the process.
+        out: What it wrote to stdout.
+        err: What it and all native libraries wrote to stderr.
+        grown: Peak of the resident memory beyond that before the command, in bytes.
+    """
+
+    code: int
+    out: str
+    err: str
+    grown: int
+
+
+class Commander:
+    """Runs commands in a worker process.
+
+    Args:
+        folder: Scratch folder, also for what PocketBERT remembers of this machine.
+        warm: Commands to run before the memory is bounded, so that libraries are loaded.
+    """
+
+    def __init__(self, folder: Path, warm: Sequence[Sequence[object]] = ()) -> None:
+        self.folder, self.warm = folder, warm
+        self.deaths = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def _start(self) -> None:
+        mine, theirs = os.pipe()
+        self._answers = os.fdopen(mine, "rb", buffering=0)
+        environment = {**os.environ, "POCKETBERT_CACHE": str(self.folder / "cache"), "PYTHONFAULTHANDLER": ""}
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("worker.py")), str(theirs), str(self._out), str(self._err)],
+            stdin=subprocess.PIPE, text=True, pass_fds=(theirs,), env=environment,
+        )  # fmt: skip
+        os.close(theirs)
+        for arguments in self.warm:
+            ended = self._ask(arguments, None)
+            assert ended.code == 0, ended
+
+    @property
+    def _out(self) -> Path:
+        return self.folder / "stdout"
+
+    @property
+    def _err(self) -> Path:
+        return self.folder / "stderr"
+
+    def run(self, *arguments: object) -> Ended:
+        """Run one command."""
+        if self._process is None:
+            self._start()
+        return self._ask(arguments, HEADROOM)
+
+    def _ask(self, arguments: Sequence[object], headroom: int | None) -> Ended:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.write(
+            json.dumps({"arguments": [str(a) for a in arguments], "headroom": headroom}) + "\n"
+        )
+        process.stdin.flush()
+        ready, _, _ = select.select([self._answers], [], [], PATIENCE_S)
+        line = self._answers.readline() if ready else b""
+        if not line:
+            process.kill()
+            self.close()
+            self.deaths += 1
+            answer = {"code": process.returncode, "grown": 0}
+        else:
+            answer = json.loads(line)
+        texts = [p.read_text(encoding="utf-8", errors="replace") for p in (self._out, self._err)]
+        return Ended(answer["code"], *texts, answer["grown"])
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._process is not None:
+            self._process.communicate()
+            self._answers.close()
+            self._process = None
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Everything below a folder, hidden things included: digests of files, targets of links."""
+    out = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            out[name] = f"-> {path.readlink()}"
+        elif path.is_file():
+            out[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            out[name] = ""
+    return out
+
+
+def one_message(err: str) -> bool:
+    """Whether stderr ends in one error and has nothing alarming before it.
+
+    One line ``Error: ...``, or ``N problems:`` and N indented lines; before it only what commands say of their progress.
+    """
+    lines = err.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("Error: ") or line.endswith(" problems:")]
+    if len(starts) != 1:
+        return False
+    first, rest = lines[starts[0]], lines[starts[0] + 1 :]
+    if first.startswith("Error: "):
+        return not rest and len(first) > len("Error: ")
+    return len(rest) == int(first.split()[0]) and all(r.startswith("  ") and r.strip() for r in rest)
