@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.data_report import DataReport
-from pocketbert.core.score import Score
 from pocketbert.core.hardware import Machine
+from pocketbert.core.score import Score
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Provenance, Scheme, Status
 

@@ -20,7 +20,6 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     ValidationError,
-    model_validator,
 )
 
 from pocketbert.core.corpus_settings import CorpusSettings

@@ -8,7 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.distill.corpus import CorpusSettings, Dropped
+from pocketbert.core.corpus_settings import CorpusSettings
+from pocketbert.distill.corpus import Dropped
 from pocketbert.distill.corpus_tokenizer import CorpusTokenizer
 
 Ids = NDArray[np.int64]

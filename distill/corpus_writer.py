@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.corpus_settings import CorpusSettings
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.files import building, sha256_file, write_json
 from pocketbert.core.progress import Meter, say
 from pocketbert.core.tokenization import is_unicode
 from pocketbert.core.versions import version_of
-from pocketbert.distill.corpus import COLUMN, COUNTS, INFO, CorpusInfo, CorpusSettings, Dropped, Shard
+from pocketbert.distill.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard
 from pocketbert.distill.corpus_rows import CutTexts, PackTexts, RowBuilder
 from pocketbert.distill.corpus_tokenizer import CorpusTokenizer
 

@@ -352,7 +352,9 @@ def _optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps, fused=True)
+    return torch.optim.AdamW(
+        groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps, fused=True
+    )
 
 
 def _record(progress: Progress, loss: float, terms: dict[str, float], rate: float, steps: int) -> None:

@@ -33,9 +33,9 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     Raises:
         InputError: If the sizes do not fit, or the family cannot be made from this teacher.
     """
-    name = getattr(wanted, "family", None) or family.name
+    name = wanted.family or family.name
     change = class_change(family.name, name) if name != family.name else None
-    fold = bool(getattr(wanted, "fold_segments", False))
+    fold = wanted.fold_segments
     if fold and (change is None or wanted.init == "random"):
         raise InputError(
             Problem("student.fold_segments", "only a student of another family than its teacher, started from teacher layers, "
@@ -107,7 +107,8 @@ def inherited_weights(state: dict[str, Tensor], layer_path: str, chosen: list[in
         A state dict that fills the student completely.
     """
     if not any(k.startswith(f"{layer_path}.") for k in state):
-        layer_path = layer_path.partition(".")[2]  # an encoder without a head lacks the name it has within one
+        # an encoder without a head lacks the name it has within one
+        layer_path = layer_path.partition(".")[2]
     prefix = f"{layer_path}."
     out = {k: v.clone() for k, v in state.items() if not k.startswith(prefix)}
     for index, layer in enumerate(chosen):

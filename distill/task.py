@@ -85,7 +85,9 @@ class TaskDistillation:
         wants_hidden = Signal.HIDDEN.value in self.weights
         taught = self.signals(batch)
         with self._student:
-            made = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=wants_hidden)
+            made = model(
+                **{name: batch[name] for name in self.family.inputs}, output_hidden_states=wants_hidden
+            )
         terms, mask = {}, batch["attention_mask"]
         tokens = mask.sum()
         if Signal.LOGITS.value in self.weights:
@@ -97,7 +99,10 @@ class TaskDistillation:
             layers = [hidden_mse(ours[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
             terms["hidden"] = Term.of(mean_over_layers(layers), tokens)
         if Signal.ATTENTION.value in self.weights:
-            maps = [attention_kl(self._student.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)]
+            maps = [
+                attention_kl(self._student.scores[m], taught.scores[n - 1], mask)
+                for m, n in enumerate(self.layers)
+            ]
             terms["attention"] = Term.of(mean_over_layers(maps), tokens)
         if "labels" in self.weights:
             terms["labels"] = gold_loss(self.task, made, batch)

@@ -37,7 +37,10 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
     """
     if task.name is TaskName.QUESTION_ANSWERING:
         scores = _answer_scores(made, batch["attention_mask"])
-        both = [hard_targets(s, batch[k]) for s, k in zip(scores, ("start_positions", "end_positions"), strict=True)]
+        both = [
+            hard_targets(s, batch[k])
+            for s, k in zip(scores, ("start_positions", "end_positions"), strict=True)
+        ]
         return Term.of((both[0] + both[1]) / 2, len(scores[0]))
     labels, logits = batch["labels"], made.logits
     if task.level is Level.TOKEN:
@@ -77,8 +80,8 @@ def soft_loss(
         both = [soft_targets(s, t, temperature) for s, t in zip(ours, theirs, strict=True)]
         return Term.of((both[0] + both[1]) / 2, len(mask))
     if task.name is TaskName.FEATURE_EXTRACTION:
-        states, theirs = made.last_hidden_state, taught["last_hidden_state"]
-        cosine = F.cosine_similarity(pooled(states, mask, pooling), pooled(theirs, mask, pooling), dim=-1)
+        ours_pooled = pooled(made.last_hidden_state, mask, pooling)
+        cosine = F.cosine_similarity(ours_pooled, pooled(taught["last_hidden_state"], mask, pooling), dim=-1)
         return Term.of((1 - cosine).mean(), len(mask))
     student, teacher = made.logits, taught["logits"]
     if task.level is Level.TOKEN:

@@ -16,6 +16,8 @@ def kind(entry: dict[str, Any]) -> str:
     """A field's type in words."""
     if "$ref" in entry:
         return f"[{_name(entry)}](#{_name(entry).lower()})"
+    if "oneOf" in entry:
+        return " or ".join(kind(e) for e in entry["oneOf"])
     if "anyOf" in entry:
         return " or ".join(kind(e) for e in entry["anyOf"] if e.get("type") != "null")
     if "const" in entry:

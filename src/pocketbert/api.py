@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.verify import Verification
 
 __all__ = [
-    "PlannedStage", "benchmark", "data_check", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
+    "PlannedStage", "benchmark", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
     "plan", "predict", "quantize", "report", "run", "verify",
 ]  # fmt: skip
 
@@ -334,6 +334,48 @@ def data_check(recipe: Recipe) -> DataReport | None:
     return load_data(
         recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
     ).report
+
+
+def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
+    """Tokenize a recipe's plain text (``data.corpus``) into corpora that runs can name as sources.
+
+    Args:
+        recipe: Its teacher's tokenizer is used.
+        output: Folder for the corpora, one folder per source; sources that are prepared already stay where they are.
+
+    Returns:
+        The corpora's folders in the order of the sources.
+
+    Raises:
+        InputError: If the recipe has no corpus, or its text cannot be read.
+    """
+    from pocketbert.core.errors import InputError, Problem
+    from pocketbert.core.files import check_writable
+    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.pipeline.corpora import write_corpora
+
+    if recipe.data.corpus is None:
+        raise InputError(
+            Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
+        )  # fmt: skip
+    model = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
+    check_writable(output.parent)
+    output.mkdir(parents=True, exist_ok=True)
+    return write_corpora(recipe.data.corpus, model.path, output)
+
+
+def data_demo(output: Path) -> dict[str, Path]:
+    """Write the project's own corpus of assistant commands.
+
+    Args:
+        output: Folder for ``train.jsonl.gz``, ``dev.jsonl.gz`` and ``test.jsonl.gz``; must be empty, or hold these.
+
+    Returns:
+        The files by split.
+    """
+    from pocketbert.pipeline.demo import write_corpus
+
+    return write_corpus(output)
 
 
 def doctor() -> Diagnosis:

@@ -121,9 +121,7 @@ def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredicto
     predictor, tokenizer = right
     rows = tokenizer.encode(list(SENTENCES[:10]))
     assert padding_difference(predictor, tokenizer, rows, TASK, "right") < 1e-5
-    assert (
-        padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, TASK, "right") > 0.1
-    )
+    assert padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, TASK, "right") > 0.1
 
 
 class Listed(Broken):

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.heads.head import Prepared
+from pocketbert.core.heads.head import IGNORED, Prepared
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.distill.batches import BatchOrder, divide, parts
-from pocketbert.distill.train_set import TrainSet
+from pocketbert.distill.train_set import ROWS, TrainSet
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
 
@@ -69,6 +70,24 @@ def test_a_batch_is_padded_to_its_longest_row(tmp_path: Path, make_tokenizer: Ca
     assert batch["input_ids"].shape == (2, 5)
     assert batch["labels"].tolist() == [0, 2]
     assert batch["attention_mask"][1].tolist() == [0, 0, 1, 1, 1]
+    assert batch[ROWS].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_targets_of_tokens_stand_under_their_tokens(
+    tmp_path: Path, make_tokenizer: Callable[..., None], side: str
+) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path, 32)
+    encoded = tokenizer.encode(["good", "a good film", "bad day"])
+    targets = [np.arange(len(e)) + 10 * i for i, e in enumerate(encoded)]
+    data = TrainSet(Prepared([], encoded, np.arange(3), {"labels": targets}), tokenizer, side)
+    batch = data.batch([1, 2, 0], 0)
+    real = batch["attention_mask"] == 1
+    for place, number in enumerate([1, 2, 0]):
+        assert batch["labels"][place][real[place]].tolist() == targets[number].tolist()
+    assert set(batch["labels"][~real].tolist()) == {IGNORED}
+    assert data.lengths == [len(e) for e in encoded]
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.none() | st.integers(1, 12))

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketbert.core.score import Score
-from pocketbert.core.tasks import task_of
 from pocketbert.pipeline.gates import chance_gate, drop_gate, kept_gate
-
-TASK = task_of("text-classification")
 
 
 def score(value: float, chance: float = 0.5, finite: bool = True) -> Score:
@@ -19,7 +16,7 @@ def score(value: float, chance: float = 0.5, finite: bool = True) -> Score:
     ("value", "passed"), [(0.90, True), (0.855, True), (0.854, False), (float("nan"), False)]
 )
 def test_kept(value: float, passed: bool) -> None:
-    gate = kept_gate("file", score(value), score(0.90), 0.95, TASK)
+    gate = kept_gate("file", score(value), score(0.90), 0.95)
     assert gate.passed is passed
     assert "wanted 95.0%" in gate.detail
 
@@ -28,7 +25,7 @@ def test_kept(value: float, passed: bool) -> None:
     ("value", "passed"), [(0.95, True), (0.89, True), (0.88, False), (float("nan"), False)]
 )
 def test_drop(value: float, passed: bool) -> None:
-    assert drop_gate("file", score(value), score(0.90), 0.0101, "fp32", TASK).passed is passed
+    assert drop_gate("file", score(value), score(0.90), 0.0101, "fp32").passed is passed
 
 
 @pytest.mark.parametrize(

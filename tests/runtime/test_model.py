@@ -136,7 +136,7 @@ def test_a_link_that_leads_outside_is_refused(phone: Path) -> None:
 
 def test_the_score_function_is_the_folders(phone: Path) -> None:
     processing = {"max_length": 32, "score": "sigmoid"}
-    before = load(phone).logits(["a good film"])[0]
+    before = load(phone).outputs(["a good film"])[0]
     change(phone, processing=processing)
     [answer] = load(phone).predict("a good film")
     assert list(answer.scores.values()) == pytest.approx((1 / (1 + np.exp(-before[0]))).tolist(), abs=1e-6)

@@ -10,6 +10,7 @@ import pytest
 from pocketbert.core.artefacts import FileRecord, Kind
 from pocketbert.core.errors import GateError
 from pocketbert.core.golden import GoldenRow, read_golden, write_golden
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Client, Format, Scheme, Target
 from pocketbert.runtime import selftest
@@ -19,6 +20,7 @@ from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.selftest import ROWS, golden_difference, self_test, spread_out
 
 FILE = "onnx/model_int8.onnx"
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 
 
 def tamper(folder: Path, number: int, shift: float) -> None:
@@ -141,7 +143,7 @@ def test_the_error_names_engine_version_and_what_to_do(
 ) -> None:
     listed = FileRecord(path=FILE, sha256="", bytes=0, kind=Kind.MODEL, **record)
     with pytest.raises(GateError) as caught:
-        self_test(Fake(engine), TextTokenizer(phone, 32), phone, listed)
+        self_test(Fake(engine), TextTokenizer(phone, 32), phone, listed, TASK, "right")
     [message] = caught.value.failures
     assert message.startswith(
         f"{FILE}: {engine} 2.14.0 computes this file wrongly on this machine: golden row "
@@ -218,13 +220,13 @@ def test_golden_rows_of_other_files_are_not_used(phone: Path, own_cache: Path) -
 def test_a_golden_row_is_reproduced(phone: Path) -> None:
     predictor, tokenizer = OnnxPredictor(phone / "onnx" / "model.onnx"), TextTokenizer(phone, 32)
     for row in read_golden(phone / "golden.jsonl"):
-        assert golden_difference(predictor, tokenizer, row, "onnx/model.onnx") < 1e-5
+        assert golden_difference(predictor, tokenizer, row, "onnx/model.onnx", TASK, "right") < 1e-5
         moved = row.model_copy(
             update={"outputs": {"onnx/model.onnx": (np.array(row.reference) + 0.5).tolist()}}
         )
-        assert golden_difference(predictor, tokenizer, moved, "onnx/model.onnx") == pytest.approx(
-            0.5, abs=1e-4
-        )
+        assert golden_difference(
+            predictor, tokenizer, moved, "onnx/model.onnx", TASK, "right"
+        ) == pytest.approx(0.5, abs=1e-4)
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""data check."""
+"""data check, data prepare, data demo."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import typer
 
 from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
+from pocketbert.cli.output import print_json
 
-app = typer.Typer(help="Look at data before training on it.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Look at data, and prepare it, before training on it.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.callback()
@@ -26,4 +29,37 @@ def check(recipe: options.Recipe, overrides: options.Overrides = None, json: opt
         print("\n".join(report.lines()) if report else "the recipe has no data")
 
 
+def prepare(
+    recipe: options.Recipe,
+    output: options.Output,
+    overrides: options.Overrides = None,
+    json: options.Json = False,
+) -> None:
+    """Tokenize a recipe's plain text once, for several runs to read. (recipe: data.corpus)
+
+    A run does this by itself; prepare it where a corpus is large or several recipes share it, and name the folders that are
+    printed as data.corpus.sources with `path`.
+    """
+    from pocketbert import api
+
+    folders = api.data_prepare(api.load_recipe(recipe, overrides or ()), output)
+    if json:
+        print_json({"corpora": [str(f) for f in folders]})
+    else:
+        print("\n".join(f"corpus: {f}" for f in folders))
+
+
+def demo(output: options.Output, json: options.Json = False) -> None:
+    """Write the project's own corpus of assistant commands: intents and slots, train, dev and test."""
+    from pocketbert import api
+
+    files = api.data_demo(output)
+    if json:
+        print_json({name: str(path) for name, path in files.items()})
+    else:
+        print("\n".join(f"{name}: {path}" for name, path in files.items()))
+
+
 app.command()(guarded(check))
+app.command()(guarded(prepare))
+app.command()(guarded(demo))

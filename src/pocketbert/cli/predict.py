@@ -55,7 +55,9 @@ def predict(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Labels per text, or tokens per masked place.")] = 1,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Labels per text, or tokens per masked place.")
+    ] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per text.")] = False,
 ) -> None:
     """Answer texts with an artefact folder: labels, numbers, spans, excerpts, tokens or vectors, as its task has it.

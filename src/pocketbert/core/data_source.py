@@ -13,7 +13,9 @@ class DataSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str | None = Field(None, description="Local .jsonl[.gz], .csv, .tsv or .parquet file with named columns.")
+    path: str | None = Field(
+        None, description="Local .jsonl[.gz], .csv, .tsv or .parquet file with named columns."
+    )
     dataset: str | None = Field(
         None, description="Hub data set, or a folder that `datasets` loads, instead of path."
     )

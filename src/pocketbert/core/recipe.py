@@ -43,7 +43,9 @@ class CorpusSource(DataSource):
     Of the columns only `text` is read; `path` may name a prepared corpus, a folder.
     """
 
-    share: float = Field(1.0, gt=0, description="How much of the mixture comes from here, relative to the other sources.")
+    share: float = Field(
+        1.0, gt=0, description="How much of the mixture comes from here, relative to the other sources."
+    )
 
 
 class CorpusSection(CorpusSettings):
@@ -146,6 +148,10 @@ class StudentSection(Section):
             )
         if self.teacher_layers is not None and self.init == "random":
             raise ValueError("teacher_layers has no meaning with init: random")
+        if self.fold_segments and (self.family is None or self.init == "random"):
+            raise ValueError(
+                "fold_segments is for a student of another family that starts from teacher layers"
+            )
         return self
 
 
@@ -218,9 +224,13 @@ class DistilBertStage(Optimisation):
     )
     mask_share: Rate = Field(0.15, description="Share of the tokens to hide.")
     smoothing: float = Field(
-        0.7, ge=0, description="Rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike."
+        0.7,
+        ge=0,
+        description="Rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike.",
     )
-    freeze_positions: bool = Field(False, description="Keep the position table as it is, as the original run did.")
+    freeze_positions: bool = Field(
+        False, description="Keep the position table as it is, as the original run did."
+    )
 
 
 Stage = Annotated[TaskStage | DistilBertStage, Field(discriminator="method")]
@@ -377,7 +387,12 @@ class Recipe(Section):
         problems += self._general_problems(general) + self._task_problems()
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
-            if isinstance(stage, TaskStage) and stage.layers is not None and depth is not None and len(stage.layers) != depth:
+            if (
+                isinstance(stage, TaskStage)
+                and stage.layers is not None
+                and depth is not None
+                and len(stage.layers) != depth
+            ):
                 problems.append(
                     f"distill.{i}.layers: lists {len(stage.layers)} layers, the student has {depth}"
                 )
@@ -388,26 +403,42 @@ class Recipe(Section):
     def _general_problems(self, general: list[bool]) -> list[str]:
         problems = []
         if any(general) and self.data.corpus is None:
-            problems.append("data.corpus: a general stage (method: distilbert) needs plain text: {sources: [{path: text.jsonl.gz}]}")
+            problems.append(
+                "data.corpus: a general stage (method: distilbert) needs plain text: {sources: [{path: text.jsonl.gz}]}"
+            )
         if self.data.corpus is not None and not any(general):
-            problems.append("data.corpus: is read by general stages only (method: distilbert), the recipe has none")
+            problems.append(
+                "data.corpus: is read by general stages only (method: distilbert), the recipe has none"
+            )
         if general != sorted(general, reverse=True):
             problems.append("distill: general stages (method: distilbert) come before the others")
         if general and all(general) and self.task is not TaskName.FILL_MASK:
-            problems.append(f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask")
+            problems.append(
+                f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
+            )
         return problems
 
     def _task_problems(self) -> list[str]:
         task, problems = TASKS[self.task], []
         sources = [(k, s) for k in ("train", "eval") if (s := getattr(self.data, k)) is not None]
         if task.labels is LabelKind.ANSWERS:
-            problems += [f"data.{k}.text_pair: question-answering needs the column of the context" for k, s in sources if s.text_pair is None]
+            problems += [
+                f"data.{k}.text_pair: question-answering needs the column of the context"
+                for k, s in sources
+                if s.text_pair is None
+            ]
         if task.labels in (LabelKind.SPANS, LabelKind.NONE):
-            problems += [f"data.{k}.text_pair: {self.task} takes one text" for k, s in sources if s.text_pair is not None]
+            problems += [
+                f"data.{k}.text_pair: {self.task} takes one text"
+                for k, s in sources
+                if s.text_pair is not None
+            ]
         if self.data.labels and not task.names_labels:
             problems.append(f"data.labels: {self.task} has no labels")
         if self.task is TaskName.FEATURE_EXTRACTION and self.teacher.finetune:
-            problems.append("teacher.finetune: feature-extraction learns a teacher's vectors, there is nothing to fine-tune a teacher on")
+            problems.append(
+                "teacher.finetune: feature-extraction learns a teacher's vectors, there is nothing to fine-tune a teacher on"
+            )
         # by value: a resolved recipe names every key
         given = {k for k, f in AnswerSettings.model_fields.items() if getattr(self.answer, k) != f.default}
         for key, names in _ANSWER_KEYS.items():

@@ -106,7 +106,8 @@ class TextTokenizer:
     @property
     def mask_id(self) -> int | None:
         """Id of `mask_token`."""
-        return None if self.mask_token is None else int(self._tokenizer.token_to_id(self.mask_token))
+        token = self.mask_token
+        return None if token is None else self._tokenizer.token_to_id(token)
 
     @property
     def special_ids(self) -> list[int]:

@@ -43,7 +43,10 @@ def texts_of(source: DataSource) -> Iterator[str]:
             yield text
         elif text is None:
             have = [str(k) for k in row]
-            bad.add(number, f"no column '{source.text}'; {nearest(source.text, have) if have else 'the row is empty'}.")
+            bad.add(
+                number,
+                f"no column '{source.text}'; {nearest(source.text, have) if have else 'the row is empty'}.",
+            )
         else:
             bad.add(number, f"column '{source.text}' holds {type(text).__name__}, not text.")
         if bad.count > MOST_BAD:
@@ -99,7 +102,9 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     from pocketbert.distill.corpus_tokenizer import tokenizer_digest
 
     digest = tokenizer_digest(tokenizer)
-    folders = [Path(str(s.path)) if is_prepared(s) else written / f"{i:02d}" for i, s in enumerate(section.sources)]
+    folders = [
+        Path(str(s.path)) if is_prepared(s) else written / f"{i:02d}" for i, s in enumerate(section.sources)
+    ]
     corpora = [open_corpus(folder, digest) for folder in folders]
     if any(c.info.settings.length > section.length for c in corpora):
         longest = max(c.info.settings.length for c in corpora)

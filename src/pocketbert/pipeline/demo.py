@@ -29,22 +29,44 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
     open_model_folder(DEMO_TEACHER)
     check_writable(output.parent)
     corpus = output.parent / f"{output.name}-corpus"
-    files = {split: corpus / f"{split}.jsonl.gz" for split in ("train", "dev", "test")}
+    files = _files(corpus)
     paths = [
         f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))
     ]
     recipe = load_recipe(recipe_path("demo"), [*paths, *overrides])
-    if corpus.exists() and (not corpus.is_dir() or set(corpus.iterdir()) - set(files.values())):
+    write_corpus(corpus)
+    run = Run(recipe, output, overwrite)
+    run.execute()
+    return run.finish()
+
+
+def write_corpus(folder: Path) -> dict[str, Path]:
+    """Generate the corpus into a folder.
+
+    Args:
+        folder: Where; must not be there, be empty, or hold a corpus.
+
+    Returns:
+        The files by split.
+
+    Raises:
+        InputError: If the folder holds anything else.
+    """
+    files = _files(folder)
+    if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - set(files.values())):
         raise InputError(
             Problem(
-                str(corpus),
+                str(folder),
                 "exists and holds more than a demo corpus; nothing was written.",
                 "Choose another -o/--output.",
             )
         )
-    say(f"corpus: {corpus}")
-    with building(corpus) as folder:
-        demo_corpus.write(demo_corpus.generate(), folder)
-    run = Run(recipe, output, overwrite)
-    run.execute()
-    return run.finish()
+    check_writable(folder.parent)
+    say(f"corpus: {folder}")
+    with building(folder) as work:
+        demo_corpus.write(demo_corpus.generate(), work)
+    return files
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    return {split: folder / f"{split}.jsonl.gz" for split in ("train", "dev", "test")}

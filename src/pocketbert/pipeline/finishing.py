@@ -26,6 +26,7 @@ from pocketbert.core.score import Score
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.torch_predictor import TorchPredictor
+from pocketbert.distill.processes import here
 from pocketbert.pipeline.data import RunData
 
 FILE_NAME = "training.json"
@@ -106,6 +107,8 @@ def finish(made: Finished, target: Path, teacher: Path | None = None) -> None:
         target: The folder to fill.
         teacher: Folder of its teacher; None where it is the teacher.
     """
+    if not here().main:
+        return  # process 0 alone scores and writes
     model, data, task = made.model, made.data, made.data.head.task
     family = family_of(model.config.model_type)
     tokenizer = TextTokenizer(made.source.path, made.length)

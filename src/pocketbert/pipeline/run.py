@@ -155,7 +155,7 @@ class Run:
                     "student",
                     "student",
                     student,
-                    ("teacher",),
+                    before_student,
                     self._make_student,
                     _TRAIN,
                     trains=True,
@@ -271,7 +271,14 @@ class Run:
 
     def _make_student(self, target: Path, work: Path) -> Sequence[str]:
         return training.make_student(
-            self.recipe, self.path / "teacher", self.model, self.data, self.length, target, work, self.path / CORPUS
+            self.recipe,
+            self.path / "teacher",
+            self.model,
+            self.data,
+            self.length,
+            target,
+            work,
+            self.path / CORPUS,
         )
 
     def _make_corpus(self, target: Path, _: Path) -> Sequence[str]:

@@ -79,7 +79,7 @@ def make_student(
     task = data.head.task
     source = open_model_folder(str(teacher_folder))
     teacher, pooling = load_model(source, task), pooling_for(recipe, source)
-    curves = []
+    curves: list[Curve] = []
     student = build_student(teacher, source.family, recipe.student, recipe.seed)
     general = [s for s in recipe.distill if isinstance(s, DistilBertStage)]
     if general:
@@ -124,7 +124,9 @@ def general_student(
     student = build_student(teacher, source.family, recipe.student, recipe.seed)
     tokenizer = TextTokenizer(source.path, min(section.length, source.positions))
     if tokenizer.mask_id is None:
-        raise InputError(Problem("teacher.model", "its tokenizer has no mask token, which general stages need."))
+        raise InputError(
+            Problem("teacher.model", "its tokenizer has no mask token, which general stages need.")
+        )
     rows = open_corpora(section, source.path, corpora, recipe.seed)
     curves = []
     with frozen(teacher):
@@ -133,7 +135,13 @@ def general_student(
             if stage.freeze_positions:
                 freeze_positions(student)
             masking = Masking(
-                rows.counts, tokenizer.mask_id, tokenizer.special_ids, recipe.seed, where, stage.mask_share, stage.smoothing
+                rows.counts,
+                tokenizer.mask_id,
+                tokenizer.special_ids,
+                recipe.seed,
+                where,
+                stage.mask_share,
+                stage.smoothing,
             )
             own = GeneralSet(rows, tokenizer, masking, source.family.padding_side)
             objective = DistilBertDistillation(teacher, student, source.family, stage, where)
@@ -199,7 +207,14 @@ class TrainingJob:
 
         metrics = self.target.parent / "metrics.jsonl"
         outcome = train(
-            model, objective, rows or self.rows(purpose), settings, self.recipe.seed, purpose, self.work, metrics
+            model,
+            objective,
+            rows or self.rows(purpose),
+            settings,
+            self.recipe.seed,
+            purpose,
+            self.work,
+            metrics,
         )
         history = outcome.history
         return Curve(

@@ -75,4 +75,5 @@ def scored(examples: Sequence[Example]) -> bool:
 def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
     """Vectors of length 1, [N, H]; zero vectors stay."""
     values = np.asarray(vectors, np.float64)
-    return values / np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
+    length = np.linalg.norm(values, axis=-1, keepdims=True)
+    return np.asarray(values / np.maximum(length, 1e-12))

@@ -55,7 +55,7 @@ class TokenClassificationHead:
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
         """Best tag of each token, [tokens, 1]; NaN where a token's logits are not finite."""
-        best = matrix.argmax(-1).astype(np.float32)
+        best: Matrix = matrix.argmax(-1).astype(np.float32)
         best[~np.isfinite(matrix).all(-1)] = np.nan
         return best[:, None]
 
@@ -66,7 +66,7 @@ class TokenClassificationHead:
             self._spans(e, np.nan_to_num(m[:, 0]).astype(np.int64))
             for e, m in zip(prepared.encoded, reduced, strict=True)
         ]
-        counts = count_spans(prepared.truth, found)
+        counts = count_spans(list(prepared.truth), found)
         return Score(
             metric=self.task.metric.name, value=counts.f1 if finite else float("nan"),
             others={"precision": counts.precision, "recall": counts.recall}, rows=len(prepared.examples),
@@ -80,7 +80,7 @@ class TokenClassificationHead:
             return 0.0
         best = kinds.most_common(1)[0][0]
         answer = [[Span(a, b, best) for a, b in words_of(e)[1]] for e in prepared.encoded]
-        return count_spans(prepared.truth, answer).f1
+        return count_spans(list(prepared.truth), answer).f1
 
     def _spans(self, encoded: Encoded, best: NDArray[np.int64]) -> list[Span]:
         first, places = words_of(encoded)
