@@ -1,6 +1,7 @@
-"""Predict with an artefact folder: neither torch nor transformers needed.
+"""Predict with an artefact folder of any task: neither torch nor transformers needed.
 
 Run: python examples/predict.py runs/demo/phone "turn the lights off please"
+     python examples/predict.py PHONE "what is the question?" "the context"        # question-answering takes pairs
 """
 
 from __future__ import annotations
@@ -8,13 +9,35 @@ from __future__ import annotations
 import sys
 
 import pocketbert
+from pocketbert.core.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+
+
+def shown(answer: Answer) -> str:
+    """What an app would read of each kind of answer."""
+    match answer:
+        case Prediction(label, score):  # text-classification
+            return f"{label} ({score:.1%})"
+        case Labelling(labels, scores):  # multi-label
+            return ", ".join(f"{name} ({scores[name]:.1%})" for name in labels) or "no label"
+        case Value(value):  # regression
+            return f"{value:.2f}"
+        case Spans(spans):  # token-classification; start and end count characters
+            return ", ".join(f"{s.label} at {s.start}: {s.text!r}" for s in spans) or "nothing found"
+        case Excerpt(text, start, _, score):  # question-answering
+            return f"{text!r} at {start} ({score:.1%})" if text else "no answer"
+        case Filled(places):  # fill-mask: for each masked place the best tokens first
+            return ", ".join(f"{place[0].text} ({place[0].score:.1%})" for place in places) or "no mask"
+        case Embedding(vector):  # feature-extraction
+            return f"a vector of {len(vector)} numbers"
+    raise TypeError(type(answer).__name__)
 
 
 def main(folder: str, texts: list[str]) -> None:
-    """Print the label of each text."""
+    """Print the answer to each text, or to each pair where the folder's task takes pairs."""
     model = pocketbert.load(folder)
-    for text, answer in zip(texts, model.predict(texts), strict=True):
-        print(f"{answer.label}  {answer.score:.1%}  {text}")
+    rows = list(zip(texts[::2], texts[1::2], strict=True)) if model.artefacts.pair else list(texts)
+    for row, answer in zip(rows, model.predict(rows), strict=True):
+        print(f"{shown(answer)}\t{row if isinstance(row, str) else ' | '.join(row)}")
 
 
 if __name__ == "__main__":

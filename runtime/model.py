@@ -9,7 +9,7 @@ from pocketbert.core.answers import Answer
 from pocketbert.core.artefacts import Artefacts, FileRecord, read_artefacts
 from pocketbert.core.data import Example
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
-from pocketbert.core.files import path_bytes
+from pocketbert.core.files import path_bytes, sha256_path
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predictor import PROBABILITIES, Predictor
@@ -153,10 +153,13 @@ def load(
             )
         return _fastest(path, artefacts, scheme, threads)
     record = _variant(artefacts, scheme, format, file)
-    _check(path, record)
+    digest = _check(path, record)
     predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
+    _check_tokenizer(path, artefacts)
     model = Model(path, artefacts, record, predictor)
-    self_test(predictor, model.tokenizer, path, record, model.head.task, artefacts.processing.padding_side)
+    self_test(
+        predictor, model.tokenizer, path, record, model.head.task, artefacts.processing.padding_side, digest
+    )
     return model
 
 
@@ -173,12 +176,13 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
             )
         )
     processing, right, refused = artefacts.processing, [], []
+    _check_tokenizer(path, artefacts)
     tokenizer, task = TextTokenizer(path, processing.max_length), TASKS[artefacts.task]
     for record in records:
-        _check(path, record)
+        digest = _check(path, record)
         try:
             predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
-            self_test(predictor, tokenizer, path, record, task, processing.padding_side)
+            self_test(predictor, tokenizer, path, record, task, processing.padding_side, digest)
         except (MissingBackendError, GateError) as error:
             refused.append(error)
             continue
@@ -212,13 +216,31 @@ def _timed(record: FileRecord) -> bool:
     return record.format is not None and FORMATS[record.format].timed
 
 
-def _check(path: Path, record: FileRecord) -> None:
+def _check_tokenizer(path: Path, artefacts: Artefacts) -> None:
+    """Refuse another tokenizer: few golden rows may not show that some words have become others."""
+    for record in artefacts.files:
+        if record.path == "tokenizer.json":
+            _check(path, record)
+
+
+def _check(path: Path, record: FileRecord) -> str:
+    """Refuse a file that is not the listed one before an engine opens it: damaged ones end the process in native code.
+
+    Returns:
+        Its digest, which the self-test needs anyway.
+    """
     if record.status is Status.FAILED:
         raise GateError([f"{record.path} is marked failed in {path}; it was never meant to be used."])
     file = path / record.path
-    if file.exists() and (size := path_bytes(file)) != record.bytes:
+    if not file.exists():
+        raise InputError(Problem(str(file), "listed, but not there.", "Copy the folder again."))
+    if (size := path_bytes(file)) != record.bytes:
         raise InputError(Problem(str(file), f"{size:,} bytes, the folder's list says {record.bytes:,}.",
                                  "Copy the folder again."))  # fmt: skip
+    if (digest := sha256_path(file)) != record.sha256:
+        raise InputError(Problem(str(file), "changed since it was packed: its sha256 is not the listed one.",
+                                 "Copy the folder again."))  # fmt: skip
+    return digest
 
 
 def _variant(artefacts: Artefacts, scheme: str | None, format: str | None, file: str | None) -> FileRecord:

@@ -48,7 +48,7 @@ class OnnxPredictor:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or default_threads()
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors come as exceptions, with the same text
         # Spinning burns the second core between operators: on a phone that is battery, here it is noise.
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -70,8 +70,17 @@ class OnnxPredictor:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        missing = [n for n in self.inputs if n not in inputs]
+        if missing:
+            raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))
         feed = {name: inputs[name] for name in self.inputs}
-        return dict(zip(self.outputs, self._session.run(None, feed), strict=True))
+        try:
+            results = self._session.run(None, feed)
+        except Exception as error:  # an id beyond the table; the library's own exception classes are private
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            what = f"ONNX Runtime {self.engine_version} cannot run the file on this input: {first}"
+            raise InputError(Problem(str(self.path), what)) from error
+        return dict(zip(self.outputs, results, strict=True))
 
     @property
     def signature(self) -> Signature:

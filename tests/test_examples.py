@@ -7,15 +7,60 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 
 import pocketbert
+from pocketbert import api
+from pocketbert.core import answers as kinds
+from pocketbert.core.answers import Answer
+from pocketbert.core.tasks import TASKS
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ANSWERS: list[tuple[Answer, str]] = [
+    (kinds.Prediction("lamp", 0.75, {"lamp": 0.75, "timer": 0.25}, False), "lamp (75.0%)"),
+    (kinds.Labelling(("film",), {"film": 0.5, "dog": 0.1}, False), "film (50.0%)"),
+    (kinds.Labelling((), {"film": 0.1}, False), "no label"),
+    (kinds.Value(-1.25, False), "-1.25"),
+    (kinds.Spans((kinds.FoundSpan(3, 6, "time", "six", 0.9),), False), "time at 3: 'six'"),
+    (kinds.Spans((), False), "nothing found"),
+    (kinds.Excerpt("at six", 4, 10, 0.5), "'at six' at 4 (50.0%)"),
+    (kinds.Excerpt("", 0, 0, 0.5), "no answer"),
+    (kinds.Filled(((kinds.Guess("##s", "s", 0.25),),), False), "s (25.0%)"),
+    (kinds.Embedding(np.zeros(384, np.float32)), "a vector of 384 numbers"),
+]
 
 
-def test_own_training_loop_learns() -> None:
-    losses = runpy.run_path(str(EXAMPLES / "own_training_loop.py"))["main"](30)
+@pytest.mark.parametrize("loop", ["with_pure_losses", "with_an_objective"])
+def test_own_training_loop_learns(loop: str) -> None:
+    losses = runpy.run_path(str(EXAMPLES / "own_training_loop.py"))[loop](30)
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+@pytest.mark.parametrize(("answer", "shown"), ANSWERS, ids=[type(a).__name__ for a, _ in ANSWERS])
+def test_the_prediction_example_reads_every_kind_of_answer(answer: Answer, shown: str) -> None:
+    assert runpy.run_path(str(EXAMPLES / "predict.py"))["shown"](answer) == shown
+
+
+def test_there_is_an_answer_above_for_every_task() -> None:
+    assert len({type(a) for a, _ in ANSWERS}) == len(TASKS)
+
+
+def test_predict_from_python_with_pairs(
+    tmp_path: Path, make_classifier: Callable[..., Any], make_tokenizer: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    model = tmp_path / "model"
+    make_classifier("bert", 1, ("no", "yes"), auto_class="AutoModelForQuestionAnswering").save_pretrained(model)
+    make_tokenizer(model)
+    api.export(str(model), tmp_path / "phone", formats=["onnx"], scheme="fp32")
+    context = "set an alarm for half past six"
+    capsys.readouterr()
+    runpy.run_path(str(EXAMPLES / "predict.py"))["main"](str(tmp_path / "phone"), ["what is it", context])
+    answer, row = capsys.readouterr().out.rstrip("\n").split("\t")
+    assert row == f"what is it | {context}"
+    assert answer.split("'")[1] in context
 
 
 def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:

@@ -39,9 +39,9 @@ UNITS = {"all": "ALL", "cpu-only": "CPU_ONLY", "cpu-and-gpu": "CPU_AND_GPU", "cp
 DEVICES = {"NeuralEngine": "Neural Engine", "GPU": "GPU", "CPU": "CPU"}
 LENGTHS = (32, 64, 128)  # where a package takes a range of lengths
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+ANSWERS = (("logits",), ("start_logits", "end_logits"), ("sentence_embedding",))  # what golden rows record
 INT32 = 131104  # ArrayFeatureType.INT32 of Core ML's protobuf
-BURST, WINDOW, STABLE = 5, 5, 0.03
-WARMUP_LEAST, WARMUP_MOST = 10, 60
+BURST, WINDOW, STABLE, WARMUP_LEAST, WARMUP_MOST = 5, 5, 0.03, 10, 60
 PROBE_LIMIT_S = 900
 LOG = logging.getLogger("benchmark_on_mac")
 ISA = {
@@ -59,9 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     try:
         if platform.system() != "Darwin":
-            raise RefusalError(
-                f"Core ML runs on Apple systems, not on {platform.system()}: copy the folder to a Mac."
-            )
+            raise RefusalError(f"Core ML runs on Apple systems, not on {platform.system()}: copy the folder to a Mac.")  # fmt: skip
         if options.probe:
             wish = json.loads(Path(options.probe).read_text(encoding="utf-8"))
             try:
@@ -82,8 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Measure everything, write the file, print the table."""
-    began = time.monotonic()
-    tools = coremltools()
+    began, tools = time.monotonic(), coremltools()
     here = Path(__file__).resolve().parent
     folder = here.parent if here.name == "coreml" else here
     paths = [Path(p).resolve() for p in options.packages or sorted(here.glob("*.mlpackage"))]
@@ -102,10 +99,8 @@ def run(options: argparse.Namespace) -> int:
         content = {
             "kind": KIND, "schema_version": SCHEMA_VERSION, "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "machine": machine(), "versions": {"coremltools": str(tools.__version__), "numpy": _numpy().__version__},
-            "protocol": {
-                "runs": options.runs, "repeats": options.repeats, "burst": BURST, "inputs": golden.inputs,
-                "took_s": round(time.monotonic() - began, 2),
-            },
+            "protocol": {"runs": options.runs, "repeats": options.repeats, "burst": BURST, "inputs": golden.inputs,
+                         "took_s": round(time.monotonic() - began, 2)},
             "load": {"before": before, "after": round(os.getloadavg()[0], 2)},
             "packages": [package.content for package in packages],
         }  # fmt: skip
@@ -132,10 +127,8 @@ def probe(wish: dict[str, Any]) -> dict[str, float]:
     model.predict(feed)
     done = time.perf_counter_ns()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {
-        "load_ms": _ms(opened - begin), "first_ms": _ms(done - opened),
-        "peak_memory_bytes": peak - before, "peak_rss_bytes": peak,
-    }  # fmt: skip
+    times = {"load_ms": _ms(opened - begin), "first_ms": _ms(done - opened)}
+    return {**times, "peak_memory_bytes": peak - before, "peak_rss_bytes": peak}
 
 
 class Golden:
@@ -154,6 +147,9 @@ class Golden:
         self.listed = {r["path"]: r["sha256"] for r in listed.get("files", [])}
         self.left = listed.get("processing", {}).get("padding_side") == "left"
         self.pad_id = json.loads("".join(lines("config.json")) or "{}").get("pad_token_id") or 0
+        added = json.loads("".join(lines("tokenizer.json")) or "{}").get("added_tokens") or []
+        added = added if listed.get("task") == "fill-mask" else []  # whose rows record masked tokens alone
+        self.masks = {token["id"] for token in added if token["content"] in ("[MASK]", "<mask>")}
         single = [r["ids"] for r in self.tokens.values() if isinstance(r["text"], str) and len(r["ids"]) > 2]
         self._inner = [i for ids in single for i in ids[1:-1]] or list(range(1, 91))
         self._ends = (single[0][0], single[0][-1]) if single else (1, 1)
@@ -174,9 +170,7 @@ class Package:
         digest = sha256_folder(path)
         if self.name in golden.listed and golden.listed[self.name] != digest:
             # Finder leaves .DS_Store in folders that somebody looked into
-            raise RefusalError(
-                f"{self.name} is not what artifacts.json lists: remove .DS_Store, or copy anew."
-            )
+            raise RefusalError(f"{self.name} is not what artifacts.json lists: remove .DS_Store, or copy anew.")  # fmt: skip
         self._read(tools.models.utils.load_spec(str(path)).description)
         self.failed = ""
         self.content: dict[str, Any] = {
@@ -201,19 +195,18 @@ class Package:
             raise RefusalError(f"{self.name}: inputs {', '.join(arrays)}; known: {', '.join(INPUTS)}.")
         self.dtypes = {n: "int32" if a.dataType == INT32 else "float32" for n, a in arrays.items()}
         names = [f.name for f in description.output]
-        self.output = "logits" if "logits" in names else names[0]
+        self.outputs = next((k for k in ANSWERS if set(k) <= set(names)), tuple(names[:1]))
         ids = arrays[INPUTS[0]]
         self.default_length = int(ids.shape[-1])
         shapes, ranges = list(ids.enumeratedShapes.shapes), list(ids.shapeRange.sizeRanges)
         self.range: tuple[int, float] | None = None
+        self.lengths = [self.default_length]
         if shapes:
             self.lengths = sorted({int(s.shape[-1]) for s in shapes})
         elif ranges:
             low, high = int(ranges[-1].lowerBound), int(ranges[-1].upperBound)
             self.range = low, math.inf if high < 0 else high
             self.lengths = [x for x in LENGTHS if low <= x <= self.range[1]] or [self.default_length]
-        else:
-            self.lengths = [self.default_length]
 
     def fitting(self, length: int) -> int | None:
         """The smallest length the package takes that holds so many tokens; None where it takes none."""
@@ -229,10 +222,8 @@ class Package:
             fill = [filling] * (length - len(values))
             return [*fill, *values] if self.golden.left else [*values, *fill]
 
-        rows = {
-            "input_ids": padded(ids, self.golden.pad_id), "attention_mask": padded([1] * len(ids)),
-            "token_type_ids": padded(types or [0] * len(ids)),
-        }  # fmt: skip
+        ones, types = padded([1] * len(ids)), padded(types or [0] * len(ids))
+        rows = {"input_ids": padded(ids, self.golden.pad_id), "attention_mask": ones, "token_type_ids": types}
         return {name: _numpy().array([rows[name]], dtype) for name, dtype in self.dtypes.items()}
 
     def cells(self, units: list[str]) -> list[Cell]:
@@ -287,16 +278,25 @@ class Package:
             if length is None or (pair and types is None and INPUTS[2] in self.dtypes):
                 skipped += 1
                 continue
-            answer = model.predict(self.feed(tokens["ids"], length, types))[self.output]
-            found.append(float(numpy.abs(numpy.asarray(answer, "float64").ravel() - expected).max()))
+            out = model.predict(self.feed(tokens["ids"], length, types))
+            found.append(float(numpy.abs(self._recorded(row, tokens["ids"], out) - expected).max()))
             tolerance = min(tolerance, row["tolerance"][self.name])
         if not found:
             return None
         right = [d for d in found if math.isfinite(d)]
-        return {
-            "rows": len(found), "skipped": skipped, "largest": max(right, default=0.0), "tolerance": tolerance,
-            "finite": len(right) == len(found),
-        }  # fmt: skip
+        judged = {"largest": max(right, default=0.0), "finite": len(right) == len(found)}
+        return {"rows": len(found), "skipped": skipped, "tolerance": tolerance, **judged}
+
+    def _recorded(self, row: dict[str, Any], ids: list[int], out: dict[str, Any]) -> Any:
+        """The part of an answer that a golden row records: its places of the real tokens, its columns."""
+        parts = [_numpy().asarray(out[name], "float64") for name in self.outputs]
+        rows = parts[0].reshape(1, -1)
+        if row.get("places"):
+            tokens = _numpy().stack([p[0] for p in parts], -1) if parts[0].ndim == 2 else parts[0][0]
+            tokens = tokens[-len(ids) :] if self.golden.left else tokens[: len(ids)]
+            masked = [i for i, token in enumerate(ids) if token in self.golden.masks]
+            rows = (tokens[masked] if masked else tokens)[row["places"]]
+        return (rows[:, row["columns"]] if row.get("columns") else rows).ravel()
 
 
 class Cell:

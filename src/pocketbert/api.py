@@ -6,7 +6,7 @@ core-only install can predict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,7 +128,7 @@ def export(
     model: str,
     output: Path,
     *,
-    task: str = "text-classification",
+    task: str | None = None,
     revision: str | None = None,
     scheme: str = "int8",
     opset: int = 20,
@@ -141,6 +141,7 @@ def export(
     shapes: str | None = None,
     precision: str = "fp16",
     layout: str = "plain",
+    answer: Mapping[str, object] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Turn a fine-tuned model into an artefact folder: no recipe, no data, no network.
@@ -148,7 +149,7 @@ def export(
     Args:
         model: Hugging Face folder (or Hub name).
         output: The artefact folder to write.
-        task: Hub task name.
+        task: Hub task name; default what the model says it was trained for.
         revision: Hub revision.
         scheme: ``int8`` beside the exported file (in Core ML ``w8``), or ``fp32`` for that alone; for TFLite alone also
             ``w8`` and ``fp16``.
@@ -162,6 +163,8 @@ def export(
         shapes: Lengths that it takes: ``enumerated`` (iOS 18), ``ranged`` (iOS 17) or ``fixed``.
         precision: What it computes in, ``fp16`` or ``fp32``.
         layout: ``ane`` for a graph rewritten for Apple's Neural Engine, else ``plain``.
+        answer: How outputs become answers: ``thresholds``, ``stride``, ``answer_length``, ``null_answers``, ``pooling``,
+            ``normalize``, each of the task it belongs to; default the recipe's defaults.
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
@@ -175,7 +178,7 @@ def export(
     return export_model(
         model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
         labels=labels, overwrite=overwrite, formats=formats, targets=targets,
-        coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout},
+        coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout}, answer=answer,
     )  # fmt: skip
 
 

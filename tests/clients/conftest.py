@@ -4,19 +4,62 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from filelock import FileLock
+
+import pocketbert
+from pocketbert import api
+from pocketbert.core.answers import Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tokenization import TextTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-clients"
 MINUTES = 60
+LENGTH = 48
+LABELS = {
+    TaskName.TEXT_CLASSIFICATION: ("negative", "not so sure", "très bien"),
+    TaskName.MULTI_LABEL: ("music", "light", "food", "time"),
+    TaskName.REGRESSION: ("LABEL_0",),
+    TaskName.TOKEN_CLASSIFICATION: ("O", "B-time", "I-time", "B-place", "I-place"),
+}
+TEXTS = (
+    "set an alarm for half past six", "the film was far better than I had expected, would recommend it", "no",
+    "what will the weather be like on monday morning in the restaurant", "please turn down the music a little: it's 7%",
+    "a very quick brown fox jumps over the lazy dog, and they order more music for the happy day",
+)  # fmt: skip
+ODD_TEXTS = ("Café Ümlaut – naïve 😀 day", "", "  the\tlight \n 中文 fox", "word " * 90)
+"""What tokenizers disagree on first, and one that is too long."""
+QUESTIONS = (
+    ("what is it", "the film was good and the restaurant was bad at night"),
+    (
+        "will it be a great day?",
+        "No, said she. It was a poor morning, and then 12 lazy dogs turned the light down.",
+    ),
+    ("who", "a fox"),
+)
+LONG_QUESTION = (
+    "what is it like",
+    " ".join(f"{a} day {b} 😀" for a, b in zip(TEXTS[5].split() * 4, TEXTS[3].split() * 5)),
+)
+"""Needs several windows."""
+MASKED = ("play some [MASK] please", "[MASK] was a good film", "turn the light [MASK].")
+OPTIMUM = (
+    "optimum-onnx==0.1.0", "onnxruntime==1.31.1", "transformers==4.57.6", "torch==2.13.0", "numpy==2.4.6",
+    "sentence-transformers==5.7.0",
+)  # fmt: skip
+TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
 
 
 def uv() -> str:
@@ -29,11 +72,13 @@ def uv() -> str:
     return found
 
 
-def run(command: Sequence[str], what: str, timeout: float = 20 * MINUTES) -> str:
+def run(command: Sequence[str], what: str, timeout: float = 20 * MINUTES, cwd: Path | None = None) -> str:
     """Run a program without this session's import path; a failure is a failed test that shows what it said."""
     own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=own, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env=own, cwd=cwd, check=False
+        )
     except subprocess.TimeoutExpired:
         pytest.fail(f"{what}: not finished after {timeout:.0f} s.")
     if done.returncode:
@@ -74,3 +119,217 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
         return json.loads((folder / "answer.json").read_text())
 
     return call
+
+
+@pytest.fixture(scope="session")
+def optimum() -> Path:
+    """A Python with optimum.onnxruntime and sentence-transformers, which share a transformers below 4.58."""
+    return build("optimum", OPTIMUM)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """`node(code, *arguments, cwd=None)`: what a module of JavaScript prints, with transformers.js beside it."""
+    found = shutil.which("node"), shutil.which("npm")
+    if None in found:
+        pytest.skip("Node and npm are not installed")
+    folder = HOME / "node"
+    with FileLock(HOME / ".node.lock"):
+        note = folder / "packages.json"
+        if not (note.is_file() and note.read_text() == TRANSFORMERS_JS):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            (folder / "package.json").write_text('{"private": true}')
+            # without the scripts, which look for CUDA where nobody needs it
+            install = [
+                str(found[1]),
+                "i",
+                "--prefix",
+                str(folder),
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+                TRANSFORMERS_JS,
+            ]
+            run(install, "npm could not install transformers.js; these tests need the package registry")
+            note.write_text(TRANSFORMERS_JS)
+
+    def call(code: str, *arguments: str, cwd: Path | None = None) -> str:
+        # imports are looked up beside the script
+        script = folder / f"{tmp_path_factory.mktemp('node').name}-{os.getpid()}.mjs"
+        script.write_text(code, encoding="utf-8")
+        try:
+            return run([str(found[0]), str(script), *arguments], "node", cwd=cwd)
+        finally:
+            script.unlink()
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def phones(
+    make_classifier: Callable[..., Any],
+    make_tokenizer: Callable[..., None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Path]:
+    """`phones(task)`: the artefact folder of a tiny random model, ONNX and TFLite, exported once for all processes."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+    @cache
+    def export(task: str) -> Path:
+        folder = root / f"client-{task}"
+        with FileLock(root / f"client-{task}.lock"):
+            if not (folder / "phone" / "artifacts.json").is_file():
+                source = folder / "model"
+                source.mkdir(parents=True)
+                write_model(TaskName(task), source, make_classifier, make_tokenizer)
+                api.export(
+                    str(source), folder / "phone", task=task, max_length=LENGTH, formats=["onnx", "tflite"]
+                )
+        return folder / "phone"
+
+    return export
+
+
+def write_model(
+    task: TaskName, folder: Path, make_classifier: Callable[..., Any], make_tokenizer: Callable[..., None]
+) -> None:
+    """A random model of the task whose answers differ from text to text."""
+    import torch
+
+    make_tokenizer(folder)
+    row = TASKS[task]
+    kind = {"problem_type": row.problem_type} if row.problem_type else {}
+    model = make_classifier(
+        "bert", 2, LABELS.get(task, ("LABEL_0", "LABEL_1")), auto_class=row.auto_class, **kind
+    )
+    name = {TaskName.FILL_MASK: "cls.predictions.decoder", TaskName.QUESTION_ANSWERING: "qa_outputs"}.get(
+        task, "classifier"
+    )
+    if task is not TaskName.FEATURE_EXTRACTION:
+        head = model.get_submodule(name)
+        with torch.no_grad():
+            if task is not TaskName.FILL_MASK:  # whose decoder is the embedding table
+                head.weight *= 10
+            logits = [_logits(model, ids) for ids in TextTokenizer(folder, LENGTH).encode(list(TEXTS))]
+            head.bias -= torch.cat(logits).mean(0)
+    model.save_pretrained(folder)
+
+
+def _logits(model: Any, row: Any) -> Any:
+    import torch
+
+    out = model(input_ids=torch.from_numpy(row.ids[None]))
+    values = out.logits if "logits" in out else torch.stack([out.start_logits, out.end_logits], -1)
+    return values.reshape(-1, values.shape[-1])
+
+
+@pytest.fixture(scope="session")
+def kit() -> SimpleNamespace:
+    """Functions and texts of this file, which tests cannot import."""
+    return SimpleNamespace(**globals())
+
+
+def texts_of(task: str, odd: bool = True) -> list[Any]:
+    """What a model of the task is asked; `odd` with texts that clients may treat in their own way."""
+    if task == TaskName.QUESTION_ANSWERING:
+        return [*QUESTIONS, *([LONG_QUESTION] if odd else [])]
+    if task == TaskName.FILL_MASK:
+        return list(MASKED)
+    return [*TEXTS, *(ODD_TEXTS if odd else ())]
+
+
+def plain(answer: Any) -> Any:
+    """An answer of this toolkit as the card's snippets and other clients can give it."""
+    match answer:
+        case Prediction():
+            return answer.scores
+        case Labelling():
+            return list(answer.labels)
+        case Value():
+            return answer.value
+        case Spans():
+            return [(s.start, s.end, s.label) for s in answer.spans]
+        case Excerpt():
+            return answer.text
+        case Filled():
+            return [guess.text for guess in answer.places[0]]
+        case Embedding():
+            return answer.vector.tolist()
+    raise TypeError(type(answer).__name__)
+
+
+def own(phone: Path, file: str, texts: Sequence[Any]) -> list[Any]:
+    """What this toolkit answers with one file, each text alone."""
+    model = pocketbert.load(phone, file=file, threads=1)
+    return [plain(model.predict([text])[0]) for text in texts]
+
+
+def code_of(phone: Path, lead: str, language: str) -> str:
+    """The code under the card's sentence that begins with `lead`."""
+    return snippet((phone / "README.md").read_text(encoding="utf-8"), lead, language)
+
+
+def snippet(card: str, lead: str, language: str) -> str:
+    """The code under a card's sentence that begins with `lead`."""
+    found = re.findall(rf"^{re.escape(lead)}[^\n]*:\n\n```{language}\n(.*?)\n```", card, re.S | re.M)
+    assert len(found) == 1, f"{len(found)} snippets begin with {lead!r}"
+    return str(found[0])
+
+
+def with_texts(code: str, text: Any) -> str:
+    """A snippet about another text than the card's."""
+    texts = [text] if isinstance(text, str) else list(text)
+    code, masks = re.subn(r"f?[\"`]your text with a \$?\{[^}]*\}[\"`]", lambda _: json.dumps(texts[0]), code)
+    if masks:
+        return code
+    wanted = (
+        ["your question", "the text that holds the answer"]
+        if "your question" in code
+        else ["your text", "the second text"]
+    )
+    for example, one in zip(wanted, texts, strict=False):
+        assert code.count(json.dumps(example)) == 1, code
+        code = code.replace(json.dumps(example), json.dumps(one))
+    return code
+
+
+def largest(a: Any, b: Any) -> float:
+    """Largest difference of two nested lists of numbers."""
+    return float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
+
+
+def same_in_javascript(task: str, answer: Any, expected: Any, text: Any, close: float = 1e-3) -> None:
+    """transformers.js's answer against this toolkit's, as far as that client goes."""
+    match task:
+        case TaskName.TEXT_CLASSIFICATION:
+            scores = {a["label"]: a["score"] for a in answer}
+            assert scores.keys() == expected.keys()
+            assert max(abs(scores[n] - expected[n]) for n in expected) < close
+        case TaskName.MULTI_LABEL:
+            assert [a["label"] for a in answer] == expected
+        case TaskName.REGRESSION | TaskName.FEATURE_EXTRACTION:
+            assert largest(answer, expected) < close
+        case TaskName.TOKEN_CLASSIFICATION:  # tokens without places: the first one of each word decides
+            tags = [a["entity"] for a in answer if not a["word"].startswith("##")]
+            assert [kind for *_, kind in expected] == [kind for *_, kind in spans_of(tags, _numbered(tags))]
+        case TaskName.QUESTION_ANSWERING:  # decoded tokens: lower case, other blanks
+            assert _squeezed(answer["answer"]) == _squeezed(expected)
+        case TaskName.FILL_MASK:
+            assert [a["token_str"] for a in answer] == expected[: len(answer)]
+
+
+def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
+    """Spans of IOB2 tags, as the toolkit reads them."""
+    from pocketbert.core.spans import spans_of as toolkit
+
+    return [(s.start, s.end, s.label) for s in toolkit(list(tags), list(places))]
+
+
+def _numbered(tags: Sequence[str]) -> list[tuple[int, int]]:
+    return [(i, i + 1) for i in range(len(tags))]
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.lower().split())

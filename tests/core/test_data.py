@@ -122,7 +122,7 @@ def test_the_first_twenty_bad_rows_and_their_count_are_listed(
     [
         ("{", "not valid JSON"), ("[1]", "this is list"), ('{"text": 3, "label": 0}', "holds int, not text"),
         ('{"text": "a", "label": [0]}', "label is list"), ('{"text": "  ", "label": 0}', "is empty"),
-        ('{"text": "a", "label": null}', "no column 'label'"), ('{"text": "a", "label": ""}', "'label' is empty"),
+        ('{"text": "a", "label": null}', "no column 'label'"), ('{"text": "a", "label": ""}', "'label': the label is empty"),
         ('{"text": "half \\ud83d", "label": 0}', "is not Unicode text"), ("{}", "the row is empty"),
         ('{"text": "a", "label": ' + "1" * 5000 + "}", "not valid JSON"), ('{"text":' + "[" * 99999, "not valid JSON"),
     ],

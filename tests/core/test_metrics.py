@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
 from pocketbert.core import metrics
@@ -16,6 +17,11 @@ from pocketbert.core.metrics import (
     chance_ceiling,
     classification_scores,
     confusion,
+    constant_f1,
+    luck,
+    multi_label_f1,
+    pearson,
+    spearman,
 )
 
 
@@ -116,3 +122,60 @@ def test_random_answers_stay_below_the_chance_ceiling() -> None:
         gold, predicted = draw(seed, 300, 3, skill=0.0)
         passed += classification_scores(gold, predicted, 3)["accuracy"] > chance_ceiling(gold, 3)
     assert passed <= 2
+
+
+NUMBERS = st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=3, max_size=30)
+
+
+@given(NUMBERS)
+def test_correlations_equal_scipy_with_and_without_ties(pairs: list[tuple[int, int]]) -> None:
+    gold, values = np.array(pairs, np.float64).T
+    if len(set(gold)) == 1 or len(set(values)) == 1:
+        assert (pearson(gold, values), spearman(gold, values)) == (0.0, 0.0)
+        return
+    assert pearson(gold, values) == pytest.approx(pearsonr(gold, values).statistic, abs=1e-12)
+    assert spearman(gold, values) == pytest.approx(spearmanr(gold, values).statistic, abs=1e-12)
+
+
+@given(NUMBERS)
+def test_spearman_knows_the_order_only(pairs: list[tuple[int, int]]) -> None:
+    gold, values = np.array(pairs, np.float64).T
+    assert spearman(gold, np.exp(values) + 3) == pytest.approx(spearman(gold, values), abs=1e-12)
+    assert spearman(gold, -values) == pytest.approx(-spearman(gold, values), abs=1e-12)
+    assert pearson(gold, 3 * values - 7) == pytest.approx(pearson(gold, values), abs=1e-9)
+
+
+def test_correlations_of_numbers_far_from_zero_keep_their_digits() -> None:
+    gold = np.array([0.0, 1, 2, 3], np.float32)
+    assert pearson(gold, (gold + 1e6).astype(np.float32)) == pytest.approx(1.0)
+    assert math.isnan(pearson(gold, np.array([1, np.nan, 2, 3])))
+
+
+@given(st.integers(0, 9999))
+def test_micro_f1_equals_scikit_learn(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    gold, found = draw.random((7, 4)) < 0.3, draw.random((7, 4)) < 0.3
+    assert multi_label_f1(gold, found) == pytest.approx(
+        f1_score(gold, found, average="micro", zero_division=0)
+    )
+    assert multi_label_f1(found, gold) == multi_label_f1(gold, found)
+
+
+def test_no_labels_and_none_found_are_no_score() -> None:
+    none = np.zeros((3, 2), bool)
+    assert multi_label_f1(none, none) == constant_f1(none) == 0.0
+
+
+def test_luck_is_three_standard_errors() -> None:
+    assert luck(0.2, 100) == pytest.approx(0.2 + 3 * 0.04)
+    assert luck(0.99, 4) == 1.0
+    assert math.isnan(luck(0.5, 0))
+
+
+def test_nats_are_better_when_fewer_and_drop_in_per_cent() -> None:
+    assert CROSS_ENTROPY.beats(1.0, 2.0)
+    assert not CROSS_ENTROPY.beats(2.0, 1.0)
+    assert not CROSS_ENTROPY.beats(math.nan, 1.0)
+    assert not ACCURACY.beats(math.nan, 0.1)
+    assert CROSS_ENTROPY.drop(2.0, 2.1) == pytest.approx(0.05)
+    assert (CROSS_ENTROPY.lost(0.05), ACCURACY.lost(0.0025)) == ("5.00 per cent", "0.25 points")

@@ -92,18 +92,20 @@ def test_a_folder_of_data_counts_from_the_recipes_folder(recipe: Path) -> None:
 
 
 def test_all_mistakes_are_listed_with_line_and_nearest_key(recipe: Path) -> None:
-    text = GOOD.replace("seed: 7", "sed: 7").replace("method: task, steps: 12", "method: tasks, steps: 0")
+    text = GOOD.replace("seed: 7", "sed: 7").replace("method: task, steps: 12", "method: tasks, steps: 12")
+    text = text.replace("layers: 3", "layers: 0")
     text = text.replace("labels: [negative, positive]", "lables: [negative, positive]").replace(
         "    steps: 5\n", ""
     )
     recipe.write_text(text)
     assert lines(recipe) == [
-        "R:8 data.lables: unknown key 'lables'; did you mean 'labels'? (allowed: eval, holdout, labels, max_length, train).",
-        "R:12 distill.0.steps: 0: input should be greater than 0.",
-        "R:12 distill.0.method: 'tasks' is not allowed; did you mean 'task'? (allowed: task).",
+        "R:8 data.lables: unknown key 'lables'; did you mean 'labels'? (allowed: corpus, eval, holdout, labels, "
+        "max_length, train).",
+        "R:10 student.layers: 0: input should be greater than 0.",
+        "R:12 distill.0: method 'tasks' is unknown; did you mean 'task'? (allowed: distilbert, task).",
         "R:13 distill.1.steps: required key 'distill.1.steps' is missing. Fix: Add 'steps'.",
-        "R:4 sed: unknown key 'sed'; did you mean 'seed'? (allowed: benchmark, data, description, distill, export, "
-        "name, quantize, schema, seed, student, task, teacher, verify).",
+        "R:4 sed: unknown key 'sed'; did you mean 'seed'? (allowed: answer, benchmark, data, description, distill, "
+        "export, name, quantize, schema, seed, student, task, teacher, verify).",
     ]
 
 
@@ -138,7 +140,7 @@ def test_a_key_that_occurs_twice(recipe: Path) -> None:
         ("{layers: 3}", "{layers: 1, init: random, teacher_layers: [1]}", "no meaning with init: random"),
         ("{logits: 1, hidden: 0}", "{logits: 0, hidden: 0, attention: 0}", "all weights are 0"),
         ("{path: train.jsonl.gz}", "{path: a.csv, dataset: b}", "R:6 data.train: give exactly one of"),
-        ("task: text-classification", "task: fill-mask", "'fill-mask' is not served by this version"),
+        ("task: text-classification", "task: fill-mask", "R:8 data.labels: fill-mask has no labels"),
         ("task: text-classification", "task: text-clasification", "R:3 task: 'text-clasification' is not allowed; did you mean"),
         ("schema: 1", "schema: 2", "R:1 schema: '2' is not allowed; allowed: 1."),
         ("name: films-phone", "name: ../evil", "R:2 name:"),
@@ -226,8 +228,8 @@ def test_a_wrong_override_is_blamed_on_the_override(recipe: Path) -> None:
     assert found == [
         "override 'oops': not of the form key.sub=value.",
         "override seed: -1: input should be greater than or equal to 0.",
-        "override student.layer: unknown key 'layer'; did you mean 'layers'? (allowed: heads, hidden, init, "
-        "intermediate, layers, teacher_layers).",
+        "override student.layer: unknown key 'layer'; did you mean 'layers'? (allowed: family, fold_segments, heads, "
+        "hidden, init, intermediate, layers, teacher_layers).",
     ]
 
 

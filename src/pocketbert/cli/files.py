@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,14 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json
-from pocketbert.core.errors import GateError
+from pocketbert.core.errors import GateError, InputError, Problem
 
-Task = Annotated[str, typer.Option("--task", help="Hub task name. (recipe: task)")]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="Hub task name; default what the model says it was trained for. (recipe: task)"
+    ),
+]
 Scheme = Annotated[
     str,
     typer.Option(
@@ -48,7 +54,7 @@ def register(app: typer.Typer) -> None:
 def export(
     model: options.Model,
     output: options.Output,
-    task: Task = "text-classification",
+    task: Task = None,
     formats: Formats = "onnx,tflite,coreml",
     scheme: Scheme = "int8",
     target: Targets = "",
@@ -94,6 +100,14 @@ def export(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Hub revision. (recipe: teacher.revision)")
     ] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--answer",
+            metavar="KEY=VALUE",
+            help="thresholds, stride, answer_length, null_answers, pooling, normalize; several times. (recipe: answer)",
+        ),
+    ] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -104,7 +118,7 @@ def export(
     folder = api.export(
         model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
         labels=names, formats=_listed(formats), targets=_listed(target), ios=ios, shapes=shapes, precision=precision,
-        layout=layout, overwrite=overwrite,
+        layout=layout, answer=_values(answer or ()), overwrite=overwrite,
     )  # fmt: skip
     _done(folder, json)
 
@@ -121,6 +135,28 @@ def quantize(
     from pocketbert import api
 
     _done(api.quantize(model, output, scheme, _listed(target), overwrite), json)
+
+
+def _values(given: Sequence[str]) -> dict[str, object]:
+    """KEY=VALUE texts, values as YAML reads them."""
+    import yaml
+
+    out, problems = dict[str, object](), []
+    for text in given:
+        key, equals, value = text.partition("=")
+        try:
+            out[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            equals = ""
+        if not equals:
+            problems.append(
+                Problem(
+                    "--answer", f"{text!r} is not of the form key=value.", "Write it like --answer stride=64."
+                )
+            )
+    if problems:
+        raise InputError(problems)
+    return out
 
 
 def _listed(text: str) -> list[str]:

@@ -183,7 +183,7 @@ def _fitting(
     model: Any, state: dict[str, torch.Tensor], folder: ModelFolder, task: Task, new_head: bool
 ) -> dict[str, torch.Tensor]:
     """The tensors under the names of the model's own; the model may be a sketch without memory."""
-    own = model.state_dict()
+    own = model.state_dict(keep_vars=True)
     prefix = f"{model.base_model_prefix}."
     bare = not any(k.startswith(prefix) for k in own)
     if bare:
@@ -226,7 +226,8 @@ def _fitting(
 def _twins(state: dict[str, torch.Tensor]) -> dict[str, str]:
     """For each weight the first name it goes by: a masked-language model's decoder is its embedding table."""
     first: dict[int, str] = {}
-    return {name: first.setdefault(value.data_ptr(), name) for name, value in state.items() if value.numel()}
+    # by object: the weights of a sketch have no address
+    return {name: first.setdefault(id(value), name) for name, value in state.items() if value.numel()}
 
 
 def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int, target: Path) -> None:
@@ -248,7 +249,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
     model.config.to_json_file(str(target / "config.json"), use_diff=False)
     config = _plain_config(target / "config.json")
     write_json(target / "config.json", config)
-    state, twins = model.state_dict(), _twins(model.state_dict())
+    state, twins = model.state_dict(), _twins(model.state_dict(keep_vars=True))
     tensors = {
         k: v.detach().contiguous().cpu()
         for k, v in state.items()

@@ -105,6 +105,8 @@ def _score(cell: Any) -> float:
 
 
 def _spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tuple[Span, ...]:
+    if isinstance(cell, list | tuple) and not cell and words is None:  # a running text that has none
+        return ()
     if isinstance(cell, str):
         cell = cell.split()
     if not isinstance(cell, list | tuple):
@@ -138,12 +140,15 @@ def _answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
     if isinstance(cell, dict):  # SQuAD as the Hub has it
         cell, starts = cell.get("text"), cell.get("answer_start")
     if isinstance(cell, str):
-        cell = [cell] if cell else []
-        starts = [starts] if isinstance(starts, int) else starts
+        starts = starts if isinstance(starts, list | tuple) else [None if starts == "" else starts]
+        cell, starts = ([cell], starts) if cell else ([], None)
     if not isinstance(cell, list | tuple):
         raise LabelError(f"answers are {_kind(cell)}, not a list of texts or {{text, answer_start}}.")
-    if not isinstance(starts, list | tuple) or len(starts) != len(cell):
+    if starts is None:
         starts = [None] * len(cell)
+    if not isinstance(starts, list | tuple) or len(starts) != len(cell):
+        given = len(starts) if isinstance(starts, list | tuple) else 1
+        raise LabelError(f"{given} places for {len(cell)} answers.")
     return tuple(dict.fromkeys(_answer(a, s, context) for a, s in zip(cell, starts, strict=True)))
 
 
@@ -154,6 +159,8 @@ def _answer(answer: Any, start: Any, context: str) -> GoldAnswer:
         raise LabelError(f"answer {answer!r} is no text.")
     if start is None:
         start = context.find(answer)
+    elif isinstance(start, str) and start.isdecimal():  # csv and tsv write numbers as text
+        start = int(start)
     if type(start) is not int or start < 0 or context[start : start + len(answer)] != answer:
         raise LabelError(f"answer {answer[:40]!r} does not stand in the context at character {start}.")
     return GoldAnswer(start, answer)

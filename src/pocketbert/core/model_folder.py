@@ -13,6 +13,7 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.files import read_json, sha256_file
 from pocketbert.core.labels import placeholder_names
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.versions import version_of
 
 DEMO_TEACHER = "minilm-l6"
@@ -63,6 +64,20 @@ class ModelFolder:
     def has_head(self, suffix: str) -> bool:
         """Whether the weights were saved from a class with this head."""
         return any(str(a).endswith(suffix) for a in self.config.get("architectures") or [])
+
+    @property
+    def task(self) -> TaskName | None:
+        """What the weights were trained for, as far as config.json and modules.json say."""
+        if (self.path / "modules.json").is_file():
+            return TaskName.FEATURE_EXTRACTION
+        name = str((self.config.get("architectures") or [""])[0])
+        if name.endswith("ForSequenceClassification"):
+            stated = {t.problem_type: t.name for t in TASKS.values() if t.problem_type}
+            labels = self.config.get("id2label") or range(int(self.config.get("num_labels") or 2))
+            unstated = TaskName.REGRESSION if len(labels) == 1 else TaskName.TEXT_CLASSIFICATION
+            return stated.get(str(self.config.get("problem_type")), unstated)
+        suffixes = {t.head: t.name for t in TASKS.values()} | {"ForPreTraining": TaskName.FILL_MASK}
+        return next((task for suffix, task in suffixes.items() if name.endswith(suffix)), None)
 
     @property
     def weights(self) -> Path:

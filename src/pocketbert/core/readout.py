@@ -39,21 +39,23 @@ def matrices(
         mask_id: Id of the masked token, for fill-mask; texts without any are read at all tokens.
 
     Returns:
-        One matrix per text.
+        One matrix per text; full of NaN where the outputs have no row for each token of a task that wants them.
     """
     values = [np.asarray(outputs[name], np.float32) for name in names]
-    if values[0].ndim == 2 and len(names) == 1 and names[0] not in _PER_TOKEN:
+    if values[0].ndim == 2 and task.level is Level.TEXT and names[0] not in _PER_TOKEN:
         return [row[None] for row in values[0]]
     stacked = np.stack(values, -1) if values[0].ndim == 2 else np.concatenate(values, -1)
     real = inputs["attention_mask"].astype(bool)
     if task.name is TaskName.FILL_MASK and mask_id is not None:
         masked = (inputs["input_ids"] == mask_id) & real
         real = np.where(masked.any(-1, keepdims=True), masked, real)
+    if stacked.ndim != 3 or stacked.shape[:2] != real.shape:
+        return [np.full((int(keep.sum()), stacked.shape[-1]), np.nan, np.float32) for keep in real]
     return [row[keep] for row, keep in zip(stacked, real, strict=True)]
 
 
 _PER_TOKEN = ("start_logits", "end_logits")
-"""Outputs of shape [B, L]; all others of two axes are [B, C]."""
+"""Outputs of shape [B, L]; all others of two axes are [B, C], and belong to tasks with a row per text."""
 
 
 def run_rows(

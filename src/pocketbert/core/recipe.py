@@ -340,7 +340,7 @@ class Recipe(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Short name of the run.")
     description: str = Field("", description="One sentence for people.")
     task: TaskName = Field(description="Hub task name.")
-    seed: int = Field(0, ge=0, description="Seed of every random choice.")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of every random choice.")
     data: DataSection = Field(default_factory=lambda: DataSection())
     answer: AnswerSettings = Field(
         default_factory=lambda: AnswerSettings(), description="How outputs become answers."

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json
+from pocketbert.core.files import check_size, read_json
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
@@ -21,6 +21,8 @@ Text = str | tuple[str, str]
 MASK_TOKENS = ("[MASK]", "<mask>")
 """What vocabularies of the family call the token to be guessed."""
 _ENCODE_AT_ONCE = 4096
+MAX_MIB = 128
+"""Far above any tokenizer.json; the library reads the whole file."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class TextTokenizer:
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
             raise InputError(Problem(str(file), "file not found.", "Save the tokenizer as tokenizer.json."))
+        check_size(file, MAX_MIB)
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises plain Exception
@@ -181,6 +184,10 @@ class TextTokenizer:
                         f"{chunk[bad]!r} is neither Unicode text nor a pair of texts.",
                     )
                 ) from error
+            except (
+                Exception
+            ) as error:  # a vocabulary without its unknown token: the library raises plain Exception
+                raise InputError(Problem("tokenizer.json", f"cannot encode: {error}.")) from error
             if places:
                 out.extend(_placed(e, bool(e.overflowing)) for e in encodings)
                 continue

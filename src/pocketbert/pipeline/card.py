@@ -6,9 +6,16 @@ from dataclasses import dataclass, field
 
 from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.families import Family
-from pocketbert.core.tasks import TASKS
+from pocketbert.core.metrics import METRICS, Direction
+from pocketbert.core.pooling import Pooling, PoolingKind
+from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Format, Provenance, Scheme
+from pocketbert.pipeline.snippet_parts import lengths, smallest, task_of, width
 from pocketbert.pipeline.snippets import snippets
+
+LABELS_SHOWN = 60
+_PIPELINES = {TaskName.MULTI_LABEL: "text-classification", TaskName.REGRESSION: "text-classification"}
+"""What the Hub calls tasks that have no name of their own there."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +58,52 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
 
 def _head(artefacts: Artefacts, facts: CardFacts) -> str:
     schemes = ", int8" if any(r.scheme is Scheme.INT8 for r in artefacts.models()) else ""
-    labels = ", ".join(f"`{_plain(n)}`" for n in artefacts.labels[:60])
     formats = list(dict.fromkeys(str(r.format) for r in artefacts.models()))
     tags = (
-        f"---\npipeline_tag: {artefacts.task}\nlibrary_name: {formats[0]}\n"
+        f"---\npipeline_tag: {_PIPELINES.get(artefacts.task, artefacts.task)}\nlibrary_name: {formats[0]}\n"
         f"tags: [pocketbert, {artefacts.family}, {', '.join(formats)}{schemes}]\n---"
     )
     return (
         f"{tags}\n\n# {_plain(artefacts.name)}\n\n{facts.family.title} for {artefacts.task}, made for phones by PocketBERT. "
-        f"{len(artefacts.labels)} labels: {labels}."
+        f"{_answers(artefacts)}"
     )
 
 
+def _answers(artefacts: Artefacts) -> str:
+    """What comes out, in one sentence."""
+    match artefacts.task:
+        case TaskName.REGRESSION:
+            return "It answers with one number, in the units of the training data."
+        case TaskName.QUESTION_ANSWERING:
+            return "It answers with a piece of the text that a question is asked about" + (
+                ", or with none." if artefacts.processing.null_answers else "."
+            )
+        case TaskName.FILL_MASK:
+            return "It answers with tokens for the masked places of a text."
+        case TaskName.FEATURE_EXTRACTION:
+            numbers = width(artefacts.models()[0])
+            return f"It answers with one vector{f' of {numbers} numbers' if numbers else ''} per text."
+    count, what = (
+        len(artefacts.labels),
+        "tags" if artefacts.task is TaskName.TOKEN_CLASSIFICATION else "labels",
+    )
+    names = ", ".join(f"`{_plain(n)}`" for n in artefacts.labels[:LABELS_SHOWN])
+    more = f", and {count - LABELS_SHOWN} more in `config.json`" if count > LABELS_SHOWN else ""
+    return f"{count} {what}: {names}{more}."
+
+
 def _files(artefacts: Artefacts, facts: CardFacts) -> str:
-    metric = TASKS[artefacts.task].metric
+    found = [s.metric for r in artefacts.models() for s in r.scores.values()]
+    # of feature-extraction the data decide which metric it is
+    metric = METRICS[found[0]] if found else TASKS[artefacts.task].metric
+    better = ", lower is better" if metric.direction is Direction.LOWER else ""
     rows = [
-        "| file | numbers | bytes | " + f"{metric.name} (eval) | {metric.name} (holdout) |",
+        f"| file | numbers | bytes | {metric.name} (eval{better}) | {metric.name} (holdout{better}) |",
         "|---|---|---:|---:|---:|",
     ]
     for record in artefacts.models():
         scores = [
-            metric.format(s.value) if (s := record.scores.get(k)) else "not measured"
+            METRICS[s.metric].format(s.value) if (s := record.scores.get(k)) else "not measured"
             for k in ("eval", "holdout")
         ]
         purpose = (
@@ -116,33 +148,88 @@ def _latency(artefacts: Artefacts, facts: CardFacts) -> str:
 
 def _processing(artefacts: Artefacts) -> str:
     p = artefacts.processing
+    cut = (
+        "longer texts are read in windows"
+        if task_of(artefacts).labels is LabelKind.ANSWERS
+        else "cut at the end"
+    )
+    pair = f" Inputs are pairs, in the order {', '.join(p.pair_order)}." if artefacts.pair else ""
     lines = [
-        f"At most {p.max_length} tokens, cut at the end; padding on the {p.padding_side}, masked; {p.score} over the logits "
-        "gives probabilities. `golden.jsonl` holds texts with the answers that each file must give (tolerance beside them), "
-        "`golden_tokens.jsonl` the ids a tokenizer must give: `pocketbert verify -m .` checks both without labels."
+        f"At most {p.max_length} tokens, special ones included, {cut}; padding on the {p.padding_side}, masked.{pair}",
+        _decision(artefacts),
+        "`golden.jsonl` holds texts with the answers that each file must give (tolerance beside them), "
+        "`golden_tokens.jsonl` the ids a tokenizer must give: `pocketbert verify -m .` checks both without labels.",
     ]
     formats = {r.format for r in artefacts.models()}
     if Format.ONNX in formats:
         lines.append("ONNX: int64 inputs, both axes free. Dynamic int8 depends a little on batch and padding: feed one unpadded "
                      "text at a time for the recorded figures.")  # fmt: skip
-    tflite = [r for r in artefacts.models() if r.format is Format.TFLITE and r.signature]
-    if tflite and tflite[0].signature:
-        lengths = ", ".join(map(str, tflite[0].signature.lengths))
+    tflite = smallest(artefacts, Format.TFLITE)
+    if tflite is not None and tflite.signature:
+        known = ", ".join(map(str, lengths(tflite)))
         lines.append(
-            f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {lengths} tokens; pad to the next one."
+            f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one."
         )
         lines.append("An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
                      "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
                      "before first use; an app should run one as well.")  # fmt: skip
-    coreml = [r for r in artefacts.models() if r.format is Format.COREML and r.signature]
-    if coreml and coreml[0].signature:
-        lengths = ", ".join(map(str, coreml[0].signature.lengths))
-        lines.append(
-            "Core ML: int32 inputs [1, length]; "
-            + (f"lengths {lengths}: pad to the next one." if lengths else f"any length up to {p.max_length}.")
-            + " A classifier answers with `classLabel`, `classLabel_probs` and `logits`."
+    coreml = smallest(artefacts, Format.COREML)
+    if coreml is not None and coreml.signature:
+        known = ", ".join(map(str, lengths(coreml)))
+        outputs = ", ".join(f"`{o.name}`" for o in coreml.signature.outputs)
+        answer = (
+            "A classifier answers with `classLabel`, `classLabel_probs` and `logits`."
+            if artefacts.task is TaskName.TEXT_CLASSIFICATION
+            else f"Outputs: {outputs}."
         )
+        shapes = f"lengths {known}: pad to the next one" if known else f"any length up to {p.max_length}"
+        lines.append(f"Core ML: int32 inputs [1, length]; {shapes}. {answer}")
     return "\n".join(["## Processing", "", *lines])
+
+
+def _decision(artefacts: Artefacts) -> str:
+    """From the outputs to an answer."""
+    p = artefacts.processing
+    match artefacts.task:
+        case TaskName.MULTI_LABEL:
+            limits = list(zip(artefacts.labels, p.thresholds or [], strict=False))
+            shown = ", ".join(f"`{_plain(n)}` {t:g}" for n, t in limits[:LABELS_SHOWN])
+            return (
+                "Sigmoid over the logits gives each label's probability; a label is given from its threshold: "
+                f"{shown}{', and so on' if len(limits) > LABELS_SHOWN else ''} (`processing.thresholds` of `artifacts.json`, in the "
+                "order of `id2label`)."
+            )  # fmt: skip
+        case TaskName.REGRESSION:
+            return "The one logit is the number itself: no score function, and none of a client's either."
+        case TaskName.TOKEN_CLASSIFICATION:
+            return (
+                "Softmax over each token's logits gives its tags' probabilities. A word is what the tokenizer splits off (its "
+                "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's, its other tokens "
+                "are not looked at. Words of one span: `B-` opens it, `I-` of the same kind goes on, an `I-` without an opening is nothing. Offsets count Unicode code points; "
+                "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, which emoji take two of."
+            )
+        case TaskName.QUESTION_ANSWERING:
+            none = (
+                "A question has no answer where the first token's sum is higher than the best answer's in every window."
+                if p.null_answers
+                else "Every question gets an answer."
+            )
+            return (
+                f"Question first, then context. A context that does not fit is read in windows that share {p.stride} tokens (fewer where "
+                f"that leaves no room). The answer is the start and end inside the context with the highest sum of `start_logits` and "
+                f"`end_logits`, at most {p.answer_length} tokens long, the best of all windows. {none} Offsets count Unicode code points."
+            )
+        case TaskName.FILL_MASK:
+            return (
+                "Softmax over the logits of a masked token gives each vocabulary entry's probability there."
+            )
+        case TaskName.FEATURE_EXTRACTION:
+            pooling = Pooling(PoolingKind(p.pooling or PoolingKind.MEAN), bool(p.normalize))
+            return (
+                f"`sentence_embedding` is the {pooling.title}, padding left out, computed inside the files; `last_hidden_state` has the "
+                "token states, for clients that pool themselves."
+            )
+    return f"{p.score.capitalize()} over the logits gives probabilities."
 
 
 def _lineage(artefacts: Artefacts, facts: CardFacts) -> str:

@@ -95,7 +95,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     train, held = hold_out(raw.get("train", []), section.holdout)
     train, leaked = without(train, raw.get("eval", []))
     held, _ = without(held, raw.get("eval", []))
-    if not train and (recipe.teacher.finetune or recipe.distill):
+    if section.train is not None and not train:
         raise InputError(Problem("data.train", f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out.",
                                  "Give other rows to data.train or data.eval, or a smaller data.holdout."))  # fmt: skip
     parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}

@@ -17,7 +17,7 @@ from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe, VerifySection
 from pocketbert.core.recipe_file import load_recipe, recipe_of
-from pocketbert.core.tasks import task_of
+from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status, Target
 from pocketbert.pipeline.pack import make_pack, portable_recipe
@@ -28,15 +28,17 @@ DEFAULT_FORMATS = tuple(f.value for f in Format)
 
 
 def export_model(
-    model: str, output: Path, *, task: str, revision: str | None, scheme: str, opset: int, atol: float | None,
+    model: str, output: Path, *, task: str | None, revision: str | None, scheme: str, opset: int, atol: float | None,
     max_length: int | None, labels: Sequence[str] | None, overwrite: bool, formats: Sequence[str] = DEFAULT_FORMATS,
     targets: Sequence[str] = (), lengths: Sequence[int] | None = None, coreml: Mapping[str, object] | None = None, ready: Mapping[str, Path] | None = None,
     answer: Mapping[str, object] | None = None,
 ) -> Path:  # fmt: skip
     """See `pocketbert.api.export`; `ready` are fp32 files to use instead of exporting anew."""
-    task_of(task, "--task")
+    if task is not None:
+        task_of(task, "--task")
     _check_choices(scheme, formats, targets)
     folder = open_model_folder(model, revision, "--model")
+    task = task or known_task(folder)
     recipe = recipe_of({
         "schema": 1, "name": _name(folder), "task": task,
         "data": {"max_length": max_length, "labels": list(labels) if labels else None},
@@ -52,12 +54,30 @@ def export_model(
     _refuse_existing(output, overwrite, folder.path)
     check_writable(output.parent)
     run = Run(recipe, work, overwrite=True, ready=ready)
-    run.execute()
+    try:
+        run.execute()
+    except InputError:
+        remove_tree(work)  # nothing in it could be continued
+        raise
     if output.exists() and not any(output.iterdir()):
         output.rmdir()
     replace_folder(work / "phone", output)
     remove_tree(work)
     return output
+
+
+def known_task(folder: ModelFolder) -> str:
+    """The task that a model says it was trained for.
+
+    Raises:
+        InputError: If it does not say.
+    """
+    found = folder.task
+    if found is None:
+        made = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
+        raise InputError(Problem("--task", f"config.json names {made} and tells no task.",
+                                 f"Say it: --task {' | '.join(TaskName)}"))  # fmt: skip
+    return found.value
 
 
 def _finished(output: Path, recipe: Recipe, weights: str) -> bool:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pocketbert.core.artefacts import Artefacts, FileRecord, SeenRight, integrity_problems, read_artefacts
+from pocketbert.core.artefacts import FILE_NAME as ARTEFACTS_FILE
+from pocketbert.core.artefacts import (
+    Artefacts,
+    FileRecord,
+    SeenRight,
+    changed_files,
+    integrity_problems,
+    read_artefacts,
+)
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.evaluate import EvalSet, evaluate
 from pocketbert.core.files import read_json, sha256_path
@@ -38,6 +46,7 @@ from pocketbert.pipeline.gates import (
     weights_gate,
 )
 from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.writing import named_labels
 from pocketbert.runtime.engines import open_file
 
 FP16_DROP = 0.003
@@ -175,7 +184,7 @@ def run_subjects(
         predictor = open_file(run / f.source, f.format)
         out.append(Subject(
             f.target, run / f.source, f.format, f.scheme, f.client, f.runtime, predictor,
-            file_tokenizer(weights, length, predictor), folder.labels or [], task, folder.family.padding_side, weights,
+            file_tokenizer(weights, length, predictor), list(named_labels(folder, task)), task, folder.family.padding_side, weights,
         ))  # fmt: skip
     return out
 
@@ -199,20 +208,29 @@ def verify_artefacts(
         The result; nothing in the folder is changed.
     """
     artefacts = read_artefacts(folder)
-    broken = integrity_problems(folder, artefacts)
+    changed = changed_files(folder, artefacts)
+    broken = integrity_problems(folder, artefacts, changed)
     integrity = Gate(name="integrity", file="", passed=not broken, value=float(len(broken)), bound=0.0,
                      detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.")  # fmt: skip
     models = artefacts.models()
     needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json"]
+    if any(name in changed for name in needed):
+        # nothing is opened: damaged model files end the process inside their engines
+        return Verification(status=Status.FAILED, gates=[integrity])
     lost = [name for name in needed if not (folder / name).exists()]
     if lost or not models:
         complete = Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0,
                         detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.")  # fmt: skip
         return Verification(status=Status.FAILED, gates=[integrity, complete])
+    failed = [r.path for r in models if r.status is Status.FAILED]
+    if failed:
+        marked = Gate(name="status", file="", passed=False, value=float(len(failed)), bound=0.0,
+                      detail=f"{', '.join(failed)}: marked failed in {ARTEFACTS_FILE}.")  # fmt: skip
+        return Verification(status=Status.FAILED, gates=[integrity, marked])
     subjects, unopened = [], []
     for record in models:
         try:
-            subjects.append(_subject(folder, artefacts, record, config_labels(folder)))
+            subjects.append(_subject(folder, artefacts, record))
         except MissingBackendError as error:
             unopened.append(
                 Gate(
@@ -223,7 +241,7 @@ def verify_artefacts(
                 raise
     result = verify_files(
         subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,
-        settings or VerifySection(), labels=artefacts.labels,
+        settings or VerifySection(), labels=artefacts.labels or None,
         tokenizer=TextTokenizer(folder, artefacts.processing.max_length),
     )  # fmt: skip
     gates = [integrity, *result.gates, *unopened]
@@ -232,13 +250,14 @@ def verify_artefacts(
     })  # fmt: skip
 
 
-def _subject(folder: Path, artefacts: Artefacts, record: FileRecord, labels: list[str] | None) -> Subject:
+def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
+    task = task_of(artefacts.task)
+    labels = (config_labels(folder) or artefacts.labels) if task.names_labels else []
     format, processing = record.format or Format.ONNX, artefacts.processing
     predictor = open_file(folder / record.path, format)
     return Subject(
         record.path, folder / record.path, format, record.scheme or Scheme.FP32, record.client, record.runtime, predictor,
-        file_tokenizer(folder, processing.max_length, predictor), labels or artefacts.labels, task_of(artefacts.task),
-        processing.padding_side, folder,
+        file_tokenizer(folder, processing.max_length, predictor), labels, task, processing.padding_side, folder,
     )  # fmt: skip
 
 

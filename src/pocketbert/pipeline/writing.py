@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.model_folder import ModelFolder
+from pocketbert.core.pooling import DEFAULT_POOLING, pooling_of
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.core.tasks import Task
+from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Client, Format, Shapes
 from pocketbert.core.versions import version_of
@@ -88,7 +89,7 @@ def _tflite(job: ExportJob, file: ModelFile, path: Path) -> None:
 def _coreml(job: ExportJob, file: ModelFile, path: Path) -> None:
     from pocketbert.export import coreml
 
-    settings, labels = job.recipe.export.coreml, tuple(job.folder.labels or ())
+    settings, labels = job.recipe.export.coreml, named_labels(job.folder, job.task)
     form = coreml.CoremlForm(settings.ios, settings.lengths, settings.precision)
     notes = {"pocketbert.task": job.task.name.value, "pocketbert.family": job.folder.family.name,
              "pocketbert.layout": settings.layout.value, "pocketbert.labels": json.dumps(labels, ensure_ascii=False)}  # fmt: skip
@@ -101,6 +102,17 @@ def _coreml(job: ExportJob, file: ModelFile, path: Path) -> None:
     coreml.export(job.module, job.folder.family, job.task, lengths, path, form, info)
 
 
+def named_labels(folder: ModelFolder, task: Task) -> tuple[str, ...]:
+    """Label names of tasks that have labels; other models' config.json may still name those of a classifier."""
+    return tuple(folder.labels or ()) if task.names_labels else ()
+
+
+def _output(folder: ModelFolder, task: Task) -> dict[str, str]:
+    if task.name is not TaskName.FEATURE_EXTRACTION:
+        return {}
+    return {"output": (pooling_of(folder.path) or DEFAULT_POOLING).title}
+
+
 def write_client_data(recipe: Recipe, folder: ModelFolder, task: Task, path: Path) -> None:
     """Put tokenizer and labels into a file for MediaPipe, before or after quantization."""
     from pocketbert.export.mediapipe_vocabulary import vocabulary_of
@@ -108,7 +120,7 @@ def write_client_data(recipe: Recipe, folder: ModelFolder, task: Task, path: Pat
 
     info = MediaPipeInfo(
         name=recipe.name, description=_description_of(recipe, folder, task), version=f"made by {_maker()}", author="", license=folder.licence,
-        labels=tuple(folder.labels or ()), vocabulary=vocabulary_of(folder.path),
+        labels=named_labels(folder, task), vocabulary=vocabulary_of(folder.path), **_output(folder, task),
     )  # fmt: skip
     path.write_bytes(write_metadata(path.read_bytes(), info))
 

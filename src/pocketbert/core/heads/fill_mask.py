@@ -10,7 +10,7 @@ import numpy as np
 from pocketbert.core.answers import Answer, Filled, Guess
 from pocketbert.core.data import Example
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
 from pocketbert.core.metrics import TOP_1, entropy
 from pocketbert.core.readout import Matrix, whole
 from pocketbert.core.score import Score, probabilities
@@ -36,7 +36,7 @@ class FillMaskHead:
     ) -> Prepared:
         """Rows to score have tokens masked, the same ones for the same text; others are left as they are.
 
-        Truth: ids of the masked tokens, one array per row.
+        Truth: ids of the masked tokens, one array per row; `IGNORED` where the text itself had the mask.
 
         Raises:
             InputError: If the vocabulary has no mask token.
@@ -56,9 +56,10 @@ class FillMaskHead:
         assert tokenizer is not None
         # a file of a smaller length has cut the last ones off
         gold = prepared.truth[row][: int((prepared.encoded[row].ids == tokenizer.mask_id).sum())]
-        if not len(gold):
+        known = gold != IGNORED
+        if not known.any():
             return np.empty((0, 2), np.float32)
-        logits = matrix.astype(np.float64)
+        gold, logits = gold[known], matrix[known].astype(np.float64)
         largest = logits.max(-1)
         total = np.log(np.exp(logits - largest[:, None]).sum(-1)) + largest
         own = logits[np.arange(len(gold)), gold]
@@ -68,6 +69,7 @@ class FillMaskHead:
         """Mean cross-entropy over masked tokens, and how often the best token is right."""
         values, finite = whole(reduced), all_finite(reduced)
         gold = np.concatenate([np.asarray(t, np.int64) for t in prepared.truth])
+        gold = gold[gold != IGNORED]
         return Score(
             metric=self.task.metric.name, value=float(values[:, 0].mean(dtype=np.float64)) if finite else float("nan"),
             others={TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}, rows=len(prepared.examples), chance=entropy(gold), finite=finite,
@@ -93,11 +95,10 @@ class FillMaskHead:
 def _mask(encoded: Encoded, digest: str, mask_id: int) -> tuple[Encoded, np.ndarray]:
     assert encoded.places is not None
     words = np.flatnonzero((encoded.places.parts >= 0) & (encoded.ids != mask_id))
-    if not len(words):
-        return encoded, np.empty(0, np.int64)
-    count = max(1, round(MASKED_SHARE * len(words)))
+    count = min(len(words), max(1, round(MASKED_SHARE * len(words))))
     random = np.random.Generator(np.random.Philox(derive_seed(0, f"fill-mask/{digest}")))
     chosen = np.sort(random.choice(words, count, replace=False))
     ids = encoded.ids.copy()
     ids[chosen] = mask_id
-    return replace(encoded, ids=ids), encoded.ids[chosen]
+    before = encoded.ids[ids == mask_id]
+    return replace(encoded, ids=ids), np.where(before == mask_id, IGNORED, before)

@@ -21,6 +21,8 @@ from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 CONTEXT = 1
 """The context is the second text."""
+_NOWHERE = float(np.finfo(np.float32).min)
+"""Score of an answer in an empty context: below all others, and finite, so that it is not taken for a broken model's."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class QuestionAnsweringHead:
         tokens = np.flatnonzero(places.parts == CONTEXT)
         null = float(matrix[0].sum())
         if not len(tokens):
-            return _Best(-np.inf, 0, 0, 0.0, null)
+            return _Best(_NOWHERE, 0, 0, 0.0, null)
         start, end = matrix[tokens, 0].astype(np.float64), matrix[tokens, 1].astype(np.float64)
         if not (np.isfinite(start).all() and np.isfinite(end).all()):
             return _Best(float("nan"), 0, 0, 0.0, null)

@@ -1,0 +1,80 @@
+// Predict with an artefact folder in Node, by transformers.js.
+//
+// Install: npm i @huggingface/transformers@4.3.1
+// Run:     node predict.mjs runs/demo/phone text-classification "turn the lights off please"
+//          node predict.mjs phone question-answering "a question" "the text that holds the answer"
+//
+// One line of JSON per text. Pairs, and questions with their contexts, are given one behind the other.
+import { readFile } from "node:fs/promises";
+import path from "node:path";
+import { parseArgs } from "node:util";
+import { AutoModelForSequenceClassification, AutoTokenizer, env, pipeline, softmax } from "@huggingface/transformers";
+
+const { values, positionals } = parseArgs({
+  options: { dtype: { type: "string", default: "int8" } },
+  allowPositionals: true,
+});
+const [folder, task, ...texts] = positionals;
+
+function refuse(problem) {
+  console.error(`${problem}\nUsage: node predict.mjs FOLDER TASK [--dtype int8|fp32] TEXT...`);
+  process.exit(2);
+}
+
+if (!texts.length) refuse("A folder, a task and at least one text are needed.");
+const listed = JSON.parse(
+  await readFile(path.join(folder, "artifacts.json"), "utf8").catch(() => refuse(`${folder} is no artefact folder.`)),
+);
+if (listed.task !== task) refuse(`${folder} is for ${listed.task}, not for ${task}.`);
+const pairs = listed.pair || task === "question-answering";
+if (pairs && texts.length % 2) refuse("Pairs are needed: one text is without its second.");
+const rows = pairs ? texts.flatMap((t, i) => (i % 2 ? [] : [[t, texts[i + 1]]])) : texts.map((t) => [t]);
+
+env.allowRemoteModels = false;
+const whole = path.resolve(folder);
+env.localModelPath = path.dirname(whole) + path.sep;
+const name = path.basename(whole);
+const options = { dtype: values.dtype };
+const given = listed.processing;
+
+// Of the pipelines, text-classification takes no pairs and gives a softmax of the one number of a regression: always 1.
+const bare = task === "regression" || (pairs && task !== "question-answering");
+const answer = bare ? await byModel() : await byPipeline();
+for (const row of rows) console.log(JSON.stringify(await answer(...row)));
+
+async function byPipeline() {
+  const run = await pipeline(task === "multi-label" ? "text-classification" : task, name, options);
+  switch (task) {
+    case "text-classification":
+      return (text) => run(text, { top_k: null });
+    case "multi-label":
+      return async (text) => reached(await run(text, { top_k: null }), run.model.config.label2id);
+    case "token-classification": // tokens without offsets; the first one of a word decides
+      return (text) => run(text, { ignore_labels: [] });
+    case "feature-extraction": // without these options: the states of all tokens
+      return async (text) => (await run(text, { pooling: given.pooling, normalize: given.normalize })).tolist()[0];
+    case "fill-mask":
+    case "question-answering":
+      return (...row) => run(...row);
+    default:
+      return refuse(`Unknown task '${task}'.`);
+  }
+}
+
+async function byModel() {
+  const tokenizer = await AutoTokenizer.from_pretrained(name);
+  const model = await AutoModelForSequenceClassification.from_pretrained(name, options);
+  const { id2label, label2id } = model.config;
+  return async (text, second) => {
+    const { logits } = await model(tokenizer(text, { text_pair: second ?? null, truncation: true }));
+    if (task === "regression") return logits.data[0];
+    const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+    const scores = task === "multi-label" ? Array.from(logits.data, sigmoid) : softmax(logits.data);
+    const named = Array.from(scores, (score, i) => ({ label: id2label[i], score })).sort((a, b) => b.score - a.score);
+    return task === "multi-label" ? reached(named, label2id) : named;
+  };
+}
+
+function reached(scores, label2id) {
+  return scores.filter(({ label, score }) => score >= given.thresholds[label2id[label]]);
+}

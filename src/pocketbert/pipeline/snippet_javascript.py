@@ -1,0 +1,153 @@
+"""JavaScript code for the model card: transformers.js, and onnxruntime-node where that does not know the model."""
+
+from __future__ import annotations
+
+from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.tasks import LabelKind, TaskName
+from pocketbert.core.types import Scheme
+from pocketbert.pipeline.snippet_parts import given, quoted, task_of
+
+VERSION = "4.3.1"
+_DTYPES = {Scheme.FP32: "fp32", Scheme.FP16: "fp16", Scheme.INT8: "int8"}
+_ALWAYS = (
+    "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "deberta", "deberta-v2", "xlm", "mpnet",
+    "convbert", "roformer",
+)  # fmt: skip
+_SEQUENCE = (*_ALWAYS, "albert", "mobilebert", "squeezebert", "modernbert", "esm")
+KNOWN: dict[TaskName, tuple[str, ...]] = {
+    TaskName.TEXT_CLASSIFICATION: _SEQUENCE,
+    TaskName.MULTI_LABEL: _SEQUENCE,
+    TaskName.REGRESSION: _SEQUENCE,
+    TaskName.TOKEN_CLASSIFICATION: (*_ALWAYS, "modernbert", "esm"),
+    TaskName.QUESTION_ANSWERING: (*_ALWAYS, "albert", "mobilebert", "squeezebert"),
+    TaskName.FILL_MASK: _SEQUENCE,
+    TaskName.FEATURE_EXTRACTION: _SEQUENCE,
+}
+"""`model_type` values that the client itself lists for each task (src/models/registry.js of 4.3.1): data about the client."""
+
+_IMPORT = "@huggingface/transformers"
+_WHERE = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
+
+
+def transformers_js(artefacts: Artefacts, record: FileRecord) -> str:
+    """With transformers.js's pipeline; with its tokenizer and model where the pipeline cannot serve."""
+    if artefacts.family not in KNOWN[artefacts.task]:
+        return _session(artefacts, record)
+    if artefacts.pair and artefacts.task is not TaskName.QUESTION_ANSWERING:
+        return _model(artefacts, record, "its text-classification pipeline takes no pairs")
+    if artefacts.task is TaskName.REGRESSION:
+        return _model(artefacts, record, "its pipeline turns the number into a softmax, which is always 1")
+    name, call, note = _pipeline(artefacts)
+    return _block(
+        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}",
+        f'import {{ env, pipeline }} from "{_IMPORT}";\n{_WHERE}\n'
+        f'const run = await pipeline("{name}", "FOLDER", {_options(record)});\n{call}\nconsole.log(answer);',
+    )
+
+
+def _pipeline(artefacts: Artefacts) -> tuple[str, str, str]:
+    """Its name, the call that gives `answer`, and what differs from the answers of this project."""
+    texts, p = quoted(given(artefacts)), artefacts.processing
+    match artefacts.task:
+        case TaskName.MULTI_LABEL:
+            limits = ", ".join(f"{t:g}" for t in p.thresholds or [])
+            return "text-classification", (
+                f"const scores = await run({texts}, {{ top_k: null }});\n"
+                f"const thresholds = [{limits}];   // in the order of id2label\n"
+                "const answer = scores.filter(s => s.score >= thresholds[run.model.config.label2id[s.label]]);"
+            ), ""  # fmt: skip
+        case TaskName.TOKEN_CLASSIFICATION:
+            return "token-classification", f"const answer = await run({texts}, {{ ignore_labels: [] }});", (
+                "; it gives tokens without offsets, where the first one of a word decides (its others start with `##`, or without "
+                "a blank), and leaves unknown tokens out"
+            )  # fmt: skip
+        case TaskName.QUESTION_ANSWERING:
+            return "question-answering", f"const answer = await run({texts});", (
+                f"; it reads the first {p.max_length} tokens alone, knows no longest answer, scores otherwise, and gives decoded "
+                "tokens instead of a piece of the text"
+            )  # fmt: skip
+        case TaskName.FILL_MASK:
+            return "fill-mask", (
+                "const answer = await run(`your text with a ${run.tokenizer.mask_token}`);"
+            ), "; it fills the first mask alone"  # fmt: skip
+        case TaskName.FEATURE_EXTRACTION:
+            options = f'{{ pooling: "{p.pooling}", normalize: {str(bool(p.normalize)).lower()} }}'
+            return "feature-extraction", f"const answer = (await run({texts}, {options})).tolist()[0];", (
+                "; without these options it gives the states of all tokens"
+            )  # fmt: skip
+    return "text-classification", f"const answer = await run({texts}, {{ top_k: null }});", ""
+
+
+def _model(artefacts: Artefacts, record: FileRecord, reason: str) -> str:
+    texts = given(artefacts)
+    pair = (
+        f", {{ text_pair: {quoted(texts[1:])}, truncation: true }}"
+        if len(texts) > 1
+        else ", { truncation: true }"
+    )
+    lines = [
+        f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{_IMPORT}";',
+        _WHERE,
+        'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
+        f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_options(record)});',
+        f"const {{ logits }} = await model(tokenizer({quoted(texts[:1])}{pair}));",
+        _decided(artefacts, "model.config.id2label"),
+        "console.log(answer);",
+    ]
+    if task_of(artefacts).labels is not LabelKind.NAME:
+        lines[0] = lines[0].replace(", softmax", "")
+    return _block(
+        f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`); {reason}",
+        "\n".join(lines),
+    )
+
+
+def _decided(artefacts: Artefacts, names: str) -> str:
+    match task_of(artefacts).labels:
+        case LabelKind.NAME:
+            return f"const answer = softmax(logits.data).map((score, i) => ({{ label: {names}[i], score }}));"
+        case LabelKind.NAMES:
+            limits = ", ".join(f"{t:g}" for t in artefacts.processing.thresholds or [])
+            return (
+                f"const thresholds = [{limits}];   // in the order of id2label\n"
+                "const scores = Array.from(logits.data, x => 1 / (1 + Math.exp(-x)));\n"
+                f"const answer = scores.map((score, i) => ({{ label: {names}[i], score }})).filter((s, i) => s.score >= thresholds[i]);"
+            )
+    return "const answer = logits.data[0];"
+
+
+def _session(artefacts: Artefacts, record: FileRecord) -> str:
+    texts = given(artefacts)
+    pair = f", {{ text_pair: {quoted(texts[1:])} }}" if len(texts) > 1 else ""
+    outputs = ", ".join(task_of(artefacts).answer)
+    text = quoted(texts[:1])
+    if artefacts.task is TaskName.FILL_MASK:
+        text = "`your text with a ${tokenizer.mask_token}`"
+    return _block(
+        f"JavaScript, with onnxruntime-node and the tokenizer of transformers.js {VERSION}, whose list for {artefacts.task} has no "
+        f"{artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing)",
+        "\n".join([
+            f'import {{ env, AutoTokenizer }} from "{_IMPORT}";',
+            'import * as ort from "onnxruntime-node";',
+            _WHERE,
+            'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
+            f'const session = await ort.InferenceSession.create("models/FOLDER/{record.path}");',
+            f"const inputs = tokenizer({text}{pair});",
+            'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
+            f"const {{ {outputs} }} = await session.run(feed);",
+            f"const answer = {{ {outputs} }};",
+            "console.log(answer);",
+        ]),
+    )  # fmt: skip
+
+
+def _options(record: FileRecord) -> str:
+    """How it finds the file: by `dtype` where its table has one, else by name."""
+    if record.scheme in _DTYPES:
+        return f'{{ dtype: "{_DTYPES[record.scheme]}" }}'
+    stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
+    return f'{{ dtype: "fp32", model_file_name: "{stem}" }}'
+
+
+def _block(lead: str, code: str) -> str:
+    return f"{lead}:\n\n```js\n{code}\n```"

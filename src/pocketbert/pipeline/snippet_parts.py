@@ -1,0 +1,67 @@
+"""What the snippets of all clients share: which file, which inputs, which texts."""
+
+from __future__ import annotations
+
+import json
+
+from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.tasks import TASKS, LabelKind, Level, Task
+from pocketbert.core.types import Format
+
+TEXT, SECOND = "your text", "the second text"
+QUESTION, CONTEXT = "your question", "the text that holds the answer"
+
+
+def task_of(artefacts: Artefacts) -> Task:
+    """The folder's row of the task table."""
+    return TASKS[artefacts.task]
+
+
+def smallest(artefacts: Artefacts, format: Format) -> FileRecord | None:
+    """The smallest file of a format that any client may open; None where there is none."""
+    found = [r for r in artefacts.models() if r.format is format and r.plain]
+    return found[-1] if found else None
+
+
+def inputs(record: FileRecord) -> list[str]:
+    """Names of the graph's inputs, in order."""
+    return [t.name for t in record.signature.inputs] if record.signature else ["input_ids", "attention_mask"]
+
+
+def lengths(record: FileRecord) -> list[int]:
+    """The only lengths the file takes; empty where it takes any."""
+    return record.signature.lengths if record.signature else []
+
+
+def width(record: FileRecord) -> int | None:
+    """Numbers that the answer's output has per text or token; None where the file does not tell."""
+    last = record.signature.outputs[-1].shape[-1] if record.signature else None
+    return last if isinstance(last, int) else None
+
+
+def asks_questions(artefacts: Artefacts) -> bool:
+    """Whether inputs are a question and a context."""
+    return task_of(artefacts).labels is LabelKind.ANSWERS
+
+
+def per_token(artefacts: Artefacts) -> bool:
+    """Whether outputs have a row per token."""
+    return task_of(artefacts).level is Level.TOKEN
+
+
+def given(artefacts: Artefacts) -> tuple[str, ...]:
+    """The texts of the example: one, a pair, or question and context."""
+    if asks_questions(artefacts):
+        return QUESTION, CONTEXT
+    return (TEXT, SECOND) if artefacts.pair else (TEXT,)
+
+
+def quoted(texts: tuple[str, ...]) -> str:
+    """Texts as arguments, in Python and in JavaScript."""
+    return ", ".join(json.dumps(t) for t in texts)
+
+
+def camel(name: str) -> str:
+    """``input_ids`` as Kotlin and Swift write it."""
+    first, *rest = name.split("_")
+    return first + "".join(w.capitalize() for w in rest)

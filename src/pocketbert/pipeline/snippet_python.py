@@ -1,0 +1,172 @@
+"""Python code for the model card. The tests take it out of a card and run it."""
+
+from __future__ import annotations
+
+from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.tasks import LabelKind, TaskName
+from pocketbert.core.tokenization import MASK_TOKENS
+from pocketbert.pipeline.snippet_parts import (
+    asks_questions,
+    given,
+    inputs,
+    lengths,
+    per_token,
+    quoted,
+    task_of,
+)
+
+_VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
+_SHOWN = {
+    TaskName.TEXT_CLASSIFICATION: "print(answer.label, answer.score)",
+    TaskName.MULTI_LABEL: "print(answer.labels, answer.scores)",
+    TaskName.REGRESSION: "print(answer.value)",
+    TaskName.TOKEN_CLASSIFICATION: "for span in answer.spans:\n    print(span.label, span.start, span.end, span.text, span.score)",
+    TaskName.QUESTION_ANSWERING: "print(answer.text, answer.start, answer.end, answer.score)",
+    TaskName.FILL_MASK: "print([guess.text for guess in answer.places[0]])",
+    TaskName.FEATURE_EXTRACTION: "print(answer.vector)",
+}
+_LABELS = 'labels = json.load(open("config.json", "rb"))["id2label"]'
+
+
+def pocketbert(artefacts: Artefacts) -> str:
+    """With this toolkit."""
+    several = len({r.format for r in artefacts.models()}) > 1
+    more = '; engine="fastest" measures once which file is fastest here, at each length' if several else ""
+    texts = given(artefacts)
+    text = quoted(texts) if len(texts) == 1 else f"({quoted(texts)})"
+    if artefacts.task is TaskName.FILL_MASK:
+        text = 'f"your text with a {model.tokenizer.mask_token}"'
+    return f"""Python, with PocketBERT (neither torch nor transformers needed{more}):
+
+```python
+import pocketbert
+model = pocketbert.load("path/to/this/folder")
+answer = model.predict([{text}])[0]
+{_SHOWN[artefacts.task]}
+```"""
+
+
+def onnx(artefacts: Artefacts, record: FileRecord) -> str:
+    """With ONNX Runtime and tokenizers."""
+    return f"""Python, with ONNX Runtime and tokenizers alone, from inside this folder:
+
+```python
+import json, numpy as np, onnxruntime, tokenizers
+tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
+tokenizer.enable_truncation({artefacts.processing.max_length})
+session = onnxruntime.InferenceSession("{record.path}")
+
+def run(e):   # int64 [1, tokens], no padding
+    values = {{"input_ids": e.ids, "attention_mask": e.attention_mask, "token_type_ids": e.type_ids}}
+    feed = {{i.name: np.array([values[i.name]], np.int64) for i in session.get_inputs()}}
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feed)))
+
+{_answer(artefacts, artefacts.processing.max_length)}
+print(answer)
+```"""
+
+
+def litert(artefacts: Artefacts, record: FileRecord) -> str:
+    """With LiteRT and tokenizers."""
+    feed = ", ".join(f'"{n}": {_VALUES[n]}' for n in inputs(record))
+    left = artefacts.processing.padding_side == "left"
+    padded = "[0] * (length - len(values)) + values" if left else "values + [0] * (length - len(values))"
+    kept = "[:, -len(e.ids):]" if left else "[:, :len(e.ids)]"
+    out = (
+        f"{{name: value{kept} for name, value in out.items()}}   # without the padding"
+        if per_token(artefacts)
+        else "out"
+    )
+    longest = max(lengths(record), default=artefacts.processing.max_length)
+    return f"""Python, with LiteRT and tokenizers alone, from inside this folder (one signature per length):
+
+```python
+import json, numpy as np, tokenizers
+from ai_edge_litert.interpreter import Interpreter
+tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
+tokenizer.enable_truncation({longest})
+model = Interpreter("{record.path}")
+
+def run(e):   # int32 [1, length], padded with mask 0
+    length = next(n for n in {lengths(record)} if n >= len(e.ids))
+    pad = lambda values: np.array([{padded}], np.int32)
+    out = model.get_signature_runner(f"seq_{{length}}")(**{{k: pad(v) for k, v in {{{feed}}}.items()}})
+    return {out}
+
+{_answer(artefacts, longest)}
+print(answer)
+```"""
+
+
+def sentence_transformers(record: FileRecord) -> str:
+    """With sentence-transformers' ONNX back end."""
+    return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
+
+```python
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{record.path}"}})
+answer = model.encode(["your text"])[0]
+print(answer)
+```"""
+
+
+def _answer(artefacts: Artefacts, longest: int) -> str:
+    """Lines from a text to `answer`, by `run`, which gives the outputs of one tokenized text."""
+    encode = f"e = tokenizer.encode({quoted(given(artefacts))})"
+    if asks_questions(artefacts):
+        return _excerpt(artefacts, longest)
+    if artefacts.task is TaskName.FILL_MASK:
+        masks = ", ".join(f'"{m}"' for m in MASK_TOKENS)
+        return f"""mask = next(t for t in ({masks}) if tokenizer.token_to_id(t) is not None)
+e = tokenizer.encode(f"your text with a {{mask}}")
+logits = run(e)["logits"][0, e.tokens.index(mask)]
+answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
+    kind = task_of(artefacts).labels
+    if kind is LabelKind.NAME:
+        lines = [
+            'logits = run(e)["logits"][0]', "scores = np.exp(logits - logits.max())", "scores /= scores.sum()", _LABELS,
+            "answer = labels[str(scores.argmax())], float(scores.max())",
+        ]  # fmt: skip
+    elif kind is LabelKind.NAMES:
+        lines = [
+            'scores = 1 / (1 + np.exp(-run(e)["logits"][0]))', _LABELS,
+            'thresholds = json.load(open("artifacts.json", "rb"))["processing"]["thresholds"]',
+            "answer = [labels[str(i)] for i in np.argsort(-scores) if scores[i] >= thresholds[i]]",
+        ]  # fmt: skip
+    elif kind is LabelKind.SPANS:
+        lines = [
+            'best = run(e)["logits"][0].argmax(-1)', _LABELS, "words = {}   # the first token of a word decides its tag",
+            "for (start, end), word, i in zip(e.offsets, e.word_ids, best):", "    if word is not None:",
+            "        start, _, tag = words.get(word, (start, end, labels[str(i)]))", "        words[word] = (start, end, tag)",
+            "answer = list(words.values())   # first character, the one behind the last (code points), tag",
+        ]  # fmt: skip
+    elif kind is LabelKind.SCORE:
+        lines = ['answer = float(run(e)["logits"][0, 0])']
+    else:
+        lines = ['answer = run(e)["sentence_embedding"][0]']
+    return "\n".join([encode, *lines])
+
+
+def _excerpt(artefacts: Artefacts, longest: int) -> str:
+    p = artefacts.processing
+    question, context = given(artefacts)
+    blank = "\n    nulls.append(start[0] + end[0])" if p.null_answers else ""
+    answer = (
+        'context[best[1]:best[2]] if best[0] >= min(nulls) else ""'
+        if p.null_answers
+        else "context[best[1]:best[2]]"
+    )
+    nulls = ", nulls" if p.null_answers else ""
+    return f"""question, context = "{question}", "{context}"
+taken = tokenizer.num_special_tokens_to_add(True) + len(tokenizer.encode(question, add_special_tokens=False).ids)
+tokenizer.enable_truncation({longest}, stride=min({p.stride}, {longest} - taken - 1), strategy="only_second")
+first = tokenizer.encode(question, context)
+best{nulls} = (-np.inf, 0, 0){", []" if p.null_answers else ""}
+for e in (first, *first.overflowing):   # a long context is read in windows
+    out = run(e)
+    start, end = out["start_logits"][0], out["end_logits"][0]
+    inside = [i for i, part in enumerate(e.sequence_ids) if part == 1]
+    for k, i in enumerate(inside):
+        for j in inside[k:k + {p.answer_length}]:
+            best = max(best, (start[i] + end[j], e.offsets[i][0], e.offsets[j][1])){blank}
+answer = {answer}"""

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.heads import head_of
+from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.heads.token_classification import words_of
+from pocketbert.core.labels import Labels
+from pocketbert.core.spans import Span
+from pocketbert.core.tasks import task_of
+from pocketbert.core.tokenization import TextTokenizer
+
+TASK = task_of("token-classification")
+TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
+HEAD = head_of(TASK, Labels(TAGS))
+TEXT = "Zoe met Bob, in New Yorkville."
+"""zo ##e is no word of the vocabulary: names are spelt with several tokens."""
+SPANS = (Span(0, 3, "per"), Span(8, 11, "per"), Span(16, 29, "loc"))
+WORDS = ["Zoe", "met", "Bob", ",", "in", "New", "Yorkville", "."]
+WANTED = ["B-per", "O", "B-per", "O", "O", "B-loc", "I-loc", "O"]
+
+
+def outputs(
+    prepared: Any, tags: list[list[str]] | None = None, head: Any = HEAD, size: float = 5.0
+) -> list[np.ndarray]:
+    """Logits that give each word its tag at its first token; the gold ones where none are given. Others are noise."""
+    draw, out = np.random.default_rng(0), []
+    for i, encoded in enumerate(prepared.encoded):
+        matrix = draw.normal(size=(len(encoded), len(head.labels))).astype(np.float32)
+        for word, token in enumerate(words_of(encoded)[0]):
+            id = (
+                prepared.targets["labels"][i][token]
+                if tags is None
+                else head.labels.names.index(tags[i][word])
+            )
+            matrix[token, id] += size + matrix[token].max() - matrix[token].min()
+        out.append(matrix)
+    return out
+
+
+@pytest.fixture
+def prepared(rows: Any, tokenizer: TextTokenizer) -> Any:
+    return HEAD.prepare(
+        rows((TEXT, SPANS), ("good day", ()), ("bob", (Span(0, 3, "per"),))), tokenizer, "a.jsonl"
+    )
+
+
+def test_words_are_the_tokenizers(prepared: Any, tokenizer: TextTokenizer) -> None:
+    first, places = words_of(prepared.encoded[0])
+    assert [TEXT[a:b] for a, b in places] == WORDS
+    assert len(prepared.encoded[0]) > len(WORDS) + 2, "some words have several tokens"
+    assert len(set(first)) == len(WORDS)
+    with pytest.raises(ValueError, match="places"):
+        words_of(tokenizer.encode([TEXT])[0])
+
+
+def test_the_first_token_of_each_word_has_its_tag_and_no_other_token(prepared: Any) -> None:
+    for encoded, target, tags in zip(
+        prepared.encoded, prepared.targets["labels"], [WANTED, ["O", "O"], ["B-per"]], strict=True
+    ):
+        first = words_of(encoded)[0]
+        assert [TAGS[target[i]] for i in first] == tags
+        assert set(np.delete(target, first).tolist()) == {IGNORED}
+        assert len(target) == len(encoded)
+
+
+def test_a_label_outside_of_the_set_is_refused(rows: Any, tokenizer: TextTokenizer) -> None:
+    with pytest.raises(
+        InputError, match="a.jsonl:1: span label 'pers' is not in the label set; did you mean 'per'"
+    ):
+        HEAD.prepare(rows(("bob", (Span(0, 3, "pers"),))), tokenizer, "a.jsonl")
+
+
+def test_perfect_outputs_score_perfectly(prepared: Any, scored: Any) -> None:
+    score = scored(HEAD, prepared, outputs(prepared))
+    assert (score.metric, score.value, score.rows, score.finite) == ("span_f1", 1.0, 3, True)
+    assert score.others == {"precision": 1.0, "recall": 1.0}
+    # every word a "per": right are Zoe and Bob and bob, of 11 words and 4 spans
+    assert score.chance == pytest.approx(2 * 3 / (11 + 4))
+
+
+def test_what_is_between_the_first_tokens_and_how_sure_the_model_is_does_not_matter(
+    prepared: Any, scored: Any
+) -> None:
+    noisy = outputs(prepared, size=0.01)
+    for encoded, matrix in zip(prepared.encoded, noisy, strict=True):
+        rest = np.setdiff1d(np.arange(len(encoded)), words_of(encoded)[0])
+        matrix[rest] = 99.0 * np.eye(5, dtype=np.float32)[rest % 5]
+    assert scored(HEAD, prepared, noisy).value == 1.0
+
+
+def test_a_span_with_one_wrong_end_is_wrong_twice(prepared: Any, scored: Any) -> None:
+    tags = [[*WANTED[:6], "O", "O"], ["O", "O"], ["B-per"]]
+    score = scored(HEAD, prepared, outputs(prepared, tags))
+    assert (score.others["precision"], score.others["recall"]) == (3 / 4, 3 / 4)
+    assert score.value == pytest.approx(3 / 4)
+    nothing = scored(HEAD, prepared, outputs(prepared, [["O"] * 8, ["O"] * 2, ["O"]]))
+    assert (nothing.value, nothing.finite) == (0.0, True)
+
+
+@pytest.mark.parametrize("broken", [np.nan, -np.inf])
+def test_a_token_that_is_not_finite_spoils_the_score(prepared: Any, scored: Any, broken: float) -> None:
+    made = outputs(prepared)
+    made[1][0, 4] = broken
+    score = scored(HEAD, prepared, made)
+    assert math.isnan(score.value)
+    assert not score.finite
+
+
+def test_a_text_that_was_cut_misses_what_was_behind(rows: Any, folder: Any, scored: Any) -> None:
+    text = f"bob {'good ' * 12}bob"
+    spans = (Span(0, 3, "per"), Span(len(text) - 3, len(text), "per"))
+    whole = HEAD.prepare(rows((text, spans)), TextTokenizer(folder, 32), "a.jsonl")
+    assert scored(HEAD, whole, outputs(whole)).value == 1.0
+    short = HEAD.prepare(rows((text, spans)), TextTokenizer(folder, 8), "a.jsonl")
+    assert scored(HEAD, short, outputs(short)).others == {"precision": 1.0, "recall": 0.5}
+    # the same where a file of a smaller length reads rows that were tokenized for a longer one
+    shorter = whole.within(8)
+    assert [e.truncated for e in shorter.encoded] == [True]
+    tokens = outputs(whole)[0]
+    score = scored(HEAD, shorter, [tokens[np.r_[0:7, len(tokens) - 1]]])
+    assert score.others == {"precision": 1.0, "recall": 0.5}
+
+
+@given(st.permutations(range(3)), st.permutations(range(5)), st.integers(0, 999))
+def test_rows_and_tags_in_another_order_score_the_same(
+    rows: Any, folder: Any, scored: Any, order: list[int], tags: list[int], seed: int
+) -> None:
+    tokenizer, draw = TextTokenizer(folder, 32), np.random.default_rng(seed)
+    entries = [(TEXT, SPANS), ("good day", (Span(5, 8, "loc"),)), ("bob", (Span(0, 3, "per"),))]
+    made = HEAD.prepare(rows(*entries), tokenizer, "")
+    logits = [o + draw.normal(size=o.shape).astype(np.float32) * 6 for o in outputs(made)]
+    first = scored(HEAD, made, logits)
+    other = head_of(TASK, Labels(tuple(TAGS[i] for i in tags)))
+    again = other.prepare(rows(*(entries[i] for i in order)), tokenizer, "")
+    second = scored(other, again, [logits[i][:, tags] for i in order])
+    assert second.model_dump() == pytest.approx(first.model_dump())
+
+
+def test_answers_name_the_characters(prepared: Any) -> None:
+    first, second, third = HEAD.answers(outputs(prepared, size=4.0), prepared)
+    found = first.spans  # type: ignore[attr-defined]
+    assert [(s.start, s.end, s.label, s.text) for s in found] == [
+        (0, 3, "per", "Zoe"), (8, 11, "per", "Bob"), (16, 29, "loc", "New Yorkville"),
+    ]  # fmt: skip
+    assert second.spans == ()  # type: ignore[attr-defined]
+    assert third.spans[0].text == "bob"  # type: ignore[attr-defined]
+    logits = outputs(prepared, size=4.0)[0]
+    chosen = logits[[words_of(prepared.encoded[0])[0][i] for i in (5, 6)]].astype(np.float64)
+    shares = (np.exp(chosen) / np.exp(chosen).sum(-1, keepdims=True)).max(-1)
+    assert found[2].score == pytest.approx(shares.mean())
+
+
+def test_offsets_count_code_points(rows: Any, tokenizer: TextTokenizer) -> None:
+    text = "naïve 👍 bob"
+    made = HEAD.prepare(rows((text, (Span(8, 11, "per"),))), tokenizer, "")
+    [answer] = HEAD.answers(outputs(made), made)
+    assert [s.text for s in answer.spans] == ["bob"]  # type: ignore[attr-defined]

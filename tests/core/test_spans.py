@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketbert.core.spans import OUTSIDE, Span, count_spans, label_of, spans_of, tag_places, tags_of
+
+TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
+ROWS = st.lists(st.sampled_from(TAGS), max_size=12)
+
+
+def places(count: int) -> list[tuple[int, int]]:
+    """Words of three letters, a blank between two."""
+    return [(4 * i, 4 * i + 3) for i in range(count)]
+
+
+def read(*tags: str) -> list[tuple[int, int, str]]:
+    """Spans by the numbers of their first and last word."""
+    found = spans_of(tags, places(len(tags)))
+    assert all(s.start % 4 == 0 and s.end % 4 == 3 for s in found)
+    return [(s.start // 4, s.end // 4, s.label) for s in found]
+
+
+@pytest.mark.parametrize(("tags", "spans"), [
+    ((), []),
+    (("O", "O"), []),
+    (("B-per", "I-per", "O", "B-loc"), [(0, 1, "per"), (3, 3, "loc")]),
+    (("B-per", "B-per", "I-per"), [(0, 0, "per"), (1, 2, "per")]),
+    (("I-per", "B-loc"), [(1, 1, "loc")]),
+    (("O", "I-per", "I-per"), []),
+    (("B-per", "I-loc", "I-loc"), [(0, 0, "per")]),
+    (("B-per", "O", "I-per"), [(0, 0, "per")]),
+    (("S-per", "B-loc", "E-loc", "O"), [(0, 0, "per"), (1, 2, "loc")]),
+    (("per", "per", "loc", "O", "per"), [(0, 1, "per"), (2, 2, "loc"), (4, 4, "per")]),
+])  # fmt: skip
+def test_tags_are_read_strictly(tags: tuple[str, ...], spans: list[tuple[int, int, str]]) -> None:
+    assert read(*tags) == spans
+
+
+@given(ROWS)
+def test_tags_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
+    scheme = pytest.importorskip("seqeval.scheme")
+    theirs = scheme.Entities([tags], scheme.IOB2).entities[0]
+    assert read(*tags) == [(e.start, e.end - 1, e.tag) for e in theirs]
+
+
+@given(st.lists(st.tuples(ROWS, st.randoms(use_true_random=False)), min_size=1, max_size=6))
+def test_scores_are_those_of_seqeval(rows: list[tuple[list[str], object]]) -> None:
+    metrics, scheme = pytest.importorskip("seqeval.metrics"), pytest.importorskip("seqeval.scheme")
+    gold = [tags for tags, _ in rows]
+    found = [[r.choice((t, r.choice(TAGS))) for t in tags] for tags, r in rows]  # type: ignore[attr-defined]
+    counts = count_spans(*([spans_of(t, places(len(t))) for t in side] for side in (gold, found)))
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+        gold, found, average="micro", mode="strict", scheme=scheme.IOB2, zero_division=0
+    )
+    assert (counts.precision, counts.recall, counts.f1) == pytest.approx((precision, recall, f1))
+
+
+@st.composite
+def aligned(draw: st.DrawFn) -> tuple[int, list[Span]]:
+    """So many words, and spans of whole words in order."""
+    words = draw(st.integers(0, 15))
+    edges = sorted(draw(st.sets(st.integers(0, words), max_size=8)))
+    spans = []
+    for start, end in pairwise(edges):
+        label = draw(st.sampled_from(("per", "loc", None)))
+        if label is not None:
+            spans.append(Span(4 * start, 4 * end - 1, label))
+    return words, spans
+
+
+@given(aligned())
+def test_spans_of_whole_words_come_back(case: tuple[int, list[Span]]) -> None:
+    words, spans = case
+    ids = tag_places(spans, places(words), TAGS)
+    assert spans_of([TAGS[i] for i in ids], places(words)) == spans
+
+
+@given(aligned())
+def test_without_prefixes_only_neighbours_of_one_label_run_together(case: tuple[int, list[Span]]) -> None:
+    words, spans = case
+    tags = (OUTSIDE, "per", "loc")
+    found = spans_of([tags[i] for i in tag_places(spans, places(words), tags)], places(words))
+    together: list[Span] = []
+    for span in spans:
+        if together and (together[-1].end + 1, together[-1].label) == (span.start, span.label):
+            together[-1] = Span(together[-1].start, span.end, span.label)
+        else:
+            together.append(span)
+    assert found == together
+
+
+def test_a_word_belongs_to_the_span_its_first_character_lies_in() -> None:
+    spans = [Span(1, 6, "per"), Span(8, 9, "loc")]  # half of word 0, most of word 1, the beginning of word 2
+    assert tag_places(spans, places(4), TAGS) == [0, 1, 3, 0]
+    assert tag_places([Span(0, 3, "per")], [(0, 0), (0, 3)], TAGS) == [0, 1], "no empty word is tagged"
+
+
+@pytest.mark.parametrize(("labels", "tags"), [
+    (("per", "loc"), ("O", "B-per", "I-per", "B-loc", "I-loc")),
+    (("O", "per"), ("O", "per")),
+    (("B-per", "I-per", "O"), ("B-per", "I-per", "O")),
+])  # fmt: skip
+def test_labels_become_tags_and_tags_stay(labels: tuple[str, ...], tags: tuple[str, ...]) -> None:
+    assert tags_of(labels) == tags
+    assert {label_of(t) for t in tags} - {None} == {
+        label.removeprefix("B-").removeprefix("I-") for label in labels
+    } - {"O"}
+
+
+def test_nothing_found_where_nothing_is_scores_nothing() -> None:
+    counts = count_spans([[], []], [[], []])
+    assert (counts.f1, counts.precision, counts.recall) == (0.0, 0.0, 0.0)
+
+
+def test_both_ends_the_label_and_the_text_must_be_right() -> None:
+    gold = [[Span(0, 3, "per"), Span(4, 7, "loc")], [Span(0, 3, "per")]]
+    found = [[Span(0, 3, "per"), Span(4, 8, "loc"), Span(4, 7, "per")], [Span(4, 7, "loc")]]
+    counts = count_spans(gold, found)
+    assert (counts.right, counts.found, counts.gold) == (1, 4, 3)
+    assert (counts.precision, counts.recall, counts.f1) == (0.25, 1 / 3, 2 / 7)
+    with pytest.raises(ValueError, match="zip"):
+        count_spans(gold, found[:1])

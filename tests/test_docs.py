@@ -1,0 +1,211 @@
+"""What the documentation says is there: links, commands, options, recipes, names."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from pocketbert import api
+from pocketbert.cli.main import app
+from pocketbert.core.recipe_file import recipe_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+IDS = [p.name for p in PAGES]
+
+
+@cache
+def fences(page: Path) -> list[tuple[str, str]]:
+    """Fenced blocks: language and content."""
+    return re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+# links
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", t.strip().lower()).replace(" ", "-") for t in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text("utf-8")
+    assert [p.name for p in PAGES if p.parent.name == "docs" and p.name != "README.md" and f"]({p.name}" not in index] == []
+
+
+# commands
+
+
+def command_lines(page: Path) -> Iterator[list[str]]:
+    """Every `pocketbert ...` line of code, split as a shell does it."""
+    text = page.read_text("utf-8")
+    blocks = [body.replace("\\\n", " ") for language, body in fences(page) if language in ("", "bash", "sh", "console")]
+    lines = [line for body in blocks for line in body.splitlines()]
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines += re.findall(r"`((?:[\w./=-]+ )*pocketbert [^`\n]+)`", prose)
+    for line in lines:
+        line = re.sub(r"(?<=\s)\S*-m pocketbert\.cli\.main", " pocketbert", line.removeprefix("$ "))
+        if re.search(r"(^|[ /])pocketbert +[a-z-]", line) is None or re.search(r"pip install|import |from ", line):
+            continue
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            continue  # no shell line: an apostrophe of prose
+        at = next((i for i, w in enumerate(words) if w.rsplit("/", 1)[-1] == "pocketbert"), None)
+        if at is not None and "..." not in words and "|" not in words[at : at + 3]:
+            yield [w for w in words[at + 1 :] if w not in ("|", ">", "&")]
+
+
+def known_options(command: Any) -> dict[str, Any]:
+    """Options of a command by flag."""
+    return {flag: p for p in command.params for flag in (*p.opts, *p.secondary_opts) if flag.startswith("-")}
+
+
+def problems_of(words: list[str]) -> list[str]:
+    """What a command line names that does not exist."""
+    node: Any = typer.main.get_command(app)
+    rest = list(words)
+    while rest and hasattr(node, "commands"):
+        name = rest.pop(0)
+        if name.startswith("-"):
+            return [] if name in (*known_options(node), "--help") else [f"pocketbert {name}"]
+        if name not in node.commands:
+            return [f"no command '{name}' in: {' '.join(words)}"]
+        node = node.commands[name]
+    options = {**known_options(node), "--help": None}
+    return [
+        f"{node.name} has no option {flag}: {' '.join(words)}"
+        for flag in (w.split("=", 1)[0] for w in rest if re.match(r"--?[A-Za-z]", w))
+        if flag not in options
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_command_and_option_exists(page: Path) -> None:
+    assert [p for words in command_lines(page) for p in problems_of(words)] == []
+
+
+def test_commands_are_found_at_all() -> None:
+    assert sum(1 for page in PAGES for _ in command_lines(page)) > 40
+    assert problems_of(["export", "-m", "x", "--layuot", "ane"]) == ["export has no option --layuot: export -m x --layuot ane"]
+    assert problems_of(["dta", "check"]) == ["no command 'dta' in: dta check"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_recipe_key_on_a_command_line_exists(page: Path) -> None:
+    for words in command_lines(page):
+        given = [w for w in words[1:] if re.match(r"[a-z_]+(\.\w+)*=", w)]
+        before = {b: a for a, b in pairwise(words)}
+        given = [w for w in given if not before[w].startswith("--")]
+        shipped = next((w for w in words if (ROOT / f"src/pocketbert/recipes/{w}.yaml").is_file()), None)
+        if given and shipped and words[0] in ("run", "distill", "finetune", "recipes", "data"):
+            api.load_recipe(shipped, given)
+
+
+# recipes
+
+WHOLE = {"schema": 1, "name": "docs", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
+
+
+def recipes(page: Path) -> Iterator[dict[str, Any]]:
+    """YAML blocks as whole recipes: what a block leaves out is filled up with the least that is needed."""
+    for language, body in fences(page):
+        if language not in ("yaml", "yml"):
+            continue
+        block = yaml.safe_load(body)
+        whole = {**WHOLE, **block}
+        if "distill" in whole and "student" not in whole:
+            whole["student"] = {"layers": 2}
+        if "student" in whole and "distill" not in whole:
+            whole["distill"] = [{"method": "task", "steps": 1}]
+        methods = {s["method"] for s in whole.get("distill", [])}
+        data = {**whole.get("data", {})}
+        if "task" in methods or "finetune" in whole["teacher"]:
+            data = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}, **data}
+        if "corpus" in data and "distilbert" not in methods:
+            whole["distill"] = [{"method": "distilbert", "steps": 1}, {"method": "task", "steps": 1}]
+            whole.setdefault("student", {"layers": 2})
+            data = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}, **data}
+        if "distilbert" in methods and "corpus" not in data:
+            data["corpus"] = {"sources": [{"path": "text.jsonl"}]}
+        yield {**whole, "data": data}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_recipe_validates(page: Path) -> None:
+    for recipe in recipes(page):
+        recipe_of(recipe, page.name)
+
+
+def test_recipes_are_found_at_all() -> None:
+    assert sum(1 for page in PAGES for _ in recipes(page)) >= 8
+
+
+# names
+
+PUBLIC = runpy.run_path(str(ROOT / "scripts/api_reference.py"))
+
+
+@pytest.fixture(scope="session")
+def package() -> Any:
+    """The installed package, parsed."""
+    import griffe
+
+    import pocketbert
+
+    return griffe.load("pocketbert", search_paths=[str(Path(pocketbert.__file__).parents[1])], docstring_parser="google")
+
+
+def test_the_api_reference_is_current(package: Any) -> None:
+    page: Callable[..., str] = PUBLIC["page"]
+    assert page(package) == (ROOT / "docs/api-reference.md").read_text("utf-8"), "run `make reference`"
+
+
+def test_every_public_name_has_a_docstring(package: Any) -> None:
+    silent = []
+    for names in PUBLIC["public_names"](package).values():
+        for name in names:
+            node = package[name]
+            inside = node.members.values() if node.is_class else ()
+            own = [m for m in inside if m.is_function and not m.name.startswith("_")]
+            silent += [n.path for n in (node, *own) if n.docstring is None]
+    assert silent == []
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "api-reference.md"], ids=lambda p: p.name)
+def test_functions_that_pages_name_exist(page: Path, package: Any) -> None:
+    text = page.read_text("utf-8")
+    named = set(re.findall(r"`(?:pocketbert\.)?((?:distill|core|runtime|export|quantize|pipeline|api)\.[\w.]+)`", text))
+    missing = []
+    for name in sorted(named):
+        try:
+            package[name]
+        except KeyError:
+            missing.append(name)
+    assert [m for m in missing if not m.endswith((".py", ".lengths", ".formats", ".coreml"))] == []
