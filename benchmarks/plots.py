@@ -50,7 +50,7 @@ class Bubble:
         ms: Median latency.
         low: Lower end of its interval.
         high: Upper end.
-        score: Deciding metric as printed (points).
+        score: Deciding metric as printed.
         bytes: Size of the file.
         color: Number of its colour.
     """
@@ -77,8 +77,15 @@ def require() -> None:
         raise MissingBackendError("matplotlib and jinja2", "pip install 'pocketbert[report]'") from error
 
 
-def bubbles(points: Sequence[Bubble], metric: str, condition: str) -> str:
-    """Score over latency, with areas in proportion to file size."""
+def bubbles(points: Sequence[Bubble], metric: str, scale: str, condition: str) -> str:
+    """Score over latency, with areas in proportion to file size.
+
+    Args:
+        points: The models.
+        metric: Name of the score.
+        scale: Its unit, and which way is better where that is down.
+        condition: Threads and length in words.
+    """
     with _Drawing(WIDTH, 3.3) as canvas:
         axes = canvas.axes
         largest = max(p.bytes for p in points)
@@ -92,7 +99,7 @@ def bubbles(points: Sequence[Bubble], metric: str, condition: str) -> str:
         _log_axis(axes, "x")
         axes.margins(x=0.22, y=0.35)
         axes.set_xlabel(f"p50 latency in ms, log scale ({condition})")
-        axes.set_ylabel(f"{metric}, points")
+        axes.set_ylabel(f"{metric}, {scale}")
         _legend(canvas.figure, [(p.name + ", " + wording.size(p.bytes), p.color) for p in points], columns=2)
         return canvas.svg(f"{metric} against latency and size")
 

@@ -13,8 +13,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Prof
 from pocketbert.benchmarks.report_data import ReportData
 from pocketbert.benchmarks.summary import condition_words, headline_condition, summary_rows
 from pocketbert.core.files import write_atomic
-from pocketbert.core.metrics import Unit
-from pocketbert.core.tasks import TASKS
+from pocketbert.core.metrics import Direction, Metric, Unit
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -102,7 +101,7 @@ def render_report(data: ReportData) -> str:
         d=data,
         b=data.benchmark,
         w=wording,
-        metric=TASKS[data.task].metric,
+        metric=data.metric,
         rows=summary_rows(data),
         condition=condition_words(data.benchmark) if data.benchmark else "",
         tiles=_tiles(data),
@@ -161,12 +160,14 @@ def _tiles(data: ReportData) -> list[Tile]:
         return []
     row = next(r for r, m in zip(summary_rows(data), data.rows, strict=True) if m is chosen)
     out = []
-    if chosen.kept is not None and chosen is not reference:
-        out.append(
-            Tile(row.kept, f"of the {TASKS[data.task].metric.name} of {reference.name} kept by {chosen.name}")
-        )
+    metric = data.metric
+    if metric.direction is Direction.HIGHER and chosen.kept is not None and chosen is not reference:
+        out.append(Tile(row.kept, f"of the {metric.name} of {reference.name} kept by {chosen.name}"))
     elif chosen.eval_score is not None:
-        out.append(Tile(row.score, f"{TASKS[data.task].metric.name} of {chosen.name}, points"))
+        # a share of something that should be small says nothing
+        theirs = reference.eval_score if chosen is not reference else None
+        beside = f"; {reference.name} {metric.format(theirs.value)}" if theirs is not None else ""
+        out.append(Tile(row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{beside}"))
     smaller = f", {row.smaller} than {reference.name}" if chosen is not reference else ""
     out.append(Tile(row.size, f"on disk{smaller}"))
     if data.benchmark is not None and row.p50 != wording.NONE:
@@ -195,12 +196,12 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
             points.append(
                 plots.Bubble(
                     row.name, m.wall.p50, spread.low if spread else m.wall.p50, spread.high if spread else m.wall.p50,
-                    _printed(row.eval_score.value, data), row.bytes, colors[row.name],
+                    _printed(row.eval_score.value, data.metric), row.bytes, colors[row.name],
                 )
             )  # fmt: skip
             shown.append(m)
         if points:
-            svg = plots.bubbles(points, TASKS[data.task].metric.name, condition_words(result))
+            svg = plots.bubbles(points, data.metric.name, wording.scale(data.metric), condition_words(result))
             out.append(
                 Figure(Markup(svg), "Score against latency; areas are file sizes, bars 95 % intervals of the typical latency.", measurement_stamp(*shown))  # noqa: S704 - our own drawing, texts escaped by matplotlib
             )  # fmt: skip
@@ -211,9 +212,9 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
     return out
 
 
-def _printed(value: float, data: ReportData) -> float:
+def _printed(value: float, metric: Metric) -> float:
     """A score on the scale it is printed on."""
-    return value * 100 if TASKS[data.task].metric.unit is Unit.FRACTION else value
+    return value * 100 if metric.unit is Unit.FRACTION else value
 
 
 def _sessions(result: BenchmarkResult, colors: dict[str, int]) -> list[Session]:

@@ -7,8 +7,9 @@ from pydantic import BaseModel, ConfigDict
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.hardware import Machine
+from pocketbert.core.metrics import METRICS, Metric
 from pocketbert.core.score import Score
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Provenance, Scheme, Status
 
 
@@ -133,6 +134,12 @@ class ReportData(_Record):
     recipe: str = ""
     command: str = ""
     made: str = ""
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that the files were scored with: the data may decide it; the task's own where nothing was scored."""
+        scored = [s.metric for r in self.rows for s in (r.eval_score, r.holdout_score) if s is not None]
+        return METRICS[scored[0]] if scored else TASKS[self.task].metric
 
     @property
     def reference(self) -> ModelRow | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import TEXT, BenchmarkResult, Length
 from pocketbert.benchmarks.report_data import ModelRow, ReportData
+from pocketbert.core.metrics import METRICS
 from pocketbert.core.score import Score
-from pocketbert.core.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class SummaryRow:
         name: The model.
         size: Of the file, e.g. ``12.4 MB``.
         smaller: How many times smaller than the reference (the teacher).
-        score: Deciding metric on the eval rows, in points.
+        score: Deciding metric on the eval rows, in points or with its unit.
         holdout: The same on rows that no choice was made on.
         kept: Share of the teacher's score that is left.
         p50: Median latency in ms.
@@ -72,7 +72,7 @@ def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
     Returns:
         Column titles, and one list of cells per model file. Columns without any figure are left out.
     """
-    metric = TASKS[data.task].metric.name
+    metric = data.metric.name
     latency = condition_words(data.benchmark) if data.benchmark else ""
     rows = summary_rows(data)
     columns = [
@@ -103,8 +103,8 @@ def _row(row: ModelRow, data: ReportData) -> SummaryRow:
         name=row.name,
         size=wording.size(row.bytes),
         smaller=_times(ratio),
-        score=_points(row.eval_score, data),
-        holdout=_points(row.holdout_score, data),
+        score=_printed(row.eval_score),
+        holdout=_printed(row.holdout_score),
         kept=wording.share(row.kept),
         p50=wording.milliseconds(measured.wall.p50) if measured else wording.NONE,
         p90=wording.milliseconds(measured.wall.p90) if measured else wording.NONE,
@@ -114,8 +114,8 @@ def _row(row: ModelRow, data: ReportData) -> SummaryRow:
     )
 
 
-def _points(score: Score | None, data: ReportData) -> str:
-    return wording.NONE if score is None else TASKS[data.task].metric.format(score.value)
+def _printed(score: Score | None) -> str:
+    return wording.NONE if score is None else METRICS[score.metric].format(score.value)
 
 
 def _times(ratio: float | None) -> str:

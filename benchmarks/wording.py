@@ -6,6 +6,7 @@ import math
 
 from pocketbert.benchmarks.measurement import TEXT, Length
 from pocketbert.benchmarks.statistics import Ratio
+from pocketbert.core.metrics import CHANCE, Direction, Metric, Unit
 
 NONE = "–"
 """Stands where there is no figure."""
@@ -49,6 +50,26 @@ def speed(ratio: Ratio) -> str:
     if ratio.median < 1:
         return f"{factor(1 / ratio.median)} faster ({_plain(1 / ratio.high)}–{_plain(1 / ratio.low)})"
     return f"{factor(ratio.median)} slower ({_plain(ratio.low)}–{_plain(ratio.high)})"
+
+
+def scale(metric: Metric) -> str:
+    """What a metric's numbers are on an axis or in a sentence: ``points``, ``nats, lower is better``."""
+    unit = "points" if metric.unit is Unit.FRACTION else str(metric.unit)
+    return unit + (", lower is better" if metric.direction is Direction.LOWER else "")
+
+
+def luck(metric: Metric) -> str:
+    """What a model does that looks at nothing: ``always the commonest label``."""
+    return CHANCE[metric.name].removesuffix(", by luck up to")
+
+
+def beside(name: str, value: float) -> str:
+    """A figure beside the deciding one: ``mcc 71.20``, or in the label's own units ``rmse 0.238``."""
+    return f"{name} {value:.3g}" if name in _OWN_UNITS else f"{name} {value * 100:.2f}"
+
+
+_OWN_UNITS = ("rmse",)
+"""Figures that are no share of anything."""
 
 
 def length(value: Length) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pocketbert.core.pooling import Pooling, PoolingKind
 
-_LEAST_NORM = 1e-12
+_LEAST = 1e-4
+"""What a length is taken for at least, so that a vector of zeros stays one; fp16 knows the number."""
 
 
 def pooled(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
@@ -26,9 +28,16 @@ def pooled(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
     vector = states[:, 0] if pooling.kind is PoolingKind.CLS else _mean(states, attention_mask)
     if not pooling.normalize:
         return vector
-    return vector / (vector * vector).sum(-1, keepdim=True).sqrt().clamp(min=_LEAST_NORM)
+    # first by the largest entry: in fp16 the squares of a long vector's entries do not fit
+    scaled = vector / _at_least(vector.abs().amax(-1, keepdim=True), _LEAST)
+    return scaled / _at_least((scaled * scaled).sum(-1, keepdim=True).sqrt(), _LEAST)
 
 
 def _mean(states: Tensor, attention_mask: Tensor) -> Tensor:
     mask = attention_mask[:, :, None].to(states.dtype)
-    return (states * mask).sum(1) / mask.sum(1).clamp(min=1.0)
+    return (states * mask).sum(1) / _at_least(mask.sum(1), 1.0)
+
+
+def _at_least(values: Tensor, least: float) -> Tensor:
+    """Values, none below a number. Not `clamp`: Core ML's has an upper end too, and infinity is a weight to refuse."""
+    return torch.maximum(values, torch.full((), least))

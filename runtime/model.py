@@ -217,9 +217,9 @@ def _timed(record: FileRecord) -> bool:
 
 
 def _check_tokenizer(path: Path, artefacts: Artefacts) -> None:
-    """Refuse another tokenizer: few golden rows may not show that some words have become others."""
+    """Refuse another tokenizer or padding id: few golden rows may not show that some words have become others."""
     for record in artefacts.files:
-        if record.path == "tokenizer.json":
+        if record.path in ("tokenizer.json", "config.json"):
             _check(path, record)
 
 

@@ -62,7 +62,11 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
 }  # fmt: skip
 """Title to (one sentence, names below ``pocketbert``)."""
 
-ALIASES = {"runtime.model.load": "load", "runtime.model.Model": "Model", "core.answers.Prediction": "Prediction"}
+ALIASES = {
+    "runtime.model.load": "load",
+    "runtime.model.Model": "Model",
+    "core.answers.Prediction": "Prediction",
+}
 """Names that stand in the package itself, where users import them."""
 
 
@@ -87,7 +91,9 @@ def signature(title: str, node: Any) -> str:
         if parameter.kind is griffe.ParameterKind.keyword_only and not star:
             parts.append("*")
             star = True
-        text = {"variadic positional": "*", "variadic keyword": "**"}.get(parameter.kind.value, "") + parameter.name
+        text = {"variadic positional": "*", "variadic keyword": "**"}.get(
+            parameter.kind.value, ""
+        ) + parameter.name
         if parameter.annotation is not None:
             text += f": {parameter.annotation}"
         if parameter.default is not None and not text.startswith("*"):
@@ -122,14 +128,19 @@ def described(node: Any) -> Iterator[str]:
             rows = [(f"`{p.name}`", _cell(p.description).replace("``", "`")) for p in value]
             yield from _table(("argument" if kind == "parameters" else "attribute", "meaning"), rows)
         elif kind in ("returns", "yields"):
-            yield from (f"{kind.capitalize()}: " + " ".join(_cell(r.description) for r in value).replace("``", "`"), "")
+            yield from (
+                f"{kind.capitalize()}: " + " ".join(_cell(r.description) for r in value).replace("``", "`"),
+                "",
+            )
         elif kind == "raises":
             told = "; ".join(f"`{r.annotation}`: {_cell(r.description).rstrip('.')}" for r in value)
             yield from (f"Raises: {told}.".replace("``", "`"), "")
         elif kind == "admonition":
             yield from (f"{part.title}: {_cell(value.description)}", "")
         else:
-            raise SystemExit(f"{node.path}: a docstring section of kind '{kind}' that this script does not know")
+            raise SystemExit(
+                f"{node.path}: a docstring section of kind '{kind}' that this script does not know"
+            )
 
 
 def entry(name: str, package: Any) -> Iterator[str]:

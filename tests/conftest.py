@@ -238,12 +238,17 @@ def make_classifier() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`tiny_model(family, layers=3, labels=LABELS)`: a Hugging Face folder, read-only by convention."""
+    """`tiny_model(family, layers=3, labels=LABELS, auto_class=...)`: a Hugging Face folder, read-only by convention."""
 
     @cache
-    def build(family: str, layers: int = 3, labels: tuple[str, ...] = LABELS) -> Path:
+    def build(
+        family: str,
+        layers: int = 3,
+        labels: tuple[str, ...] = LABELS,
+        auto_class: str = "AutoModelForSequenceClassification",
+    ) -> Path:
         folder = tmp_path_factory.mktemp(f"tiny-{family}-{layers}-")
-        tiny_classifier(family, layers, labels).save_pretrained(folder)
+        tiny_classifier(family, layers, labels, auto_class=auto_class).save_pretrained(folder)
         write_tokenizer(folder, pad_id=1 if family == "roberta" else 0)
         return folder
 

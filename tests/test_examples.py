@@ -52,7 +52,9 @@ def test_predict_from_python_with_pairs(
     tmp_path: Path, make_classifier: Callable[..., Any], make_tokenizer: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     model = tmp_path / "model"
-    make_classifier("bert", 1, ("no", "yes"), auto_class="AutoModelForQuestionAnswering").save_pretrained(model)
+    make_classifier("bert", 1, ("no", "yes"), auto_class="AutoModelForQuestionAnswering").save_pretrained(
+        model
+    )
     make_tokenizer(model)
     api.export(str(model), tmp_path / "phone", formats=["onnx"], scheme="fp32")
     context = "set an alarm for half past six"

@@ -15,6 +15,9 @@ import pytest
 from pocketbert.benchmarks.mac import record
 from pocketbert.benchmarks.mac.script import FILE_NAME, mac_script
 from pocketbert.core.files import sha256_path
+from pocketbert.core.golden import GoldenRow
+from pocketbert.core.readout import matrices
+from pocketbert.core.tasks import TASKS, Level, TaskName
 
 UNITS = ["all", "cpu-only", "cpu-and-gpu", "cpu-and-ne"]
 
@@ -185,6 +188,58 @@ def test_float_inputs_left_padding_and_segment_ids(mac_kit, tmp_path):
     assert done.returncode == 0, done.stderr
     answers = content_of(tmp_path / "x.json")["packages"][0]["units"][0]["answers"]
     assert (answers["rows"], answers["skipped"]) == (2, 1)  # the pair has no segment ids in the folder
+
+
+def test_answers_per_token_from_two_outputs(mac_kit, tmp_path):
+    phone = mac_kit.folder(
+        tmp_path / "phone", Model={"lengths": [32], "spans": True, "wrong": {"CPU_ONLY": 0.5}}
+    )
+    path, name = phone / "golden.jsonl", "coreml/Model.mlpackage"
+    tokens = [json.loads(line)["ids"] for line in (phone / "golden_tokens.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row, ids in zip(rows, tokens, strict=True):
+        row["places"] = [0, 3, len(ids) - 1]
+        row["outputs"] = {name: [x for i in row["places"] for x in (ids[i] / 1e4, ids[i] / 2e4)]}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--runs", 1, "--repeats", 1, "-o", tmp_path / "x.json", "--units", "all", "cpu-only"]
+    done = mac_kit.run(phone, *arguments)
+    assert done.returncode == 3, done.stderr
+    right, wrong = (u["answers"] for u in content_of(tmp_path / "x.json")["packages"][0]["units"])
+    assert (right["rows"], right["largest"]) == (3, pytest.approx(0, abs=1e-6))
+    assert wrong["largest"] == pytest.approx(0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("task", list(TaskName))
+def test_it_reads_answers_as_the_toolkit_records_them(mac, mac_kit, tmp_path, task, side):
+    """Outputs of one padded text, of which golden rows record some places and columns."""
+    draw, ids, length = np.random.default_rng(0), [2, 9, 4, 7, 4, 3], 16
+    sizes = {"last_hidden_state": (length, 300), "sentence_embedding": (300,)}
+    per_text = TASKS[task].level is Level.TEXT
+    out = {
+        name: draw.normal(size=(1, *sizes.get(name, (3,) if per_text else (length,) if "_" in name else (length, 280))))
+        for name in TASKS[task].outputs
+    }  # fmt: skip
+    row = np.zeros((1, length), np.int64)
+    row[0, : len(ids)] = ids
+    inputs = {"input_ids": row, "attention_mask": (row > 0).astype(np.int64)}
+    if side == "left":
+        inputs = {name: np.roll(values, length - len(ids), -1) for name, values in inputs.items()}
+    mask_id = 4 if task is TaskName.FILL_MASK else None
+    [matrix] = matrices(out, inputs, TASKS[task].answer, TASKS[task], mask_id)
+    places = [] if per_text else [0, len(matrix) - 1]
+    columns = [0, 5, 250] if matrix.shape[1] > 256 else []
+    recorded = GoldenRow(
+        text="", label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns
+    )
+
+    (tmp_path / "artifacts.json").write_text(json.dumps({"task": task, "processing": {"padding_side": side}}))
+    added = [{"id": 4, "content": "[MASK]"}, {"id": 3, "content": "[SEP]"}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    package = object.__new__(mac.Package)
+    package.golden, package.outputs = mac.Golden(tmp_path), TASKS[task].answer
+    found = package._recorded(recorded.model_dump(), ids, out)
+    np.testing.assert_allclose(found, recorded.pick(matrix).ravel(), rtol=1e-6)
 
 
 def test_a_folder_without_golden_rows_is_measured_with_made_up_ids(mac_kit, tmp_path):

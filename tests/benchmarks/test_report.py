@@ -212,6 +212,55 @@ def test_a_score_that_is_no_number_is_said():
     assert "not a number" in Page(render_report(data)).text
 
 
+def test_nats_are_no_points_and_lower_is_better(result):
+    def nats(value):
+        return Score(
+            metric="cross_entropy", value=value, others={"top_1": 0.255}, rows=100, chance=2.33, finite=True
+        )
+
+    rows = [
+        ModelRow(name="teacher fp32", bytes=2_000_000, eval_score=nats(1.25), kept=1.0, is_teacher=True),
+        ModelRow(name="student int8", bytes=1_000_000, eval_score=nats(1.5), kept=1.25 / 1.5, is_default=True),
+    ]  # fmt: skip
+    data = ReportData(title="t", task=TaskName.FILL_MASK, machine=machine(), rows=rows, benchmark=result)
+    html = render_report(data)
+    text = Page(html).text
+    assert "cross_entropy of student int8, nats, lower is better; teacher fp32 1.2500 nats" in text
+    assert "cross_entropy, nats, lower is better</text>" in html
+    assert "looking at nothing may reach: guessing by the tokens' frequencies" in text
+    for words in ("1.5000 nats", "2.3300 nats", "top_1 25.50", "cross_entropy in nats, lower is better"):
+        assert words in text, words
+    assert "points" not in text
+    assert "150.0" not in text
+    assert "Confusions" not in text
+    assert "of the cross_entropy" not in text
+
+
+def test_the_data_may_decide_the_metric_and_figures_beside_it_keep_their_units():
+    def correlation(value):
+        return Score(metric="mean_cosine", value=value, others={}, rows=9, chance=0.5, finite=True)
+
+    rows = [
+        ModelRow(name="a", bytes=1, eval_score=correlation(0.9)),
+        ModelRow(name="b", bytes=1, eval_score=correlation(0.8)),
+    ]
+    data = ReportData(title="t", task=TaskName.FEATURE_EXTRACTION, machine=machine(), rows=rows)
+    assert summary_table(data)[0] == ["model", "size", "mean_cosine"]
+    text = Page(render_report(data)).text
+    assert "mean_cosine in points" in text
+    assert "always the teacher's mean vector" in text
+    one = Score(
+        metric="pearson", value=0.9, others={"spearman": 0.8, "rmse": 0.2381}, rows=9, chance=0.5, finite=True
+    )
+    data = ReportData(
+        title="t",
+        task=TaskName.REGRESSION,
+        machine=machine(),
+        rows=[ModelRow(name="a", bytes=1, eval_score=one)],
+    )
+    assert "spearman 80.00, rmse 0.238" in Page(render_report(data)).text
+
+
 def test_without_the_extra_the_message_is_the_command(monkeypatch, full, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[report\]'"):

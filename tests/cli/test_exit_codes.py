@@ -239,7 +239,7 @@ def test_existing_folder_that_is_no_run(
         (["export", "-m", ".", "-o", "x", "--format", "onnx", "--target", "tflite-2.16"], "--target: 'tflite-2.16' is a form of tflite int8. Fix: Add --format tflite"),
         (["export", "-m", ".", "-o", "x", "--format", "tflite", "--scheme", "fp32", "--target", "tflite-2.16"], "'tflite-2.16' is a form of tflite int8."),
         (["export", "-m", ".", "-o", "x", "--task", "text-clasification"], "--task: 'text-clasification' is no task; did you mean 'text-classification'?"),
-        (["export", "-m", ".", "-o", "x", "--task", "fill-mask"], "'fill-mask' is not served by this version"),
+        (["export", "-m", ".", "-o", "x", "--task", "summarise"], "--task: 'summarise' is no task; allowed: feature-extraction, fill-mask"),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
         (["run", "sst3"], "no recipe file here and no shipped recipe of that name; did you mean 'sst2'?"),
         (["verify", "-m", "nowhere"], "no artefact folder: it has no artifacts.json."),

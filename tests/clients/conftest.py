@@ -51,7 +51,7 @@ QUESTIONS = (
 )
 LONG_QUESTION = (
     "what is it like",
-    " ".join(f"{a} day {b} 😀" for a, b in zip(TEXTS[5].split() * 4, TEXTS[3].split() * 5)),
+    " ".join(f"{a} day {b} 😀" for a, b in zip(TEXTS[5].split() * 4, TEXTS[3].split() * 5, strict=False)),
 )
 """Needs several windows."""
 MASKED = ("play some [MASK] please", "[MASK] was a good film", "turn the light [MASK].")
@@ -281,7 +281,9 @@ def snippet(card: str, lead: str, language: str) -> str:
 def with_texts(code: str, text: Any) -> str:
     """A snippet about another text than the card's."""
     texts = [text] if isinstance(text, str) else list(text)
-    code, masks = re.subn(r"f?[\"`]your text with a \$?\{[^}]*\}[\"`]", lambda _: json.dumps(texts[0]), code)
+    code, masks = re.subn(
+        r"f?[\"`]your text with a \$?\{[^}]*\}[\"`]", lambda _: json.dumps(texts[0], ensure_ascii=False), code
+    )
     if masks:
         return code
     wanted = (
@@ -291,7 +293,7 @@ def with_texts(code: str, text: Any) -> str:
     )
     for example, one in zip(wanted, texts, strict=False):
         assert code.count(json.dumps(example)) == 1, code
-        code = code.replace(json.dumps(example), json.dumps(one))
+        code = code.replace(json.dumps(example), json.dumps(one, ensure_ascii=False))
     return code
 
 

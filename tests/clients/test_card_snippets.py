@@ -58,6 +58,11 @@ def test_python_with_an_engine_and_tokenizers_alone(
     phone, texts = phones(task), kit.texts_of(task)
     python = environment(f"{engine}-alone", [*packages, "tokenizers==0.23.3", "numpy==2.4.6"])
     code = kit.code_of(phone, lead, "python")
+    assert file in code
+    if (
+        task == TaskName.QUESTION_ANSWERING
+    ):  # the toolkit runs windows as a batch, which changes dynamic int8 a little
+        code, file = code.replace("_int8", ""), file.replace("_int8", "")
     codes = [kit.with_texts(code, text) for text in texts]
     rows = ask(python, "snippet_client.py", {"folder": str(phone), "codes": codes})
     model = pocketbert.load(phone, file=file, threads=1)

@@ -130,6 +130,11 @@ def _table_rows(path: Path, separator: str, bad: BadRows) -> Iterator[tuple[int,
             header = next(reader, None)
             if not header:
                 return
+            twice = sorted({name for name in header if header.count(name) > 1})
+            if twice:
+                raise InputError(
+                    Problem(f"{path}:1", f"the header names {', '.join(map(repr, twice))} twice.", "Give each column a name of its own.")
+                )  # fmt: skip
             for number, cells in enumerate(reader, 2):
                 if not cells:
                     continue  # a blank line

@@ -106,7 +106,9 @@ def _blank(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> Gol
     columns: list[int] = []
     if matrix.shape[1] > COLUMNS:
         best = np.argsort(-matrix[places or [0]].max(0), kind="stable")[: COLUMNS // 4].tolist()
-        columns = sorted({*best, *_spread(matrix.shape[1], COLUMNS - len(best))})
+        # as many in every row, so that rows can be put below each other
+        others = np.setdiff1d(np.arange(matrix.shape[1]), best)
+        columns = sorted({*best, *others[_spread(len(others), COLUMNS - len(best))].tolist()})
     row = GoldenRow(
         text=text, label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns
     )

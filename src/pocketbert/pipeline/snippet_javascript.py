@@ -103,17 +103,18 @@ def _model(artefacts: Artefacts, record: FileRecord, reason: str) -> str:
 
 
 def _decided(artefacts: Artefacts, names: str) -> str:
-    match task_of(artefacts).labels:
-        case LabelKind.NAME:
-            return f"const answer = softmax(logits.data).map((score, i) => ({{ label: {names}[i], score }}));"
-        case LabelKind.NAMES:
-            limits = ", ".join(f"{t:g}" for t in artefacts.processing.thresholds or [])
-            return (
-                f"const thresholds = [{limits}];   // in the order of id2label\n"
-                "const scores = Array.from(logits.data, x => 1 / (1 + Math.exp(-x)));\n"
-                f"const answer = scores.map((score, i) => ({{ label: {names}[i], score }})).filter((s, i) => s.score >= thresholds[i]);"
-            )
-    return "const answer = logits.data[0];"
+    kind = task_of(artefacts).labels
+    if kind is LabelKind.SCORE:
+        return "const answer = logits.data[0];"
+    named = f"(score, i) => ({{ label: {names}[i], score }})"
+    if kind is LabelKind.NAME:
+        return f"const answer = Array.from(softmax(logits.data), {named}).sort((a, b) => b.score - a.score);"
+    limits = ", ".join(f"{t:g}" for t in artefacts.processing.thresholds or [])
+    return (
+        f"const thresholds = [{limits}];   // in the order of id2label\n"
+        "const scores = Array.from(logits.data, x => 1 / (1 + Math.exp(-x)));\n"
+        f"const answer = scores.map({named}).filter((s, i) => s.score >= thresholds[i]).sort((a, b) => b.score - a.score);"
+    )
 
 
 def _session(artefacts: Artefacts, record: FileRecord) -> str:

@@ -53,3 +53,16 @@ def scored() -> Scored:
             return head.score([head.reduce(i, m, prepared) for i, m in enumerate(outputs)], prepared)
 
     return score
+
+
+@pytest.fixture(scope="session")
+def same() -> Callable[[Score, Score], None]:
+    """`same(first, second)`: two scores are equal but for rounding."""
+
+    def check(first: Score, second: Score) -> None:
+        assert second.value == pytest.approx(first.value, rel=1e-6, abs=1e-9)
+        assert second.others == pytest.approx(first.others, rel=1e-6, abs=1e-9)
+        assert (second.metric, second.rows, second.finite) == (first.metric, first.rows, first.finite)
+        assert second.chance == pytest.approx(first.chance)
+
+    return check

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
@@ -53,6 +53,7 @@ def test_a_constant_answer_is_unrelated(rows: Any, tokenizer: TextTokenizer, sco
     assert (score.value, score.others["spearman"], score.finite) == (0.0, 0.0, True)
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=3, max_size=12),
     st.randoms(use_true_random=False),

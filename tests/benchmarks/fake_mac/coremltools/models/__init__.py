@@ -36,6 +36,9 @@ class CompiledMLModel:
             assert length in self._wish["lengths"], length
         if length in self._wish.get("crashing", []):
             raise RuntimeError(f"cannot run {length} tokens")
+        if self._wish.get("spans"):
+            tokens = (ids * mask / 1e4).astype(np.float32) + self._wish.get("wrong", {}).get(self._unit, 0.0)
+            return {"start_logits": tokens, "end_logits": tokens / 2}
         logits = np.array([[(ids * mask).sum() / 1e4, mask.sum() / 1e2]], np.float32)
         logits += self._wish.get("wrong", {}).get(self._unit, 0.0)
         return {"logits": logits}

@@ -20,7 +20,8 @@ def load_spec(model_path):
         Some(name=n, type=Some(multiArrayType=array))
         for n in wish.get("inputs", ["input_ids", "attention_mask"])
     ]
-    return Some(description=Some(input=inputs, output=[Some(name="logits")]))
+    names = ["start_logits", "end_logits"] if wish.get("spans") else ["logits"]
+    return Some(description=Some(input=inputs, output=[Some(name=n) for n in names]))
 
 
 def compile_model(model, destination_path=None):

@@ -1,0 +1,140 @@
+"""A masked-language model's guesses, made before training: text that is masked anew at every step can be cached too.
+
+Which rows a step has, and what is hidden in them, are functions of (seed, purpose, step): the teacher can be asked
+about every step of a stage beforehand, and its answers kept by (epoch, row) as `SparseLogits`. Hidden states are
+not kept: there, asking the teacher again is cheaper than reading what it said.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from pocketbert.core.errors import InputError, MachineError, Problem
+from pocketbert.core.progress import Meter
+from pocketbert.core.recipe import SparseCache
+from pocketbert.distill.batches import BatchOrder, divide, parts
+from pocketbert.distill.capture.lm_heads import LmHead, places
+from pocketbert.distill.general_set import GeneralSet
+from pocketbert.distill.masking import IGNORED
+from pocketbert.distill.processes import here
+from pocketbert.distill.sparse_key import settings_of
+from pocketbert.distill.sparse_logits import SparseLogits, sparsify, uniform_draws
+from pocketbert.distill.sparse_store import SparseStore, SparseWriter
+from pocketbert.distill.train_set import ROWS, STEPS
+
+PORTION = 32
+"""Rows per forward pass while building."""
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class SparseTeacher:
+    """What a teacher said of the hidden tokens of every step.
+
+    Attributes:
+        store: Holds its answers.
+        per_epoch: Steps of an epoch; see `BatchOrder`.
+    """
+
+    store: SparseStore
+    per_epoch: int
+
+    @property
+    def temperature(self) -> float:
+        """T that the distributions were softened with."""
+        return self.store.settings.temperature
+
+    def __call__(self, batch: dict[str, Tensor]) -> SparseLogits:
+        """The teacher's guesses at the hidden tokens of a step's batch, or of part of it, on the batch's device.
+
+        Args:
+            batch: What `GeneralSet.batch` gives: ``attention_mask``, ``labels`` [B, S], ``rows`` and ``steps`` [B].
+
+        Raises:
+            InputError: If the epoch is missing, broken or of something else.
+            RuntimeError: If other tokens are hidden than when the teacher was asked.
+        """
+        epoch = int(batch[STEPS][0]) // self.per_epoch
+        found = self.store.read(epoch, batch[ROWS].tolist(), _hidden(batch))
+        return found.to(batch["labels"].device)
+
+
+def sparse_teacher(
+    teacher: Any, data: GeneralSet, order: BatchOrder, steps: int, cache: SparseCache, temperature: float,
+    folder: Path, *, half: bool = True, where: str = "cache",
+) -> SparseTeacher:  # fmt: skip
+    """Open the store of a teacher's guesses, after asking it whatever is not in there yet.
+
+    A store of anything else (weights, rows, masks, batches, seed, temperature, versions) is replaced.
+
+    Args:
+        teacher: Masked-language model in eval mode, not wrapped.
+        data: The rows of the stage.
+        order: The batches of the stage.
+        steps: Steps of the stage.
+        cache: How much is kept of each distribution.
+        temperature: T of the stage.
+        folder: The store.
+        half: Keep fp16 weights; see `StoreSettings`.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: If more tokens are to be kept than there are, or `folder` holds something else.
+        MachineError: If the disk has too little room.
+    """
+    settings = settings_of(teacher, data, order, cache, temperature, half, where)
+    return build(SparseStore(folder, settings), teacher, data, order, steps)
+
+
+def build(
+    store: SparseStore, teacher: Any, data: GeneralSet, order: BatchOrder, steps: int, *, portion: int = PORTION
+) -> SparseTeacher:
+    """Ask a teacher about every step, epoch by epoch; epochs that are there already are kept.
+
+    A build that was killed goes on with the epoch it was in. Under a launcher process 0 alone asks and writes, the
+    others wait for it. The teacher computes in fp32, on the accelerator where there is one, and is then put back.
+
+    Args:
+        store: Where the answers go; `settings_of` says what of.
+        teacher: Masked-language model in eval mode; not needed where nothing is missing.
+        data: The rows of the stage.
+        order: The batches of the stage.
+        steps: Steps of the stage.
+        portion: Rows per forward pass.
+
+    Raises:
+        InputError: If something else lies where an epoch belongs.
+        MachineError: If the disk has too little room.
+    """
+    epochs = [range(first, min(first + order.per_epoch, steps)) for first in range(0, steps, order.per_epoch)]
+    found = SparseTeacher(store, order.per_epoch)
+    if not here().main:
+        for epoch, its in enumerate(epochs):
+            while not store.holds(epoch, _rows(order, its)):
+                time.sleep(_POLL_S)  # should process 0 fail, the launcher's watch ends this one
+        return found
+    store.folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(store.folder.parent / f".{store.folder.name}.lock"):
+        missing = {e: its for e, its in enumerate(epochs) if not store.holds(e, _rows(order, its))}
+        _check_room(store, data, order, missing)
+        done = steps - sum(len(its) for its in missing.values())
+        with Meter("ask the teacher", steps, done) as meter:
+            for epoch, its in missing.items():
+                with store.writing(epoch) as writer, _asking(teacher) as asked:
+                    for step in its:
+                        batch = data.batch(order.rows(step).tolist(), step)
+                        for rows in parts(order.batch, 0, 1, portion):
+                            _ask(asked, divide(batch, rows), epoch, store, writer)
+                        meter.advance()
+    return found

@@ -1,0 +1,114 @@
+"""The folder in transformers.js on Node, by examples/predict.mjs: PocketBERT's own predictions, and the client's limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
+    pytest.importorskip(_package)
+
+import pocketbert
+from pocketbert.core.tasks import TaskName
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "predict.mjs"
+ALL = [t.value for t in TaskName]
+DTYPES = {"fp32": ("onnx/model.onnx", 2e-5), "int8": ("onnx/model_int8.onnx", 2e-3)}
+"""dtype: the file, and how close; another ONNX Runtime computes there, whose int8 kernels may round otherwise."""
+
+
+def predict(node: Callable[..., str], phone: Path, task: str, dtype: str, texts: list[Any]) -> list[Any]:
+    """What the example prints, one answer per text."""
+    given = [part for text in texts for part in ([text] if isinstance(text, str) else text)]
+    out = node(EXAMPLE.read_text(encoding="utf-8"), str(phone), task, "--dtype", dtype, "--", *given)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("task", ALL)
+def test_the_example_predicts_as_the_toolkit_does(
+    task: str, dtype: str, phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace
+) -> None:
+    file, close = DTYPES[dtype]
+    phone, texts = phones(task), kit.texts_of(task, odd=False)
+    if task != TaskName.QUESTION_ANSWERING:
+        texts += [
+            t for t in kit.ODD_TEXTS[:1] if task not in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK)
+        ]
+    for text, answer, expected in zip(
+        texts, predict(node, phone, task, dtype, texts), kit.own(phone, file, texts), strict=True
+    ):
+        kit.same_in_javascript(task, answer, expected, text, close)
+
+
+PIPELINE = """
+import { env, pipeline } from "@huggingface/transformers";
+const [parent, name, task, text, options] = process.argv.slice(2);
+env.allowRemoteModels = false; env.localModelPath = parent;
+const run = await pipeline(task, name, { dtype: "fp32" });
+const answer = await run(text, JSON.parse(options));
+console.log(JSON.stringify(answer.tolist ? answer.tolist() : answer));
+"""
+
+
+def pipeline(node: Callable[..., str], phone: Path, task: str, text: str, **options: Any) -> Any:
+    """The client's pipeline alone."""
+    out = node(PIPELINE, f"{phone.parent}/", phone.name, task, text, json.dumps(options))
+    return json.loads(out.splitlines()[-1])
+
+
+def test_limit_the_pipeline_answers_every_regression_with_1(
+    phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace
+) -> None:
+    answers = [pipeline(node, phones("regression"), "text-classification", text) for text in kit.TEXTS[:2]]
+    assert answers == [[{"label": "LABEL_0", "score": 1}]] * 2
+    assert "a softmax, which is always 1" in (phones("regression") / "README.md").read_text(encoding="utf-8")
+
+
+def test_limit_embeddings_need_pooling_and_normalize(
+    phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace
+) -> None:
+    phone, text = phones("feature-extraction"), kit.TEXTS[0]
+    states = np.array(pipeline(node, phone, "feature-extraction", text))
+    vector = pocketbert.load(phone, file="onnx/model.onnx", threads=1).predict([text])[0].vector
+    assert states.ndim == 3  # the states of all tokens, never sentence_embedding
+    pooled = states[0].mean(0)
+    assert kit.largest(pooled / np.linalg.norm(pooled), vector) < 2e-5
+
+
+def test_limit_of_an_overlong_text_the_last_separator_is_lost(
+    phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace
+) -> None:
+    phone, text = phones("text-classification"), kit.ODD_TEXTS[3]
+    [answer] = predict(node, phone, "text-classification", "fp32", [text])
+    [expected] = kit.own(phone, "onnx/model.onnx", [text])
+    seen = {a["label"]: a["score"] for a in answer}
+    assert max(abs(seen[n] - expected[n]) for n in expected) > 1e-4
+
+
+def test_limit_unknown_tokens_are_left_out_of_token_classification(
+    phones: Callable[[str], Path], node: Callable[..., str]
+) -> None:
+    [answer] = predict(node, phones("token-classification"), "token-classification", "fp32", ["a 😀 film"])
+    assert [a["word"] for a in answer] == ["a", "film"]
+
+
+def test_the_example_refuses_in_one_line(phones: Callable[[str], Path], node: Callable[..., str]) -> None:
+    for arguments, what in (
+        (
+            [str(phones("regression")), "text-classification", "x"],
+            "is for regression, not for text-classification",
+        ),
+        ([str(EXAMPLE.parent), "regression", "x"], "is no artefact folder"),
+        ([str(phones("question-answering")), "question-answering", "x"], "Pairs are needed"),
+        ([], "at least one text"),
+    ):
+        with pytest.raises(pytest.fail.Exception, match=what):
+            node(EXAMPLE.read_text(encoding="utf-8"), *arguments)

@@ -1,0 +1,156 @@
+"""What the model card says of every task; its code is run by tests/clients/test_card_snippets.py."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, Signature, Tensor
+from pocketbert.core.families import family_of
+from pocketbert.core.score import Score
+from pocketbert.core.tasks import TASKS, Level, TaskName
+from pocketbert.core.types import Client, Format, Scheme
+from pocketbert.pipeline.card import CardFacts, render_card
+
+LABELS = {
+    TaskName.TEXT_CLASSIFICATION: ["no", "yes"],
+    TaskName.MULTI_LABEL: ["a", "b"],
+    TaskName.TOKEN_CLASSIFICATION: ["O", "B-x", "I-x"],
+}
+OWN: dict[TaskName, dict[str, Any]] = {
+    TaskName.MULTI_LABEL: {"thresholds": [0.5, 0.37]},
+    TaskName.QUESTION_ANSWERING: {
+        "stride": 128, "answer_length": 30, "null_answers": False, "pair_order": ["question", "context"],
+    },
+    TaskName.FEATURE_EXTRACTION: {"pooling": "mean", "normalize": True},
+}  # fmt: skip
+SAYS = {
+    TaskName.TEXT_CLASSIFICATION: ["2 labels: `no`, `yes`.", "Softmax over the logits", "classLabel_probs", "answer.label"],
+    TaskName.MULTI_LABEL: ["2 labels: `a`, `b`.", "`a` 0.5, `b` 0.37", "thresholds = [0.5, 0.37];", "answer.labels"],
+    TaskName.REGRESSION: ["one number, in the units of the training data", "which is always 1", "answer.value", "logits.data[0]"],
+    TaskName.TOKEN_CLASSIFICATION: ["3 tags: `O`, `B-x`, `I-x`.", "first token is the word's", "code points", "answer.spans"],
+    TaskName.QUESTION_ANSWERING: [
+        "Every question gets an answer.", "at most 30 tokens long", "share 128 tokens", "in the order question, context",
+        "`start_logits`, `end_logits`.", "answer.text", "windows",
+    ],
+    TaskName.FILL_MASK: ["tokens for the masked places", "answer.places[0]", "model.tokenizer.mask_token"],
+    TaskName.FEATURE_EXTRACTION: [
+        "one vector of 32 numbers per text", "mean of the token states, of length 1", 'pooling: "mean", normalize: true',
+        "SentenceTransformer(", "TextEmbedder", "answer.vector",
+    ],
+}  # fmt: skip
+METRICS = {TaskName.FEATURE_EXTRACTION: "mean_cosine"}
+
+
+def record(task: TaskName, format: Format, scheme: Scheme, path: str, **more: Any) -> FileRecord:
+    row = TASKS[task]
+    numbers = {TaskName.FEATURE_EXTRACTION: 32, TaskName.REGRESSION: 1, TaskName.FILL_MASK: 99}.get(
+        task, len(LABELS.get(task, []))
+    )
+    middle = ["sequence"] if row.level is Level.TOKEN else []
+    shape = [1, "sequence"] if task is TaskName.QUESTION_ANSWERING else [1, *middle, numbers]
+    signature = Signature(
+        inputs=[
+            Tensor(name=n, dtype="int64", shape=[1, "sequence"]) for n in ("input_ids", "attention_mask")
+        ],
+        outputs=[Tensor(name=n, dtype="float32", shape=shape) for n in row.outputs],
+        lengths=[] if format is Format.ONNX else [16, 32],
+    )
+    score = Score(
+        metric=METRICS.get(task, row.metric.name), value=0.5, others={}, rows=9, chance=0.1, finite=True
+    )
+    return FileRecord(
+        path=path, sha256="0" * 64, bytes=1000, kind=Kind.MODEL, format=format, scheme=scheme, signature=signature,
+        scores={"eval": score}, **more,
+    )  # fmt: skip
+
+
+def folder(task: TaskName, **processing: Any) -> Artefacts:
+    files = [
+        record(task, Format.ONNX, Scheme.FP32, "onnx/model.onnx", default=True),
+        record(task, Format.ONNX, Scheme.INT8, "onnx/model_int8.onnx"),
+        record(task, Format.TFLITE, Scheme.INT8, "tflite/model_int8.tflite"),
+        record(task, Format.COREML, Scheme.FP16, "coreml/Model.mlpackage"),
+    ]
+    if task in (TaskName.TEXT_CLASSIFICATION, TaskName.FEATURE_EXTRACTION):
+        files.append(
+            record(task, Format.TFLITE, Scheme.FP32, "tflite/mediapipe.tflite", client=Client.MEDIAPIPE)
+        )
+    settings = Processing(max_length=48, score=TASKS[task].score, **{**OWN.get(task, {}), **processing})
+    return Artefacts(
+        name="tiny", task=task, family="bert", labels=LABELS.get(task, []), pair=task is TaskName.QUESTION_ANSWERING,
+        processing=settings, files=files,
+    )  # fmt: skip
+
+
+def card(artefacts: Artefacts) -> str:
+    return render_card(artefacts, CardFacts(family_of("bert"), "unknown"))
+
+
+@pytest.mark.parametrize("task", list(TaskName))
+def test_the_card_says_what_its_task_needs(task: TaskName) -> None:
+    text = card(folder(task))
+    for words in SAYS[task]:
+        assert words in text, words
+    prose = re.sub(r"```.*?```", "", text, flags=re.S)
+    assert ("0 labels" in prose, "None" in prose) == (False, False)
+    assert ("0.5000 nats" in prose) == (task is TaskName.FILL_MASK)
+    metric = METRICS.get(task, TASKS[task].metric.name)
+    assert f"| {metric} (eval" in text
+    assert ("lower is better" in text) == (task is TaskName.FILL_MASK)
+    for others in (t for t in TaskName if t is not task):
+        assert not re.search(rf'pipeline\("{others}"', text) or others is TaskName.TEXT_CLASSIFICATION
+    for code in re.findall(r"```python\n(.*?)```", text, re.S):
+        compile(code, "card", "exec")
+    assert len(re.findall(r"^```(?:kotlin|swift|js|python)$", text, re.M)) * 2 == text.count("```")
+
+
+@pytest.mark.parametrize("task", list(TaskName))
+def test_every_output_that_decides_is_named_in_every_language(task: TaskName) -> None:
+    text = card(folder(task))
+    for language in ("kotlin", "swift"):
+        codes = [
+            c
+            for c in re.findall(rf"```{language}\n(.*?)```", text, re.S)
+            if "MLModel" not in c and "Text" not in c
+        ]
+        assert codes
+        for name in TASKS[task].answer:
+            assert all(f'"{name}"' in code for code in codes), (language, name)
+
+
+def test_questions_without_an_answer() -> None:
+    text = card(folder(TaskName.QUESTION_ANSWERING, null_answers=True))
+    assert "A question has no answer where" in text
+    assert 'context[best[1]:best[2]] if best[0] >= min(nulls) else ""' in text
+    assert "or with none." in text
+
+
+def test_pairs_are_shown_as_pairs() -> None:
+    text = card(folder(TaskName.TEXT_CLASSIFICATION).model_copy(update={"pair": True}))
+    assert '("your text", "the second text")' in text
+    assert "its text-classification pipeline takes no pairs" in text
+    assert 'text_pair: "the second text"' in text
+
+
+def test_a_long_list_of_labels_is_cut() -> None:
+    names = [f"label {i}" for i in range(70)]
+    text = card(folder(TaskName.TEXT_CLASSIFICATION).model_copy(update={"labels": names}))
+    assert "70 labels: `label 0`" in text
+    assert "`label 59`, and 10 more in `config.json`." in text
+    assert "label 60" not in text
+
+
+def test_a_family_that_the_client_does_not_know_gets_code_all_the_same() -> None:
+    text = card(folder(TaskName.TOKEN_CLASSIFICATION).model_copy(update={"family": "mobilebert"}))
+    assert "whose list for token-classification has no mobilebert" in text
+    assert "onnxruntime-node" in text
+
+
+def test_a_scheme_that_the_client_has_no_name_for_is_opened_by_its_own() -> None:
+    artefacts = folder(TaskName.TEXT_CLASSIFICATION)
+    odd = record(TaskName.TEXT_CLASSIFICATION, Format.ONNX, Scheme.W8, "onnx/model_w8.onnx")
+    text = card(artefacts.model_copy(update={"files": [odd]}))
+    assert '{ dtype: "fp32", model_file_name: "model_w8" }' in text

@@ -1,0 +1,239 @@
+"""Golden rows of tasks whose answers are places: what is recorded, and which broken files their gates refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pocketbert.core.golden import FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.predictor import Arrays
+from pocketbert.core.readout import per_token
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.torch_predictor import TorchPredictor
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline import golden
+from pocketbert.pipeline.gates import Gate, Subject, golden_gates, padding_gate
+from pocketbert.pipeline.golden import COLUMNS, PLACES, make_golden
+from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.reference import decided, reference_model
+
+FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
+LENGTH = 40
+TOKENS, QUESTIONS = TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING
+TAGS = {
+    TOKENS: ("O", "B-per", "I-per"), TaskName.REGRESSION: ("LABEL_0",), QUESTIONS: ("LABEL_0", "LABEL_1"),
+}  # fmt: skip
+Inputs = Mapping[str, NDArray[np.generic]]
+
+
+class Broken:
+    """A right engine with one fault."""
+
+    engine, engine_version, lengths = "broken", "1", ()
+
+    def __init__(self, right: TorchPredictor, before: Any = None, after: Any = None) -> None:
+        self.right, self.inputs, self.outputs = right, right.inputs, right.outputs
+        self.before, self.after = before or (lambda x: x), after or (lambda x: x)
+
+    def run(self, inputs: Inputs) -> Arrays:
+        return {n: self.after(v) for n, v in self.right.run(self.before(dict(inputs))).items()}
+
+
+@dataclass(frozen=True)
+class Made:
+    """Golden rows of a tiny model, and that model as a file under verification."""
+
+    rows: list[GoldenRow]
+    subject: Subject
+    right: TorchPredictor
+
+
+@pytest.fixture(scope="module")
+def made(
+    tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[TaskName], Made]:
+    """`made(task)`: built once; the torch model stands for the exported file."""
+    done: dict[TaskName, Made] = {}
+
+    def build(name: TaskName) -> Made:
+        task, labels = TASKS[name], TAGS.get(name, ("a", "b", "c"))
+        weights = tiny_model("bert", 2, labels, task.auto_class)
+        folder = open_model_folder(str(weights))
+        right, target = reference_model(folder, task), tmp_path_factory.mktemp(f"golden-{name}")
+        recipe = Recipe.model_validate(
+            {"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}}
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(golden, "open_file", lambda *_: right)
+            assert make_golden(recipe, target, weights, [], LENGTH, target, [FILE]) == ()
+        subject = Subject(
+            FILE.target, target, Format.ONNX, Scheme.FP32, None, None, right, TextTokenizer(weights, LENGTH), list(labels),
+            task, "right", weights,
+        )  # fmt: skip
+        return Made(read_golden(target / FILE_NAME), subject, right)
+
+    def once(name: TaskName) -> Made:
+        return done.setdefault(name, done.get(name) or build(name))
+
+    return once
+
+
+def gates(made: Made, **fault: Any) -> dict[str, Gate]:
+    subject = replace(made.subject, predictor=Broken(made.right, **fault))
+    found = [*golden_gates(subject, made.rows), padding_gate(subject, made.rows)]
+    return {g.name: g for g in found}
+
+
+@pytest.mark.parametrize("name", TaskName)
+def test_the_file_itself_passes(made: Callable[[TaskName], Made], name: TaskName) -> None:
+    found = gates(made(name))
+    assert {"finite", "golden", "reference", "padding"} <= set(found)
+    assert ("labels" in found) == TASKS[name].names_labels
+    assert all(g.passed for g in found.values()), [g.failure for g in found.values() if not g.passed]
+
+
+@pytest.mark.parametrize("name", TaskName)
+def test_rows_record_the_places_they_name(made: Callable[[TaskName], Made], name: TaskName) -> None:
+    task, case = TASKS[name], made(name)
+    tokenizer = case.subject.tokenizer
+    for row in case.rows:
+        [encoded] = tokenizer.encode([row.input])
+        masked = int((encoded.ids == tokenizer.mask_id).sum())
+        tokens = masked if name is TaskName.FILL_MASK else len(encoded)
+        if per_token(task):
+            assert row.places == sorted(set(row.places))
+            assert (row.places[0], row.places[-1]) == (0, tokens - 1)
+            assert len(row.places) == min(tokens, PLACES)
+        else:
+            assert row.places == []
+        assert len(row.columns) <= COLUMNS
+        wanted = case.right.run(tokenizer.pad([encoded]))
+        full = (
+            np.stack([wanted[n][0] for n in task.answer], -1)
+            if name is QUESTIONS
+            else wanted[task.answer[0]][0]
+        )
+        if name is TaskName.FILL_MASK:
+            full = full[encoded.ids == tokenizer.mask_id]
+        full = full if full.ndim == 2 else full[None]
+        np.testing.assert_allclose(row.shaped(row.reference), row.pick(full), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(row.expected(FILE.target), row.pick(full), rtol=1e-4, atol=1e-5)
+        assert row.label == decided(row.pick(full), task, TAGS.get(name, ("a", "b", "c")))
+    assert any(len(r.places) < len(tokenizer.encode([r.input])[0]) for r in case.rows) or not per_token(task)
+
+
+def test_wide_answers_are_recorded_in_some_columns_and_their_best_among_them() -> None:
+    draw = np.random.default_rng(0)
+    matrix = draw.normal(size=(3, 30_000)).astype(np.float32)
+    row = golden._blank("a text", matrix, TASKS[TaskName.FILL_MASK], ())
+    assert COLUMNS * 3 // 4 <= len(row.columns) <= COLUMNS
+    assert row.columns == sorted(set(row.columns))
+    assert {0, 29_999, *matrix.argmax(-1).tolist()} <= set(row.columns)
+    assert row.pick(matrix).shape == (3, len(row.columns))
+
+
+def test_what_is_too_small_for_the_recorded_places_is_no_number() -> None:
+    row = GoldenRow(text="a", label="", reference=[], outputs={}, tolerance={}, places=[0, 4], columns=[1, 2])
+    assert row.pick(np.arange(15, dtype=np.float32).reshape(5, 3)).tolist() == [[1, 2], [13, 14]]
+    for shape in ((4, 3), (5, 2), (0, 0)):
+        found = row.pick(np.zeros(shape, np.float32))
+        assert found.shape == (2, 2)
+        assert np.isnan(found).all()
+    assert row.shaped([1, 2, 3, 4]).tolist() == [[1, 2], [3, 4]]
+
+
+def one_nan(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    out = x.copy()
+    out[0, -1] = np.nan
+    return out
+
+
+def mask_ignored(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
+
+
+FAULTS = {
+    "NaN at the last token": ({"after": one_nan}, "finite"),
+    "infinity": ({"after": lambda x: x + np.float32(np.inf)}, "finite"),
+    "one token fewer": ({"after": lambda x: x[:, 1:]}, "finite"),
+    "one token more": ({"after": lambda x: np.concatenate([x, x[:, :1]], 1)}, "finite"),
+    "one row per text": ({"after": lambda x: x[:, 0]}, "finite"),
+    "tokens moved by one": ({"after": lambda x: np.roll(x, 1, 1)}, "golden"),
+    "tokens backwards": ({"after": lambda x: x[:, ::-1]}, "golden"),
+    "all tokens alike": ({"after": lambda x: np.repeat(x[:, :1], x.shape[1], 1)}, "golden"),
+    "other tokens read": ({"before": lambda i: {**i, "input_ids": np.where(i["input_ids"] == 9, 10, i["input_ids"])[:, ::-1].copy()}}, "golden"),
+    "scaled": ({"after": lambda x: x * np.float32(1.1)}, "golden"),
+    "mask ignored": ({"before": mask_ignored}, "padding"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [TOKENS, QUESTIONS], ids=lambda n: n.value)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_file_fails_its_gate(made: Callable[[TaskName], Made], name: TaskName, fault: str) -> None:
+    changes, gate = FAULTS[fault]
+    if name is QUESTIONS and fault == "one row per text":
+        changes = {"after": lambda x: x[:, :1]}
+    found = gates(made(name), **changes)
+    assert not found[gate].passed, {n: g.passed for n, g in found.items()}
+    if gate == "golden":
+        assert not found["reference"].passed
+    if gate == "padding":
+        assert found["golden"].passed, "without padding nothing is wrong"
+
+
+@pytest.mark.parametrize(("name", "after", "gate"), [
+    (TOKENS, lambda x: x[..., [0, 2, 1]], "golden"), (TOKENS, lambda x: x[..., :2], "golden"),
+    (TOKENS, lambda x: np.concatenate([x, x[..., :1]], -1), "golden"),
+])  # fmt: skip
+def test_tags_lost_more_or_in_another_order(
+    made: Callable[[TaskName], Made], name: TaskName, after: Any, gate: str
+) -> None:
+    assert not gates(made(name), after=after)[gate].passed
+
+
+def test_start_and_end_exchanged(made: Callable[[TaskName], Made]) -> None:
+    case = made(QUESTIONS)
+
+    class Exchanged(Broken):
+        def run(self, inputs: Inputs) -> Arrays:
+            out = self.right.run(inputs)
+            return {"start_logits": out["end_logits"], "end_logits": out["start_logits"]}
+
+    found = {
+        g.name: g for g in golden_gates(replace(case.subject, predictor=Exchanged(case.right)), case.rows)
+    }
+    assert not found["golden"].passed
+    assert not found["reference"].passed
+
+
+def test_renamed_tags_are_seen(made: Callable[[TaskName], Made]) -> None:
+    case = made(TOKENS)
+    renamed = replace(case.subject, labels=["O", "I-per", "B-per"])
+    found = {g.name: g for g in golden_gates(renamed, case.rows)}
+    assert not found["labels"].passed
+    assert "label order changed?" in found["labels"].detail
+
+
+def test_a_file_that_answers_nan_gets_no_golden_rows(
+    made: Callable[[TaskName], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = made(TOKENS)
+    task: Task = case.subject.task
+    weights = case.subject.folder
+    recipe = Recipe.model_validate(
+        {"schema": 1, "name": "a", "task": task.name, "teacher": {"model": str(weights)}}
+    )
+    for after in (one_nan, lambda x: x[:, 1:]):
+        monkeypatch.setattr(golden, "open_file", lambda *_, after=after: Broken(case.right, after=after))
+        [failure] = make_golden(recipe, tmp_path, weights, [], LENGTH, tmp_path, [FILE])
+        assert failure.startswith("onnx/model.onnx: NaN or infinite logits")
+    assert not (tmp_path / FILE_NAME).exists()

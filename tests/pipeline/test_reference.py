@@ -1,0 +1,73 @@
+"""Texts as a task takes them, and what an answer is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.pipeline.reference import decided, own_texts, takes_both, task_text
+
+LABELS = ("a", "b", "c")
+every_task = pytest.mark.parametrize("task", TASKS.values(), ids=lambda t: t.name.value)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Callable[..., Path]) -> TextTokenizer:
+    return TextTokenizer(tiny_model("bert", 2), 48)
+
+
+@every_task
+def test_own_texts_are_what_the_task_takes(task: Task, tokenizer: TextTokenizer) -> None:
+    texts = own_texts(task, tokenizer)
+    assert len(texts) == len(SENTENCES) >= 16
+    if task.name is TaskName.QUESTION_ANSWERING:
+        assert all(isinstance(t, tuple) and len(t) == 2 and all(t) for t in texts)
+        return
+    assert all(isinstance(t, str) for t in texts)
+    masks = [int((e.ids == tokenizer.mask_id).sum()) for e in tokenizer.encode(texts)]
+    if task.name is TaskName.FILL_MASK:
+        assert set(masks) == {1}, "one masked word each"
+    else:
+        assert texts == list(SENTENCES)
+        assert not any(masks)
+
+
+def test_of_fill_mask_the_middle_word_is_hidden_and_the_others_stay(tokenizer: TextTokenizer) -> None:
+    task = TASKS[TaskName.FILL_MASK]
+    assert task_text(task, "one two  three four five", tokenizer) == "one two [MASK] four five"
+    assert task_text(task, "one", tokenizer) == "[MASK]"
+
+
+def test_vectors_are_made_of_single_texts(tokenizer: TextTokenizer) -> None:
+    task = TASKS[TaskName.FEATURE_EXTRACTION]
+    assert task_text(task, ("one", "two"), tokenizer) == "one"
+    assert task_text(TASKS[TaskName.TEXT_CLASSIFICATION], ("one", "two"), tokenizer) == ("one", "two")
+
+
+@every_task
+def test_pairs_and_single_texts_alike_are_for_classifiers_of_texts(task: Task) -> None:
+    names = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
+    assert takes_both(task) == (task.name in names)
+
+
+def test_answers_are_called_by_their_labels() -> None:
+    rows = np.array([[0.1, 3, 0], [5, 0, 1], [0, 0, 2]], np.float32)
+    assert decided(rows[:1], TASKS[TaskName.TEXT_CLASSIFICATION], LABELS) == "b"
+    assert decided(rows, TASKS[TaskName.TOKEN_CLASSIFICATION], LABELS) == "b, a, c"
+    several = np.array([[0.1, -3, 2]], np.float32)
+    assert decided(several, TASKS[TaskName.MULTI_LABEL], LABELS) == "a, c"
+    assert decided(-np.abs(several), TASKS[TaskName.MULTI_LABEL], LABELS) == ""
+
+
+@every_task
+def test_what_has_no_labels_or_is_no_number_has_no_name(task: Task) -> None:
+    rows = np.array([[0.1, 3, 0]], np.float32)
+    assert (decided(rows, task, LABELS) == "") is (not task.names_labels)
+    assert decided(rows, task, ()) == ""
+    assert decided(rows * np.nan, task, LABELS) == ""
