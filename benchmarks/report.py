@@ -162,7 +162,7 @@ def _tiles(data: ReportData) -> list[Tile]:
     out = []
     metric = data.metric
     if metric.direction is Direction.HIGHER and chosen.kept is not None and chosen is not reference:
-        out.append(Tile(row.kept, f"of the {metric.name} of {reference.name} kept by {chosen.name}"))
+        out.append(Tile(row.kept, f"of the teacher's {metric.name} kept by {chosen.name}"))
     elif chosen.eval_score is not None:
         # a share of something that should be small says nothing
         theirs = reference.eval_score if chosen is not reference else None

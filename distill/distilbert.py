@@ -11,8 +11,14 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
 from pocketbert.core.recipe import TripleWeights
 from pocketbert.distill.capture.lm_heads import LmHead, places
-from pocketbert.distill.general_losses import cosine_distance, masked_lm, token_soft_targets
+from pocketbert.distill.general_losses import (
+    cosine_distance,
+    masked_lm,
+    sparse_token_soft_targets,
+    token_soft_targets,
+)
 from pocketbert.distill.masking import IGNORED
+from pocketbert.distill.sparse_teacher import SparseTeacher
 from pocketbert.distill.terms import Term
 
 
@@ -57,9 +63,35 @@ class DistilBertDistillation:
         self, teacher: Any, student: Any, family: Family, stage: TripleStage, where: str = "distill.0"
     ) -> None:
         check_triple(teacher.config, student.config, family, stage.weights, where)
-        self.teacher, self.stage = teacher.eval(), stage
+        self.teacher: Any | None = teacher.eval()
+        self.stage, self.where = stage, where
         self.weights: dict[str, float] = {k: v for k, v in stage.weights.model_dump().items() if v > 0}
-        self._teacher, self._student = LmHead(teacher, "teacher"), LmHead(student, "student")
+        self._teacher: LmHead | None = LmHead(teacher, "teacher")
+        self._student = LmHead(student, "student")
+        self._cached: SparseTeacher | None = None
+
+    def replay(self, cached: SparseTeacher) -> None:
+        """Learn from what the teacher said beforehand; the teacher itself is let go, and neither runs nor moves.
+
+        Args:
+            cached: Its guesses at the hidden tokens of every step.
+
+        Raises:
+            InputError: If the stage learns something else than these guesses.
+        """
+        problems = []
+        if not self.stage.masked_only:
+            problems.append(Problem(f"{self.where}.masked_only", "a cache holds the teacher's guesses at hidden tokens only.",
+                                    "Set masked_only: true."))  # fmt: skip
+        if "cosine" in self.weights:
+            problems.append(Problem(f"{self.where}.weights.cosine", "a cache holds no hidden states.", "Set cosine: 0."))  # fmt: skip
+        if cached.temperature != self.stage.temperature:
+            problems.append(Problem(f"{self.where}.temperature",
+                                    f"{self.stage.temperature}, the cache was made with {cached.temperature}.",
+                                    "Make the cache anew."))  # fmt: skip
+        if problems:
+            raise InputError(problems)
+        self._cached, self.teacher, self._teacher = cached, None, None
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tokens that each term is a mean over, from the batch alone."""
@@ -72,21 +104,24 @@ class DistilBertDistillation:
 
         Args:
             model: The student, or what wraps it.
-            batch: ``input_ids``, ``attention_mask`` and ``labels``, [B, S] each; more is ignored.
+            batch: ``input_ids``, ``attention_mask`` and ``labels``, [B, S] each; after `replay` also ``rows`` and
+                ``steps``, [B]. More is ignored.
         """
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         mask, labels, device = batch["attention_mask"], batch["labels"], batch["input_ids"].device
-        if next(self.teacher.parameters()).device != device:
+        if self.teacher is not None and next(self.teacher.parameters()).device != device:
             self.teacher.to(device)  # the loop moves the student alone
         soft, none = "logits" in self.weights, torch.empty(0, dtype=torch.long, device=device)
         selected = places(mask if soft and not self.stage.masked_only else labels != IGNORED)
         needed = selected if soft or "mlm" in self.weights else none
         made = self._student.run(model, inputs, needed)
         terms: dict[str, Term] = {}
-        if soft or "cosine" in self.weights:
+        if self._teacher is not None and (soft or "cosine" in self.weights):
             with torch.no_grad():
                 taught = self._teacher.run(self.teacher, inputs, selected if soft else none)
-        if soft:
+        if soft and self._cached is not None:
+            terms["logits"] = sparse_token_soft_targets(made.logits, self._cached(batch))
+        elif soft:
             terms["logits"] = token_soft_targets(made.logits, taught.logits, self.stage.temperature)
         if "mlm" in self.weights:
             terms["mlm"] = masked_lm(made.logits, labels.flatten()[selected])

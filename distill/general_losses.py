@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.distill.masking import IGNORED
+from pocketbert.distill.sparse_logits import SparseLogits, sparse_kl
 from pocketbert.distill.terms import Term
 
 
@@ -31,6 +32,24 @@ def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> 
     log_t = F.log_softmax(teacher.float() / temperature, -1)
     total = temperature**2 * F.kl_div(log_s, log_t, reduction="sum", log_target=True)
     return Term.of(total / max(1, len(student)), len(student))
+
+
+def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
+    """`token_soft_targets` with a teacher of which a sample is known: right in expectation, at the teacher's temperature.
+
+    Random-sampling distillation (Anshumann et al. 2025, arXiv 2503.16870); see `sparse_kl`.
+
+    Args:
+        student: Logits at the selected tokens, [n, V].
+        teacher: At the same tokens.
+
+    Returns:
+        Mean over the n tokens, in nats.
+
+    Raises:
+        ValueError: If tokens or vocabularies differ.
+    """
+    return Term.of(sparse_kl(student, teacher) if len(student) else student.float().sum(), len(student))
 
 
 def masked_lm(student: Tensor, labels: Tensor) -> Term:

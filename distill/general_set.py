@@ -12,6 +12,7 @@ from torch import Tensor
 from pocketbert.core.tokenization import Encoded, TextTokenizer
 from pocketbert.distill.corpus import TokenRows
 from pocketbert.distill.masking import Masking
+from pocketbert.distill.train_set import ROWS, STEPS
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class GeneralSet:
 
         Returns:
             ``input_ids`` (masked), ``attention_mask``, ``token_type_ids`` (zeros) and ``labels`` (the original
-            id where one is to be predicted, else -100), each [B, S] int64.
+            id where one is to be predicted, else -100), each [B, S] int64; ``rows`` and ``steps``, [B] int64.
         """
         found = self.corpus.ids(rows)
         encoded = [
@@ -57,4 +58,7 @@ class GeneralSet:
         padded = self.tokenizer.pad(encoded, side=self.padding_side)
         masked = self.masking.apply(padded["input_ids"], padded["attention_mask"], rows, step)
         padded |= {"input_ids": masked.input_ids, "labels": masked.labels}
-        return {name: torch.from_numpy(value) for name, value in padded.items()}
+        out = {name: torch.from_numpy(value) for name, value in padded.items()}
+        out[ROWS] = torch.from_numpy(np.array(rows, np.int64))
+        out[STEPS] = torch.full((len(rows),), step)
+        return out

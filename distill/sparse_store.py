@@ -30,7 +30,7 @@ class SparseWriter:
     """Takes the rows of one epoch in any order; made by `SparseStore.writing`."""
 
     def __init__(self, settings: StoreSettings, stream: BinaryIO) -> None:
-        self._settings, self._stream, self._done = settings, stream, 0
+        self.settings, self._stream, self._done = settings, stream, 0
         self.index = np.full((settings.rows, 2), -1, np.int64)
         """Where each row's records begin and how many there are; -1 where it was not written."""
 
@@ -45,7 +45,7 @@ class SparseWriter:
         Raises:
             ValueError: If the logits are not of this store's kind, or a row comes twice.
         """
-        s, counts = self._settings, [len(p) for p in positions]
+        s, counts = self.settings, [len(p) for p in positions]
         slots = (sum(counts), s.k + s.samples)
         kind = (tuple(teacher.ids.shape), teacher.vocabulary, teacher.temperature)
         if kind != (slots, s.vocabulary, s.temperature) or len(counts) != len(rows):
@@ -82,6 +82,14 @@ class SparseStore:
     def has(self, epoch: int) -> bool:
         """Whether an epoch is there, whole; it may still be of something else."""
         return (self.path(epoch) / DESCRIPTION).is_file()
+
+    def holds(self, epoch: int, rows: Sequence[int] | NDArray[np.int64]) -> bool:
+        """Whether an epoch of these very settings is there, whole, with all of some rows."""
+        try:
+            index, _ = self._epoch(epoch)
+        except (InputError, OSError, ValueError, EOFError):
+            return False
+        return bool((index[np.asarray(rows, np.int64), 0] >= 0).all())
 
     @contextmanager
     def writing(self, epoch: int) -> Iterator[SparseWriter]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError, Problem
@@ -98,7 +100,13 @@ def sparse_teacher(
 
 
 def build(
-    store: SparseStore, teacher: Any, data: GeneralSet, order: BatchOrder, steps: int, *, portion: int = PORTION
+    store: SparseStore,
+    teacher: Any,
+    data: GeneralSet,
+    order: BatchOrder,
+    steps: int,
+    *,
+    portion: int = PORTION,
 ) -> SparseTeacher:
     """Ask a teacher about every step, epoch by epoch; epochs that are there already are kept.
 
@@ -131,10 +139,68 @@ def build(
         done = steps - sum(len(its) for its in missing.values())
         with Meter("ask the teacher", steps, done) as meter:
             for epoch, its in missing.items():
-                with store.writing(epoch) as writer, _asking(teacher) as asked:
+                with store.writing(epoch) as writer, _computing(teacher) as head:
                     for step in its:
                         batch = data.batch(order.rows(step).tolist(), step)
                         for rows in parts(order.batch, 0, 1, portion):
-                            _ask(asked, divide(batch, rows), epoch, store, writer)
+                            _ask(teacher, head, divide(batch, rows), epoch, writer)
                         meter.advance()
     return found
+
+
+@contextmanager
+def _computing(teacher: Any) -> Iterator[LmHead]:
+    home = next(teacher.parameters()).device
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else home
+    try:
+        teacher.to(device)
+        with torch.no_grad(), torch.autocast(device.type if device else home.type, enabled=False):
+            yield LmHead(teacher, "teacher")
+    finally:
+        teacher.to(home)
+
+
+def _ask(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: int, writer: SparseWriter) -> None:
+    settings, device = writer.settings, next(teacher.parameters()).device
+    inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+    said = head.run(teacher, inputs, places(batch["labels"] != IGNORED).to(device)).logits
+    rows, hidden = batch[ROWS].tolist(), _hidden(batch)
+    draws = torch.cat([
+        uniform_draws(len(its), settings.samples, settings.seed, row, epoch)
+        for row, its in zip(rows, hidden, strict=True)
+    ])  # fmt: skip
+    writer.add(rows, hidden, sparsify(said, settings.k, draws, settings.temperature))
+
+
+def _hidden(batch: dict[str, Tensor]) -> list[list[int]]:
+    """Places of the hidden tokens of each row, counted over its own tokens: padding may stand before them."""
+    own, hidden = batch["attention_mask"].cpu().cumsum(1) - 1, (batch["labels"] != IGNORED).cpu()
+    return [row[chosen].tolist() for row, chosen in zip(own, hidden, strict=True)]
+
+
+def _rows(order: BatchOrder, steps: range) -> NDArray[np.int64]:
+    return np.concatenate([order.rows(step) for step in steps])
+
+
+def _check_room(store: SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
+    """Refuse what the disk cannot hold, and to replace what is no epoch of a store."""
+    problems = [
+        Problem(str(store.path(e)), "is there and is no store of sparse logits; not replaced.", "Move it away.")
+        for e in missing
+        if store.path(e).exists() and not store.has(e)
+    ]  # fmt: skip
+    if problems:
+        raise InputError(problems)
+    hidden = sum(
+        data.masking.wanted(int(order.lengths[order.rows(s)].sum())) for its in missing.values() for s in its
+    )
+    index = len(missing) * store.settings.rows * 16
+    needed, free = (
+        hidden * store.settings.bytes_per_position + index,
+        shutil.disk_usage(store.folder.parent).free,
+    )
+    if needed > free:
+        raise MachineError(
+            f"the teacher's answers at {hidden:,} hidden tokens take {needed:,} bytes, {store.folder.parent} has {free:,} free. "
+            "Fix: make room, lower cache.top and cache.samples, or run the teacher online."
+        )

@@ -17,6 +17,9 @@ from pocketbert.core.tokenization import TextTokenizer
 ROWS = "rows"
 """Name of the row numbers in a batch: a cached teacher finds its signals by them."""
 
+STEPS = "steps"
+"""Name of the step in a batch, once a row: where tokens are hidden anew at every step, it tells which were."""
+
 
 class TrainData(Protocol):
     """What the training loop asks for its rows."""

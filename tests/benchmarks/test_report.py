@@ -236,6 +236,33 @@ def test_nats_are_no_points_and_lower_is_better(result):
     assert "of the cross_entropy" not in text
 
 
+def test_spans_are_counted_as_spans():
+    split = SplitReport(
+        name="train", source="train.jsonl", rows=100, duplicates=0, conflicting=0, truncated=0, labels={"title": 300, "time": 100},
+        tokens_mean=8.5, tokens_p50=8, tokens_p95=14, tokens_max=20,
+    )  # fmt: skip
+    report = DataReport(max_length=32, splits=[split], notes=[])
+    for task, counted, share in (
+        (TaskName.TOKEN_CLASSIFICATION, "spans", "75.0 %"),
+        (TaskName.MULTI_LABEL, "rows", "300.0 %"),
+    ):
+        data = ReportData(title="t", task=task, machine=machine(), rows=[], data=report)
+        text = Page(render_report(data)).text
+        assert f"2 labels of 100 to 300 {counted}" in text
+        assert share in text
+
+
+def test_what_is_kept_is_the_teachers_even_without_its_file():
+    rows = [
+        ModelRow(name=n, bytes=9, eval_score=score(0.9), kept=0.98, is_default=n == "int8")
+        for n in ("fp32", "int8")
+    ]
+    data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
+    text = Page(render_report(data)).text
+    assert "of the teacher's accuracy kept by int8" in text
+    assert "Sizes are compared with fp32, scores with the teacher's." in text
+
+
 def test_the_data_may_decide_the_metric_and_figures_beside_it_keep_their_units():
     def correlation(value):
         return Score(metric="mean_cosine", value=value, others={}, rows=9, chance=0.5, finite=True)

@@ -64,6 +64,8 @@ def test_a_batch_is_the_text_with_hidden_tokens(tokenizer: TextTokenizer, side: 
     assert list(data.lengths) == corpus.lengths.tolist()
     rows = [2, 0, 3]
     batch = data.batch(rows, 5)
+    assert batch.pop("rows").tolist() == rows
+    assert batch.pop("steps").tolist() == [5, 5, 5]
     assert set(batch) == {"input_ids", "attention_mask", "token_type_ids", "labels"}
     assert all(t.dtype == torch.int64 and t.shape == (3, data.lengths[2]) for t in batch.values())
     assert not batch["token_type_ids"].any()

@@ -19,7 +19,7 @@ every_task = pytest.mark.parametrize("task", TASKS.values(), ids=lambda t: t.nam
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_model: Callable[..., Path]) -> TextTokenizer:
-    return TextTokenizer(tiny_model("bert", 2), 48)
+    return TextTokenizer(tiny_model("bert", 2), 400)
 
 
 @every_task

@@ -205,6 +205,18 @@ class TripleWeights(Section):
         return self
 
 
+class SparseCache(Section):
+    """How much of a teacher's distribution over the vocabulary is kept at each hidden token."""
+
+    top: PositiveInt = Field(32, description="Most probable tokens, kept exactly.")
+    samples: int = Field(
+        32,
+        ge=0,
+        description="Tokens drawn from the others, so that every mean over the vocabulary is right in expectation; with 0 "
+        "the others count as impossible.",
+    )
+
+
 class DistilBertStage(Optimisation):
     """Method `distilbert`: the student learns a pre-trained teacher's guesses and last hidden states on plain text."""
 
@@ -231,6 +243,24 @@ class DistilBertStage(Optimisation):
     freeze_positions: bool = Field(
         False, description="Keep the position table as it is, as the original run did."
     )
+    cache: SparseCache | None = Field(
+        None,
+        description="Ask the teacher about all steps beforehand and keep its guesses at hidden tokens on disk; needs masked_only: "
+        "true and weights.cosine: 0. Default: ask at every step.",
+    )
+
+    def cache_problems(self) -> list[str]:
+        """What keeps the stage from learning from a cache, a sentence each."""
+        out = []
+        if not self.masked_only:
+            out.append("holds guesses at hidden tokens only: set masked_only: true")
+        if self.weights.cosine:
+            out.append(
+                "holds no hidden states, asking the teacher again is cheaper: set weights.cosine: 0, or leave cache out"
+            )
+        if not self.weights.logits:
+            out.append("is read by the term weights.logits only, which is 0: raise it, or leave cache out")
+        return out
 
 
 Stage = Annotated[TaskStage | DistilBertStage, Field(discriminator="method")]
@@ -416,6 +446,9 @@ class Recipe(Section):
             problems.append(
                 f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
             )
+        for i, stage in enumerate(self.distill):
+            if isinstance(stage, DistilBertStage) and stage.cache is not None:
+                problems += [f"distill.{i}.cache: {text}" for text in stage.cache_problems()]
         return problems
 
     def _task_problems(self) -> list[str]:

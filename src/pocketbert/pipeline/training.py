@@ -111,10 +111,12 @@ def general_student(
     job: TrainingJob, stages: Sequence[DistilBertStage], corpora: Path
 ) -> tuple[Any, list[Curve]]:
     """A student that has learnt from a pre-trained teacher on plain text, with the head that guesses hidden tokens."""
+    from pocketbert.distill.batches import BatchOrder
     from pocketbert.distill.distilbert import DistilBertDistillation
     from pocketbert.distill.general_set import GeneralSet
     from pocketbert.distill.loop import frozen
     from pocketbert.distill.masking import Masking
+    from pocketbert.distill.sparse_teacher import sparse_teacher
     from pocketbert.distill.students import build_student, freeze_positions
 
     recipe, source = job.recipe, job.source
@@ -145,6 +147,13 @@ def general_student(
             )
             own = GeneralSet(rows, tokenizer, masking, source.family.padding_side)
             objective = DistilBertDistillation(teacher, student, source.family, stage, where)
+            if stage.cache is not None:
+                order = BatchOrder(own.lengths, stage.batch, recipe.seed, where)
+                cached = sparse_teacher(
+                    teacher, own, order, stage.steps, stage.cache, stage.temperature, job.work / f"{where}-cache",
+                    where=f"{where}.cache",
+                )  # fmt: skip
+                objective.replay(cached)
             curves.append(replace(job, work=job.work / where).train(student, objective, stage, where, own))
             student.requires_grad_(True)
     return student, curves

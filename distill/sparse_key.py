@@ -1,0 +1,71 @@
+"""What a store of a teacher's guesses depends on, as `StoreSettings`: an epoch of other settings is stale."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.files import sha256_json
+from pocketbert.core.recipe import SparseCache
+from pocketbert.core.versions import installed
+from pocketbert.distill.batches import BatchOrder
+from pocketbert.distill.cache_key import weights_digest
+from pocketbert.distill.corpus import TokenRows
+from pocketbert.distill.general_set import GeneralSet
+from pocketbert.distill.sparse_settings import StoreSettings
+
+_AT_ONCE = 4096
+
+
+def settings_of(
+    teacher: Any, data: GeneralSet, order: BatchOrder, cache: SparseCache, temperature: float, half: bool = True,
+    where: str = "cache",
+) -> StoreSettings:  # fmt: skip
+    """What the guesses of a teacher in a stage depend on.
+
+    Args:
+        teacher: Weights and configuration count.
+        data: Its rows, and how they are masked.
+        order: Which rows are masked together.
+        cache: How much is kept of each distribution.
+        temperature: T of the stage.
+        half: Whether weights are kept as fp16.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: If more tokens are to be kept exactly than the vocabulary has.
+    """
+    words, masking = teacher.config.vocab_size, data.masking
+    if cache.top > words:
+        raise InputError(
+            Problem(f"{where}.top", f"{cache.top}, the vocabulary has {words} tokens.", f"Set top: {words} or less.")
+        )  # fmt: skip
+    counts = hashlib.sha256(np.asarray(masking.counts, "<i8").tobytes()).hexdigest()
+    masks = [
+        masking.seed, masking.purpose, masking.share, masking.smoothing, masking.mask_id, sorted(masking.special_ids),
+        counts, order.seed, order.purpose, order.batch, data.padding_side, data.tokenizer.pad_id,
+    ]  # fmt: skip
+    return StoreSettings(
+        teacher=sha256_json([weights_digest(teacher), installed(("numpy", "torch", "transformers"))]),
+        data=tokens_digest(data.corpus),
+        masks=sha256_json(masks),
+        seed=order.seed,
+        rows=len(order.lengths),
+        vocabulary=words,
+        k=cache.top,
+        samples=cache.samples,
+        temperature=temperature,
+        half=half,
+    )
+
+
+def tokens_digest(rows: TokenRows) -> str:
+    """Hex digest of the tokens of all rows, in order."""
+    digest = hashlib.sha256(np.asarray(rows.lengths, "<i8").tobytes())
+    for start in range(0, len(rows.lengths), _AT_ONCE):
+        found = rows.ids(range(start, min(start + _AT_ONCE, len(rows.lengths))))
+        digest.update(np.concatenate(found).astype("<i4").tobytes())
+    return digest.hexdigest()
