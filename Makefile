@@ -70,6 +70,7 @@ $(VENV)/.installed: $(VENV)/.deps $(SOURCES) pyproject.toml README.md
 	$(UV) pip install --python $(PY) -q --no-deps --reinstall-package pocketbert .
 	@touch $@
 
-reference: $(VENV)/.installed ## regenerate the recipe schema and its reference page
+reference: $(VENV)/.installed ## regenerate the recipe schema and the reference pages
 	$(VENV)/bin/pocketbert recipes schema > src/pocketbert/recipes/recipe.schema.json
 	$(PY) scripts/recipe_reference.py > docs/recipe-reference.md
+	$(PY) scripts/api_reference.py > docs/api-reference.md

@@ -133,8 +133,8 @@ def check_size(layout: Layout, lengths: Sequence[int], limit: int, where: str) -
     fixes = [f"give {s.value} weight 0 ({_gib(total - costs[s])} remain)"
              for s in ranked[:1] if total - costs[s] <= limit and len(ranked) > 1]  # fmt: skip
     if not layout.half and total // 2 <= limit:
-        fixes.append(f"store fp16 ({_gib(total // 2)})")
-    fixes += ["run the teacher online", f"allow {total:,} bytes"]
+        fixes.append(f"store fp16 (cache_teacher: fp16; {_gib(total // 2)})")
+    fixes.append("run the teacher online (cache_teacher: false)")
     raise InputError(
         Problem(where, f"teacher outputs of {len(lengths):,} rows would take {total:,} bytes ({_gib(total)}), "
                 f"more than the allowed {_gib(limit)}: {shares}.",

@@ -116,7 +116,7 @@ class DistilBertDistillation:
         needed = selected if soft or "mlm" in self.weights else none
         made = self._student.run(model, inputs, needed)
         terms: dict[str, Term] = {}
-        if self._teacher is not None and (soft or "cosine" in self.weights):
+        if self.teacher is not None and self._teacher is not None and (soft or "cosine" in self.weights):
             with torch.no_grad():
                 taught = self._teacher.run(self.teacher, inputs, selected if soft else none)
         if soft and self._cached is not None:

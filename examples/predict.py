@@ -35,7 +35,8 @@ def shown(answer: Answer) -> str:
 def main(folder: str, texts: list[str]) -> None:
     """Print the answer to each text, or to each pair where the folder's task takes pairs."""
     model = pocketbert.load(folder)
-    rows = list(zip(texts[::2], texts[1::2], strict=True)) if model.artefacts.pair else list(texts)
+    pairs = model.artefacts.pair or model.artefacts.task == "question-answering"
+    rows = list(zip(texts[::2], texts[1::2], strict=True)) if pairs else list(texts)
     for row, answer in zip(rows, model.predict(rows), strict=True):
         print(f"{shown(answer)}\t{row if isinstance(row, str) else ' | '.join(row)}")
 

@@ -125,6 +125,8 @@ def test_a_cache_of_every_token_trains_as_the_teacher_itself(
         assert a.terms == pytest.approx(b.terms, rel=1e-5, abs=1e-5)
     theirs = other.state_dict()
     for name, value in one.state_dict().items():
+        if name.endswith("key.bias"):
+            continue  # attention ignores it: its gradient is rounding alone, which Adam makes large
         torch.testing.assert_close(value, theirs[name], rtol=1e-5, atol=1e-5, msg=name)
 
 

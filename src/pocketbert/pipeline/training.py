@@ -99,7 +99,7 @@ def make_student(
             if stage.cache_teacher:
                 objective.signals = cached_teacher(
                     teacher, source.family, job.rows(where), objective.signals.wanted, work / f"{where}-cache",
-                    where=f"{where}.cache_teacher",
+                    half=stage.cache_teacher == "fp16", where=f"{where}.cache_teacher",
                 )  # fmt: skip
             curves.append(job.train(student, objective, stage, where))
     student.set_attn_implementation("sdpa")
