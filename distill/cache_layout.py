@@ -134,7 +134,7 @@ def check_size(layout: Layout, lengths: Sequence[int], limit: int, where: str) -
              for s in ranked[:1] if total - costs[s] <= limit and len(ranked) > 1]  # fmt: skip
     if not layout.half and total // 2 <= limit:
         fixes.append(f"store fp16 (cache_teacher: fp16; {_gib(total // 2)})")
-    fixes.append("run the teacher online (cache_teacher: false)")
+    fixes.append("run the teacher online (leave cache_teacher out)")
     raise InputError(
         Problem(where, f"teacher outputs of {len(lengths):,} rows would take {total:,} bytes ({_gib(total)}), "
                 f"more than the allowed {_gib(limit)}: {shares}.",

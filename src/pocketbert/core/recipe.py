@@ -185,9 +185,10 @@ class TaskStage(Optimisation):
     layers: list[PositiveInt] | None = Field(
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
     )
-    cache_teacher: bool = Field(
-        False,
-        description="Ask the teacher once per row and keep its answers on disk, in fp32 or, rounded by up to 5e-4 of each number, in fp16: pays where rows are seen several times.",
+    cache_teacher: Literal["fp32", "fp16"] | None = Field(
+        None,
+        description="Ask the teacher once per row and keep its answers on disk, in fp32 or, rounded by up to 5e-4 of each "
+        "number, in fp16: pays where rows are seen several times. Default: ask it at every step.",
     )
 
 

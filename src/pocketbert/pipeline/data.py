@@ -89,7 +89,9 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
             raise InputError(Problem(str(model.path), "config.json names no labels (id2label) and there is no data.",
                                      "Add id2label to config.json, or data.labels to the recipe."))  # fmt: skip
         labels = resolve_labels(section.labels, theirs, (), task.labels)
-        return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
+        return RunData(
+            head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS
+        )
     raw = _read(section, task.labels)
     notes = []
     train, held = hold_out(raw.get("train", []), section.holdout)
