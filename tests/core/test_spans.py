@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,10 +49,10 @@ def test_tags_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
 
 
 @given(st.lists(st.tuples(ROWS, st.randoms(use_true_random=False)), min_size=1, max_size=6))
-def test_scores_are_those_of_seqeval(rows: list[tuple[list[str], object]]) -> None:
-    metrics, scheme = pytest.importorskip("seqeval.metrics"), pytest.importorskip("seqeval.scheme")
+def test_scores_are_those_of_seqeval(rows: list[tuple[list[str], Any]]) -> None:
+    metrics, scheme = pytest.importorskip("seqeval.metrics.v1"), pytest.importorskip("seqeval.scheme")
     gold = [tags for tags, _ in rows]
-    found = [[r.choice((t, r.choice(TAGS))) for t in tags] for tags, r in rows]  # type: ignore[attr-defined]
+    found = [[r.choice((t, r.choice(TAGS))) for t in tags] for tags, r in rows]
     counts = count_spans(*([spans_of(t, places(len(t))) for t in side] for side in (gold, found)))
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(
         gold, found, average="micro", mode="strict", scheme=scheme.IOB2, zero_division=0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -189,8 +190,9 @@ class Artefacts(_Record):
     generator: Literal["pocketbert"] = "pocketbert"
 
     def head(self) -> Head:
-        """The task, as it turns this folder's outputs into answers."""
-        return head_of(TASKS[self.task], Labels(tuple(self.labels)), self.processing.settings())
+        """The task, as it turns this folder's outputs into answers: with the folder's own score function."""
+        task = replace(TASKS[self.task], score=self.processing.score)
+        return head_of(task, Labels(tuple(self.labels)), self.processing.settings())
 
     @field_validator("labels")
     @classmethod
