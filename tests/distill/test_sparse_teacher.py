@@ -130,17 +130,29 @@ def test_a_cache_of_every_token_trains_as_the_teacher_itself(
         torch.testing.assert_close(value, theirs[name], rtol=1e-5, atol=1e-5, msg=name)
 
 
-def test_a_part_of_the_tokens_gives_a_curve_close_to_the_teachers(
+def test_a_part_of_the_tokens_brings_the_student_as_near_to_the_teacher(
     world: World, fp32: None, tmp_path: Path
 ) -> None:
     store = world.store(tmp_path / "c", SparseCache(top=8, samples=32))
     cached = build(store, world.teacher, world.data(), world.order(), STEPS)
-    _, sampled = trained(world, tmp_path / "cached", stage_of(), cached)
-    _, online = trained(world, tmp_path / "online", stage_of(), None)
-    kl = [[r.terms["logits"] for r in outcome.history] for outcome in (sampled, online)]
-    assert kl[0] != kl[1]
-    assert kl[0] == pytest.approx(kl[1], rel=0.1)
-    assert sum(kl[0]) == pytest.approx(sum(kl[1]), rel=0.03)
+    batch = world.data().batch(list(range(20)), 99)
+
+    def apart(student: Any) -> float:
+        """The exact divergence, over text that is masked as in no step."""
+        judge = DistilBertDistillation(world.teacher, student.eval(), family_of("bert"), stage_of())
+        with torch.no_grad():
+            return float(judge(student, batch)["logits"].mean)
+
+    start = apart(objective_of(world, stage_of())[0])
+    sampled, with_samples = trained(world, tmp_path / "cached", stage_of(), cached)
+    online, with_teacher = trained(world, tmp_path / "online", stage_of(), None)
+    ends = apart(sampled), apart(online)
+    assert ends[1] < 0.5 * start
+    assert abs(ends[0] - ends[1]) < 0.1 * (start - ends[1])
+    # a single step's estimate scatters by the noise of a cross-entropy, here 0.04; the mean of the curve does not
+    curves = [[r.terms["logits"] for r in made.history] for made in (with_samples, with_teacher)]
+    assert curves[0] != curves[1]
+    assert sum(curves[0]) / STEPS == pytest.approx(sum(curves[1]) / STEPS, abs=0.03)
 
 
 def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(
