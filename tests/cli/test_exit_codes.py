@@ -43,7 +43,7 @@ def test_three_mistakes_in_one_recipe(cli: Cli, task: Any, tmp_path: Path) -> No
             ),
             (
                 next(i for i, x in lines.items() if x.endswith("method: tasks")),
-                "distill.0.method: 'tasks' is not allowed; did you mean 'task'?",
+                "distill.0: method 'tasks' is unknown; did you mean 'task'?",
             ),
         ):
             assert f"  {bad}:{number} {what}" in result.stderr
@@ -137,13 +137,13 @@ def test_label_order_permuted(cli: Cli, task: Any, finished: Path, tmp_path: Pat
 def test_other_label_set_is_refused_before_the_first_step(
     cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path
 ) -> None:
-    rows = [
-        {**r, "label": {"lamp": "light", "music": "sound", "timer": "timer"}[r["label"]]}
-        for r in kit.task_rows(60, 7)
-    ]
-    path = str(kit.write_lines(tmp_path / "rows.jsonl", rows))
+    other = {"lamp": "light", "music": "sound", "timer": "timer"}
+    paths = {}
+    for name, seed in (("train", 7), ("eval", 8)):
+        rows = [{**r, "label": other[r["label"]]} for r in kit.task_rows(60, seed)]
+        paths[name] = {"path": str(kit.write_lines(tmp_path / f"{name}.jsonl", rows))}
     recipe = task.variant(
-        tmp_path / "r.yaml", data={"labels": ["light", "sound", "timer"], "train": {"path": path}, "eval": {"path": path}},
+        tmp_path / "r.yaml", data={"labels": ["light", "sound", "timer"], **paths},
         teacher={"model": str(finished / "teacher"), "finetune": None},
     )  # fmt: skip
     result = cli("run", recipe, "-o", tmp_path / "run")
