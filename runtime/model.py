@@ -88,9 +88,15 @@ class Model:
 
     def _run(self, prepared: Prepared, label: str) -> list[Matrix]:
         side = self.artefacts.processing.padding_side
-        return run_rows(
+        out = run_rows(
             self.predictor, self.tokenizer, prepared.encoded, self._head.task, BATCH, SLACK, side, label
         )
+        if self._head.task.names_labels and out and out[0].shape[1] != len(self.labels):
+            raise InputError(
+                Problem(str(self.folder / self.record.path), f"answers {out[0].shape[1]} numbers, the folder lists "
+                        f"{len(self.labels)} labels.", "Copy the folder again.")
+            )  # fmt: skip
+        return out
 
 
 def check_texts(task: Task, texts: Sequence[Text]) -> None:

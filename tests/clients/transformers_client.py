@@ -34,8 +34,9 @@ def answers(question, model, tokenizer):
     """Per text, what the library's own pipeline says, or the model where there is none."""
     task, texts = question["task"], question["texts"]
     if task in ("text-classification", "multi-label", "regression"):
-        run = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
-        return [{a["label"]: a["score"] for a in run(text, truncation=True)} for text in texts]
+        run = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer)
+        # `top_k` in the call: given to the pipeline, one text's answer lies in a list of its own
+        return [{a["label"]: a["score"] for a in run(text, top_k=None, truncation=True)} for text in texts]
     if task == "token-classification":
         run = transformers.pipeline(task, model=model, tokenizer=tokenizer, ignore_labels=[])
         return [[(a["entity"], float(a["score"]), a["start"], a["end"]) for a in run(text)] for text in texts]

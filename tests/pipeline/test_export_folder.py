@@ -287,7 +287,8 @@ def test_what_is_no_model(cli: Cli, kit: SimpleNamespace, model: Callable[..., P
         (headless, "config.json names no labels (id2label) and there is no data."),
         (lost, "has neither model.safetensors nor pytorch_model.bin."),
     ):
-        result = cli("export", "-m", folder, "-o", tmp_path / "phone")
+        # an encoder without a head would be exported for its vectors, were it not for --task
+        result = cli("export", "-m", folder, "-o", tmp_path / "phone", "--task", "text-classification")
         assert result.exit_code == 2, result.output
         assert message in result.stderr
         assert not (tmp_path / "phone").exists()

@@ -53,14 +53,25 @@ def test_demo_leaves_a_foreign_corpus_folder_alone(tmp_path: Path) -> None:
     assert listing(tmp_path) == ["my-corpus", "my-corpus/thesis.txt"]
 
 
-@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+@pytest.mark.parametrize(
+    ("problem", "task"), [("multi_label_classification", "multi-label"), ("regression", "regression")]
+)
 def test_heads_of_other_tasks_are_refused(
-    tiny_model: Callable[..., Path], tmp_path: Path, problem: str
+    tiny_model: Callable[..., Path], tmp_path: Path, problem: str, task: str
 ) -> None:
     model = Path(shutil.copytree(tiny_model("bert"), tmp_path / "model"))
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
-    with pytest.raises(InputError, match=f"trained for {problem}"):
+    with pytest.raises(InputError, match=f"trained for {task} .3 outputs., not for text-classification"):
+        api.export(str(model), tmp_path / "phone", task="text-classification")
+    assert not (tmp_path / "phone").exists()
+
+
+def test_several_numbers_per_text_are_refused(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model("bert"), tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "problem_type": "regression"}))
+    with pytest.raises(InputError, match="answers 3 numbers to a text; regression is one number per text"):
         api.export(str(model), tmp_path / "phone")
     assert not (tmp_path / "phone").exists()
 

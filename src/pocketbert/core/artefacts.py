@@ -238,6 +238,10 @@ def read_artefacts(folder: Path) -> Artefacts:
         raise InputError(
             [Problem(f"{path} {'.'.join(map(str, e['loc']))}", f"{e['msg']}.") for e in error.errors()]
         ) from error
+    if TASKS[artefacts.task].names_labels and not artefacts.labels:
+        raise InputError(
+            Problem(str(path), f"names no labels; {artefacts.task} has some.", "Copy the folder again.")
+        )
     for record in artefacts.files:
         safe_join(folder, record.path, str(path))
     return artefacts

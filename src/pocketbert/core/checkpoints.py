@@ -128,6 +128,11 @@ def _check_problem(folder: ModelFolder, task: Task) -> None:
     labels = folder.config.get("id2label") or folder.config.get("num_labels") or 2
     count = len(labels) if isinstance(labels, dict) else int(labels)
     one = count == 1
+    if stated == task.problem_type and task.name is TaskName.REGRESSION and not one:
+        raise InputError(
+            Problem(str(folder.path), f"its head answers {count} numbers to a text; regression is one number per text.",
+                    "Export it with another tool, or train a head with one output.")
+        )  # fmt: skip
     if stated not in (None, task.problem_type) or (one and stated is None) != (
         task.name is TaskName.REGRESSION and stated is None
     ):

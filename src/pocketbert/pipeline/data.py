@@ -16,6 +16,7 @@ from pocketbert.core.labels import Labels, resolve_labels
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import DataSection, Recipe
+from pocketbert.core.spans import tags_of
 from pocketbert.core.split import hold_out, without
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.tokenization import Text, TextTokenizer
@@ -88,7 +89,8 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         if task.names_labels and not theirs and not section.labels:
             raise InputError(Problem(str(model.path), "config.json names no labels (id2label) and there is no data.",
                                      "Add id2label to config.json, or data.labels to the recipe."))  # fmt: skip
-        labels = resolve_labels(section.labels, theirs, (), task.labels)
+        names = tuple(section.labels or theirs or ()) if task.names_labels else ()
+        labels = Labels(tags_of(names) if task.labels is LabelKind.SPANS else names)
         return RunData(
             head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS
         )

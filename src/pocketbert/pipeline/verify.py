@@ -26,7 +26,7 @@ from pocketbert.core.predictor import Predictor
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import VerifySection
 from pocketbert.core.score import Score
-from pocketbert.core.tasks import Task, task_of
+from pocketbert.core.tasks import TASKS, Task, task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.coreml_gates import coreml_gates
@@ -241,7 +241,7 @@ def verify_artefacts(
                 raise
     result = verify_files(
         subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,
-        settings or VerifySection(), labels=artefacts.labels or None,
+        settings or VerifySection(), labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
         tokenizer=TextTokenizer(folder, artefacts.processing.max_length),
     )  # fmt: skip
     gates = [integrity, *result.gates, *unopened]
