@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
+from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.recipe import TripleWeights
 from pocketbert.distill.capture.lm_heads import LmHead, places
 from pocketbert.distill.general_losses import (
@@ -17,7 +18,6 @@ from pocketbert.distill.general_losses import (
     sparse_token_soft_targets,
     token_soft_targets,
 )
-from pocketbert.distill.masking import IGNORED
 from pocketbert.distill.sparse_teacher import SparseTeacher
 from pocketbert.distill.terms import Term
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from pocketbert.distill.masking import IGNORED
+from pocketbert.core.heads.head import IGNORED
 from pocketbert.distill.sparse_logits import SparseLogits, sparse_kl
 from pocketbert.distill.terms import Term
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.seeds import generator
-
-IGNORED = -100
-"""Label of a position that nothing is predicted at."""
 
 _KEEP, _MASK_BELOW = 0.9, 0.8
 

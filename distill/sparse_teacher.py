@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError, Problem
+from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.progress import Meter
 from pocketbert.core.recipe import SparseCache
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.capture.lm_heads import LmHead, places
 from pocketbert.distill.general_set import GeneralSet
-from pocketbert.distill.masking import IGNORED
 from pocketbert.distill.processes import here
 from pocketbert.distill.sparse_key import settings_of
 from pocketbert.distill.sparse_logits import SparseLogits, sparsify, uniform_draws

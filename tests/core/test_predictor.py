@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predictor import Arrays, feed, fitting, length_batches, run_encoded
+from pocketbert.core.predictor import Arrays, feed, fitting, length_batches
+from pocketbert.core.readout import run_rows, whole
+from pocketbert.core.tasks import task_of
 from pocketbert.core.tokenization import TextTokenizer
 
 
@@ -55,9 +57,9 @@ def test_results_come_back_in_order(
     tokenizer = TextTokenizer(tmp_path, 48)
     encoded = tokenizer.encode(["good " * (i * 7 % 11 + 1) for i in range(25)])
     echo = Echo()
-    out = run_encoded(echo, tokenizer, encoded, rows, slack, side)
-    assert out["logits"][:, 0].tolist() == [len(e) for e in encoded]
-    assert out["logits"][:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
+    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), rows, slack, side))
+    assert out[:, 0].tolist() == [len(e) for e in encoded]
+    assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
     assert max(s[0] for s in echo.shapes) <= rows
     if rows == 1:
         assert len(echo.shapes) == 25
@@ -106,8 +108,8 @@ def test_a_predictor_with_fixed_lengths_is_fed_only_these(
     make_tokenizer(tmp_path)
     tokenizer, echo = TextTokenizer(tmp_path, 48), Echo((8, 16, 48))
     encoded = tokenizer.encode(["good " * n for n in range(1, 40, 3)])
-    out = run_encoded(echo, tokenizer, encoded, 2, 0.5)
-    assert out["logits"][:, 0].tolist() == [len(e) for e in encoded]
-    assert out["logits"][:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
+    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), 2, 0.5))
+    assert out[:, 0].tolist() == [len(e) for e in encoded]
+    assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
     assert {s[1] for s in echo.shapes} == {8, 16, 48}
     assert len(echo.shapes) < len(encoded)

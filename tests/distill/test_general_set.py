@@ -9,9 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.distill.general_set import GeneralSet
-from pocketbert.distill.masking import IGNORED, Masking
+from pocketbert.distill.masking import Masking
 from pocketbert.distill.train_set import TrainData
 
 PAD, MASK = 0, 4

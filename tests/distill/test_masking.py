@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pocketbert.distill.masking import IGNORED, Masked, Masking
+from pocketbert.core.heads.head import IGNORED
+from pocketbert.distill.masking import Masked, Masking
 
 Ids = NDArray[np.int64]
 PAD, UNK, CLS, SEP, MASK = range(5)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.families import family_of
+from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.recipe import DistilBertStage, SparseCache, StudentSection
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.distill import loop, sparse_teacher
@@ -21,7 +22,7 @@ from pocketbert.distill.batches import BatchOrder, divide
 from pocketbert.distill.distilbert import DistilBertDistillation
 from pocketbert.distill.encoded_rows import EncodedRows
 from pocketbert.distill.general_set import GeneralSet
-from pocketbert.distill.masking import IGNORED, Masking
+from pocketbert.distill.masking import Masking
 from pocketbert.distill.sparse_key import settings_of
 from pocketbert.distill.sparse_store import SparseStore
 from pocketbert.distill.sparse_teacher import SparseTeacher, build

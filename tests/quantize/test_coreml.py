@@ -13,9 +13,9 @@ pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.evaluate import rms_error
 from pocketbert.core.files import sha256_path
-from pocketbert.core.predictor import run_encoded
+from pocketbert.core.readout import run_rows, whole
 from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import TASKS, TaskName, task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
@@ -102,7 +102,10 @@ def test_answers_stay_close_and_the_description_stays(
     source, target = exported(form), tmp_path / "w8.mlpackage"
     quantize(source, target)
     rows = tokenizer.encode(list(SENTENCES))
-    before, after = (run_encoded(CoremlPredictor(p), tokenizer, rows)["logits"] for p in (source, target))
+    before, after = (
+        whole(run_rows(CoremlPredictor(p), tokenizer, rows, task_of("text-classification")))
+        for p in (source, target)
+    )
     assert 1e-5 < rms_error(after, before) < 0.15
     a, b = Evaluator(source), Evaluator(target)
     assert b.labels == LABELS

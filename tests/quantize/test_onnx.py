@@ -12,8 +12,9 @@ import pytest
 
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.evaluate import agreement, rms_error
-from pocketbert.core.predictor import run_encoded
+from pocketbert.core.readout import run_rows, whole
 from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Scheme
 from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import onnx as quantizer
@@ -67,7 +68,7 @@ def test_the_int8_file_is_smaller_and_answers_about_the_same(
     tokenizer = open_tiny("bert", 2)[2]
     encoded = tokenizer.encode(list(SENTENCES))
     ours, reference = (
-        np.asarray(run_encoded(OnnxPredictor(p), tokenizer, encoded)["logits"])
+        whole(run_rows(OnnxPredictor(p), tokenizer, encoded, task_of("text-classification")))
         for p in (int8[0], exported("bert"))
     )
     assert rms_error(ours, reference) < 0.3

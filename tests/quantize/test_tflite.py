@@ -11,8 +11,9 @@ pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.evaluate import agreement, rms_error, worst_difference, yardstick
-from pocketbert.core.predictor import run_encoded
+from pocketbert.core.readout import run_rows, whole
 from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme, Target
 from pocketbert.quantize import tflite as quantizer
 from pocketbert.quantize import tflite_graph, weights
@@ -85,7 +86,7 @@ def test_a_small_file_answers_about_as_the_large_one(
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
     assert len(encoded) > 10
     ours, reference = (
-        np.asarray(run_encoded(TflitePredictor(p, 1), tokenizer, encoded)["logits"])
+        whole(run_rows(TflitePredictor(p, 1), tokenizer, encoded, task_of("text-classification")))
         for p in (made[form][0], exported_tflite("bert"))
     )
     worst = worst_difference(ours, reference) / yardstick(reference)

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
+from pocketbert.core import readout
 from pocketbert.core.evaluate import yardstick
-from pocketbert.core.predictor import run_encoded
 from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.tasks import task_of
 from pocketbert.core.tflite_objects import dump_model, load_model, tflite_schema
 from pocketbert.quantize.tflite import quantize, stored_numbers, weight_types
 from pocketbert.quantize.tflite_graph import TfliteGraph
@@ -49,7 +50,9 @@ def operators(path: Path, *names: str) -> list[tuple[Any, Any, Any]]:
 def logits(path: Path, open_tiny: Callable[..., Any]) -> np.ndarray:
     tokenizer = open_tiny("bert", 2)[2]
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
-    return np.asarray(run_encoded(TflitePredictor(path, 1), tokenizer, encoded)["logits"])
+    return readout.whole(
+        readout.run_rows(TflitePredictor(path, 1), tokenizer, encoded, task_of("text-classification"))
+    )
 
 
 def test_every_weight_keeps_its_numbers_and_has_one_scale(default: Path, changed: Path) -> None:

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
 from pocketbert.core.evaluate import spread
 from pocketbert.core.files import sha256_file
 from pocketbert.core.golden import GoldenRow, write_golden
-from pocketbert.core.predictor import run_encoded
+from pocketbert.core.readout import run_rows, whole
 from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.core.tasks import ScoreFunction, TaskName
+from pocketbert.core.tasks import ScoreFunction, TaskName, task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -42,8 +41,13 @@ def packed(
     tokenizer = TextTokenizer(folder, MAX_LENGTH)
     texts = list(SENTENCES[:6])
     outputs = {
-        path: np.asarray(
-            run_encoded(OnnxPredictor(folder / path), tokenizer, tokenizer.encode(texts))["logits"]
+        path: whole(
+            run_rows(
+                OnnxPredictor(folder / path),
+                tokenizer,
+                tokenizer.encode(texts),
+                task_of("text-classification"),
+            )
         )
         for path in FILES
     }

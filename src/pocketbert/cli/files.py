@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json
-from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.errors import GateError
 
 Task = Annotated[
     str | None,
@@ -113,12 +112,13 @@ def export(
 ) -> None:
     """A fine-tuned model into a folder for phones: no recipe, no data, no network needed."""
     from pocketbert import api
+    from pocketbert.core.recipe_file import option_values
 
     names = _listed(labels) if labels else None
     folder = api.export(
         model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
         labels=names, formats=_listed(formats), targets=_listed(target), ios=ios, shapes=shapes, precision=precision,
-        layout=layout, answer=_values(answer or ()), overwrite=overwrite,
+        layout=layout, answer=option_values(answer or (), "--answer"), overwrite=overwrite,
     )  # fmt: skip
     _done(folder, json)
 
@@ -135,28 +135,6 @@ def quantize(
     from pocketbert import api
 
     _done(api.quantize(model, output, scheme, _listed(target), overwrite), json)
-
-
-def _values(given: Sequence[str]) -> dict[str, object]:
-    """KEY=VALUE texts, values as YAML reads them."""
-    import yaml
-
-    out, problems = dict[str, object](), []
-    for text in given:
-        key, equals, value = text.partition("=")
-        try:
-            out[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            equals = ""
-        if not equals:
-            problems.append(
-                Problem(
-                    "--answer", f"{text!r} is not of the form key=value.", "Write it like --answer stride=64."
-                )
-            )
-    if problems:
-        raise InputError(problems)
-    return out
 
 
 def _listed(text: str) -> list[str]:

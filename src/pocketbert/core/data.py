@@ -10,7 +10,7 @@ from typing import Any
 from pocketbert.core.data_files import BadRows, read_rows
 from pocketbert.core.data_labels import Label, LabelError, joined, read_label
 from pocketbert.core.data_source import DataSource
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.tokenization import Text, is_unicode
 
@@ -89,10 +89,7 @@ def _example(
     ]
     missing = [c for c in wanted if row.get(c) is None]
     if missing:
-        have = [str(k) for k in row]
-        bad.add(
-            number, f"no column '{missing[0]}'; {nearest(missing[0], have) if have else 'the row is empty'}."
-        )
+        bad.missing(number, missing[0], row)
         return None
     text, pair = row[source.text], row[source.text_pair] if source.text_pair else None
     cell, words = row.get(source.label) if kind is not LabelKind.NONE else None, None

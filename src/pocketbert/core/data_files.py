@@ -7,12 +7,12 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pocketbert.core.data_source import DataSource
-from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.versions import version_of
 
 MAX_LINE = 1 << 22
@@ -39,6 +39,11 @@ class BadRows:
         self.count += 1
         if len(self.problems) < SHOWN_PROBLEMS:
             self.problems.append(Problem(f"{self.title}:{row}", what, fix))
+
+    def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:
+        """Note a row without a column."""
+        have = [str(k) for k in cells]
+        self.add(row, f"no column '{column}'; {nearest(column, have) if have else 'the row is empty'}.")
 
     def close(self) -> list[Problem]:
         """The problems, with a last line that tells how many more there are."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.progress import Meter
 from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -130,44 +129,4 @@ def length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list
                 continue
         out.append([i])
         tokens = lengths[i]
-    return out
-
-
-def run_encoded(
-    predictor: Predictor,
-    tokenizer: TextTokenizer,
-    encoded: Sequence[Encoded],
-    rows: int = 1,
-    slack: float = 0.0,
-    padding_side: str = "right",
-    label: str = "",
-) -> Arrays:
-    """Run tokenized rows, batched by length, and put the results back in order.
-
-    The default, one unpadded row at a time, is what verification uses: dynamic int8 ranges depend on the
-    whole tensor, so batch and padding change its results a little.
-
-    Args:
-        predictor: The engine.
-        tokenizer: Pads batches.
-        encoded: N rows.
-        rows: Most rows in a batch.
-        slack: Largest share of padding in a batch.
-        padding_side: Where padding goes.
-        label: What the progress bar says; empty for none.
-
-    Returns:
-        Outputs by name, [N, ...]. Outputs whose later axes depend on the length are not handled here.
-    """
-    out: Arrays = {}
-    batches = length_batches([len(e) for e in encoded], rows, slack)
-    with Meter(label, len(encoded)) as meter:
-        for batch in batches:
-            result = predictor.run(feed(predictor, tokenizer, [encoded[i] for i in batch], padding_side))
-            for name, value in result.items():
-                if name not in out:
-                    out[name] = np.empty((len(encoded), *value.shape[1:]), value.dtype)
-                out[name][batch] = value
-            if label:
-                meter.advance(len(batch))
     return out

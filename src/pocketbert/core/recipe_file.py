@@ -86,6 +86,25 @@ def recipe_of(content: dict[str, Any], title: str) -> Recipe:
     return recipe
 
 
+def option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
+    """``key=value`` texts of a command's option, read as overrides of a recipe are.
+
+    Args:
+        texts: What the user gave.
+        option: Name of the option, for errors.
+
+    Raises:
+        InputError: Listing every problem.
+    """
+    tree = _Tree({})
+    problems = [
+        Problem(option, f"{_shown(text)}: {p.what}", p.fix) for text in texts for p in _apply(tree, text)
+    ]
+    if problems:
+        raise InputError(problems)
+    return dict(tree.value)
+
+
 def dump_recipe(recipe: Recipe) -> str:
     """The recipe with every default written out, as YAML."""
     content = recipe.model_dump(mode="json", by_alias=True, exclude_none=True)

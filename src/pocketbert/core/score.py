@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from pocketbert.core.metrics import Metric
 from pocketbert.core.tasks import ScoreFunction
 
 
@@ -30,6 +31,16 @@ class Score(BaseModel):
     rows: int
     chance: float
     finite: bool
+
+    @classmethod
+    def of(
+        cls, metric: Metric, value: float, others: dict[str, float], rows: int, chance: float, finite: bool
+    ) -> Score:
+        """A score whose value is NaN where an output was not finite: nothing was computed then."""
+        shown = float(value) if finite else float("nan")
+        return cls(
+            metric=metric.name, value=shown, others=others, rows=rows, chance=float(chance), finite=finite
+        )
 
 
 def probabilities(logits: NDArray[np.floating], score: ScoreFunction) -> NDArray[np.float64]:

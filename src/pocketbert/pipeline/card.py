@@ -10,7 +10,7 @@ from pocketbert.core.metrics import METRICS, Direction
 from pocketbert.core.pooling import Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Format, Provenance, Scheme
-from pocketbert.pipeline.snippet_parts import lengths, smallest, task_of, width
+from pocketbert.pipeline.snippet_parts import lengths, row_of, smallest, width
 from pocketbert.pipeline.snippets import snippets
 
 LABELS_SHOWN = 60
@@ -150,7 +150,7 @@ def _processing(artefacts: Artefacts) -> str:
     p = artefacts.processing
     cut = (
         "longer texts are read in windows"
-        if task_of(artefacts).labels is LabelKind.ANSWERS
+        if row_of(artefacts).labels is LabelKind.ANSWERS
         else "cut at the end"
     )
     pair = f" Inputs are pairs, in the order {', '.join(p.pair_order)}." if artefacts.pair else ""

@@ -9,25 +9,27 @@ from typing import TYPE_CHECKING
 from pocketbert.core.corpus_settings import CorpusSettings
 from pocketbert.core.data_files import BadRows, read_rows
 from pocketbert.core.data_source import DataSource
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.files import read_json
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import CorpusSection, CorpusSource
+from pocketbert.distill.corpus import INFO
 
 if TYPE_CHECKING:
     from pocketbert.distill.corpus import TokenRows
 
-_INFO = "corpus.json"
+MOST_BAD = 1000
+"""Bad rows after which a long corpus is read no further."""
 
 
 def is_prepared(source: CorpusSource) -> bool:
     """Whether a source is a corpus that was written before."""
-    return source.path is not None and (Path(source.path) / _INFO).is_file()
+    return source.path is not None and (Path(source.path) / INFO).is_file()
 
 
 def source_digest(source: CorpusSource) -> object:
     """What a prepared corpus is made of; None for other sources."""
-    return read_json(Path(str(source.path)) / _INFO) if is_prepared(source) else None
+    return read_json(Path(str(source.path)) / INFO) if is_prepared(source) else None
 
 
 def texts_of(source: DataSource) -> Iterator[str]:
@@ -42,21 +44,13 @@ def texts_of(source: DataSource) -> Iterator[str]:
         if isinstance(text, str):
             yield text
         elif text is None:
-            have = [str(k) for k in row]
-            bad.add(
-                number,
-                f"no column '{source.text}'; {nearest(source.text, have) if have else 'the row is empty'}.",
-            )
+            bad.missing(number, source.text, row)
         else:
             bad.add(number, f"column '{source.text}' holds {type(text).__name__}, not text.")
         if bad.count > MOST_BAD:
             break
     if bad.count:
         raise InputError(bad.close())
-
-
-MOST_BAD = 1000
-"""Bad rows after which a long corpus is read no further."""
 
 
 def write_corpora(section: CorpusSection, tokenizer: Path, target: Path) -> list[Path]:

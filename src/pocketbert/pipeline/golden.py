@@ -16,7 +16,7 @@ from pocketbert.core.predictor import PROBABILITIES, Predictor
 from pocketbert.core.readout import Matrix, per_token, run_rows, whole
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.sample_texts import sample_pairs
-from pocketbert.core.scored import ScoredPredictor
+from pocketbert.core.score import probabilities
 from pocketbert.core.tasks import Task, task_of
 from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format, Scheme
@@ -82,8 +82,9 @@ def make_golden(
         values = answers(predictor, numbers)
         if not all(np.isfinite(v).all() for v in values):
             return [f"{file.target}: NaN or infinite logits on golden rows."]
-        like = ScoredPredictor(torch_model, task.score) if PROBABILITIES in predictor.outputs else torch_model
-        picked = [blank[i].pick(m) for i, m in zip(every, answers(like, every), strict=True)]
+        inside = PROBABILITIES in predictor.outputs
+        like = [probabilities(m, task.score).astype(np.float32) for m in reference] if inside else reference
+        picked = [row.pick(m) for row, m in zip(blank, like, strict=True)]
         allowed[file.target] = tolerance(file) * yardstick(whole(picked))
         found[file.target] = dict(zip(numbers, values, strict=True))
     golden = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.snippet_parts import given, quoted, task_of
+from pocketbert.pipeline.snippet_parts import given, quoted, row_of
 
 VERSION = "4.3.1"
 _DTYPES = {Scheme.FP32: "fp32", Scheme.FP16: "fp16", Scheme.INT8: "int8"}
@@ -94,7 +94,7 @@ def _model(artefacts: Artefacts, record: FileRecord, reason: str) -> str:
         _decided(artefacts, "model.config.id2label"),
         "console.log(answer);",
     ]
-    if task_of(artefacts).labels is not LabelKind.NAME:
+    if row_of(artefacts).labels is not LabelKind.NAME:
         lines[0] = lines[0].replace(", softmax", "")
     return _block(
         f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`); {reason}",
@@ -103,7 +103,7 @@ def _model(artefacts: Artefacts, record: FileRecord, reason: str) -> str:
 
 
 def _decided(artefacts: Artefacts, names: str) -> str:
-    kind = task_of(artefacts).labels
+    kind = row_of(artefacts).labels
     if kind is LabelKind.SCORE:
         return "const answer = logits.data[0];"
     named = f"(score, i) => ({{ label: {names}[i], score }})"
@@ -120,7 +120,7 @@ def _decided(artefacts: Artefacts, names: str) -> str:
 def _session(artefacts: Artefacts, record: FileRecord) -> str:
     texts = given(artefacts)
     pair = f", {{ text_pair: {quoted(texts[1:])} }}" if len(texts) > 1 else ""
-    outputs = ", ".join(task_of(artefacts).answer)
+    outputs = ", ".join(row_of(artefacts).answer)
     text = quoted(texts[:1])
     if artefacts.task is TaskName.FILL_MASK:
         text = "`your text with a ${tokenizer.mask_token}`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.snippet_parts import camel, inputs, lengths, per_token, task_of, width
+from pocketbert.pipeline.snippet_parts import camel, inputs, lengths, per_token, row_of, width
 
 _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"
 
@@ -17,7 +17,7 @@ def onnx_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(artefacts) else "Array<FloatArray>"
     outputs = "\n".join(
         f'val {camel(n)} = outputs.get("{n}").get().value as {kind}   // {_shape(artefacts, record, "tokens")}'
-        for n in task_of(artefacts).answer
+        for n in row_of(artefacts).answer
     )
     return f"""Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android` ({_IDS}; not run by this project yet):
 
@@ -34,7 +34,7 @@ val outputs = session.run(mapOf(   // LongArray each, equal lengths, at most {ar
 def onnx_swift(artefacts: Artefacts, record: FileRecord) -> str:
     """With ONNX Runtime on iOS."""
     feed = "\n".join(f'    "{n}": try int64Tensor({camel(n)}),' for n in inputs(record))
-    names = ", ".join(f'"{n}"' for n in task_of(artefacts).answer)
+    names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
     return f"""Swift, with `onnxruntime-swift-package-manager` ({_IDS}; not run by this project yet):
 
 ```swift
@@ -48,7 +48,7 @@ let outputs = try session.run(withInputs: [   // int64, shape [1, length], at mo
 def litert_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
     """With LiteRT on Android."""
     feed = ", ".join(f'"{n}" to arrayOf({camel(n)})' for n in inputs(record))
-    names, numbers = task_of(artefacts).answer, width(record) or ""
+    names, numbers = row_of(artefacts).answer, width(record) or ""
     if _rows_of_numbers(artefacts):
         buffer = f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
     else:
@@ -83,7 +83,7 @@ def coreml_swift(artefacts: Artefacts, record: FileRecord) -> str:
     else:
         answer = "\n".join(
             f'let {camel(n)} = out.featureValue(for: "{n}")!.multiArrayValue!   // {_shape(artefacts, record, "length")}'
-            for n in task_of(artefacts).answer
+            for n in row_of(artefacts).answer
         )
     return f"""Swift, with Core ML (drag the package into Xcode, or compile it once with `MLModel.compileModel(at:)`; not run by this project: it has no Mac):
 
@@ -127,7 +127,7 @@ project in Python; at most {most} tokens):
 
 def _rows_of_numbers(artefacts: Artefacts) -> bool:
     """Whether an output has several numbers per token, unlike the start and end scores of questions."""
-    return per_token(artefacts) and len(task_of(artefacts).answer) == 1
+    return per_token(artefacts) and len(row_of(artefacts).answer) == 1
 
 
 def _shape(artefacts: Artefacts, record: FileRecord, axis: str) -> str:

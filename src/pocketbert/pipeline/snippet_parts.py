@@ -12,7 +12,7 @@ TEXT, SECOND = "your text", "the second text"
 QUESTION, CONTEXT = "your question", "the text that holds the answer"
 
 
-def task_of(artefacts: Artefacts) -> Task:
+def row_of(artefacts: Artefacts) -> Task:
     """The folder's row of the task table."""
     return TASKS[artefacts.task]
 
@@ -41,12 +41,12 @@ def width(record: FileRecord) -> int | None:
 
 def asks_questions(artefacts: Artefacts) -> bool:
     """Whether inputs are a question and a context."""
-    return task_of(artefacts).labels is LabelKind.ANSWERS
+    return row_of(artefacts).labels is LabelKind.ANSWERS
 
 
 def per_token(artefacts: Artefacts) -> bool:
     """Whether outputs have a row per token."""
-    return task_of(artefacts).level is Level.TOKEN
+    return row_of(artefacts).level is Level.TOKEN
 
 
 def given(artefacts: Artefacts) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pocketbert.pipeline.snippet_parts import (
     lengths,
     per_token,
     quoted,
-    task_of,
+    row_of,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -121,7 +121,7 @@ def _answer(artefacts: Artefacts, longest: int) -> str:
 e = tokenizer.encode(f"your text with a {{mask}}")
 logits = run(e)["logits"][0, e.tokens.index(mask)]
 answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
-    kind = task_of(artefacts).labels
+    kind = row_of(artefacts).labels
     if kind is LabelKind.NAME:
         lines = [
             'logits = run(e)["logits"][0]', "scores = np.exp(logits - logits.max())", "scores /= scores.sum()", _LABELS,

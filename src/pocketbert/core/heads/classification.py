@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.answers import Answer, Prediction
 from pocketbert.core.data import Example
-from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.heads.head import Labelled, Prepared, all_finite
 from pocketbert.core.labels import Labels
 from pocketbert.core.metrics import chance_ceiling, classification_scores
 from pocketbert.core.readout import Matrix, whole
 from pocketbert.core.score import Score, probabilities
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import TextTokenizer
 
 
-class ClassificationHead:
+class ClassificationHead(Labelled):
     """See `pocketbert.core.heads.head.Head`; matrices are [1, labels].
 
     Args:
@@ -29,19 +29,10 @@ class ClassificationHead:
     def __init__(self, task: Task, labels: Labels) -> None:
         self.task, self.labels = task, labels
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
-        """Targets ``labels``: label ids, int64 [N]."""
-        rows = per_text(examples, tokenizer)
-        if not labelled:
-            return rows
+    def _gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
+        """Label ids, int64 [N]."""
         ids = self.labels.ids(examples, title)
-        return replace(rows, targets={"labels": ids}, truth=ids)
-
-    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """The logits."""
-        return matrix
+        return ids, ids
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Accuracy, macro F1 and MCC."""
@@ -49,9 +40,9 @@ class ClassificationHead:
         predicted = whole(reduced).argmax(-1).astype(np.int64)
         scores = classification_scores(gold, predicted, len(self.labels))
         value = scores.pop(self.task.metric.name)
-        return Score(
-            metric=self.task.metric.name, value=value if finite else float("nan"), others=scores, rows=len(gold),
-            chance=chance_ceiling(gold, len(self.labels)), finite=finite,
+        return Score.of(
+            self.task.metric, value, scores, len(gold),
+            chance_ceiling(gold, len(self.labels)), finite,
         )  # fmt: skip
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:

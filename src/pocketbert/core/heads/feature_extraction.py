@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.answers import Answer, Embedding
 from pocketbert.core.data import Example
-from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.heads.head import PerText, Prepared, all_finite, per_text
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.readout import Matrix, whole
 from pocketbert.core.score import Score
@@ -18,7 +18,7 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.tokenization import TextTokenizer
 
 
-class FeatureExtractionHead:
+class FeatureExtractionHead(PerText):
     """See `pocketbert.core.heads.head.Head`; matrices are [1, H]."""
 
     def __init__(self, task: Task) -> None:
@@ -37,10 +37,6 @@ class FeatureExtractionHead:
         truth = np.array([e.label for e in examples], np.float64) if labelled else ()
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 
-    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """The vector."""
-        return matrix
-
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Spearman of the cosines of pairs with their scores; else the mean cosine to the teacher's vectors."""
         vectors, truth, finite = (
@@ -57,9 +53,9 @@ class FeatureExtractionHead:
             value, others, metric = float((vectors * theirs).sum(-1).mean()), {}, MEAN_COSINE
             # always answering the teachers' mean direction looks at no text
             chance = float((theirs @ unit(theirs.mean(0, keepdims=True))[0]).mean())
-        return Score(
-            metric=metric.name, value=value if finite else float("nan"), others=others if finite else {},
-            rows=len(truth), chance=chance, finite=finite,
+        return Score.of(
+            metric, value, others if finite else {},
+            len(truth), chance, finite,
         )  # fmt: skip
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:

@@ -29,7 +29,6 @@ class FillMaskHead:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._tokenizer: TextTokenizer | None = None
 
     def prepare(
         self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
@@ -43,7 +42,6 @@ class FillMaskHead:
         """
         if tokenizer.mask_id is None:
             raise InputError(Problem("task", "fill-mask needs a mask token, the tokenizer has none."))
-        self._tokenizer = tokenizer
         if not labelled:
             return per_text(examples, tokenizer)
         rows = per_text(examples, tokenizer, places=True)
@@ -52,7 +50,7 @@ class FillMaskHead:
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
         """Cross-entropy in nats and whether the best token is right, [masked tokens, 2]."""
-        tokenizer = self._tokenizer
+        tokenizer = prepared.tokenizer
         assert tokenizer is not None
         # a file of a smaller length has cut the last ones off
         gold = prepared.truth[row][: int((prepared.encoded[row].ids == tokenizer.mask_id).sum())]
@@ -70,14 +68,14 @@ class FillMaskHead:
         values, finite = whole(reduced), all_finite(reduced)
         gold = np.concatenate([np.asarray(t, np.int64) for t in prepared.truth])
         gold = gold[gold != IGNORED]
-        return Score(
-            metric=self.task.metric.name, value=float(values[:, 0].mean(dtype=np.float64)) if finite else float("nan"),
-            others={TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}, rows=len(prepared.examples), chance=entropy(gold), finite=finite,
+        return Score.of(
+            self.task.metric, float(values[:, 0].mean(dtype=np.float64)),
+            {TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}, len(prepared.examples), entropy(gold), finite,
         )  # fmt: skip
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The most probable tokens of each masked place."""
-        tokenizer = self._tokenizer
+        tokenizer = prepared.tokenizer
         assert tokenizer is not None
         out: list[Answer] = []
         for encoded, matrix in zip(prepared.encoded, outputs, strict=True):

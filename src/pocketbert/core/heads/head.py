@@ -17,7 +17,7 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.tokenization import Encoded, TextTokenizer, cut
 
 IGNORED = -100
-"""Target of a token that no loss looks at."""
+"""Target of a token that no loss looks at; what torch's cross-entropy ignores by default."""
 Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
 """Training targets by name, one per row: arrays [N, ...], or N arrays with one number per token."""
 
@@ -32,6 +32,7 @@ class Prepared:
         owner: Which example each of them belongs to, [N], ascending.
         targets: What training wants.
         truth: What scoring wants, E of them; empty where the rows are not labelled.
+        tokenizer: What made `encoded`, for tasks whose answers are tokens.
     """
 
     examples: list[Example]
@@ -39,6 +40,7 @@ class Prepared:
     owner: NDArray[np.int64]
     targets: Targets = field(default_factory=dict)
     truth: Sequence[Any] | NDArray[Any] = ()
+    tokenizer: TextTokenizer | None = None
 
     def within(self, length: int) -> Prepared:
         """The same rows, cut to at most so many tokens."""
@@ -92,10 +94,36 @@ class Head(Protocol):
         ...
 
 
+class PerText:
+    """What tasks share whose outputs have one row per text: nothing is left out of it."""
+
+    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
+        """The row as it is."""
+        return matrix
+
+
+class Labelled(PerText):
+    """What tasks share that are trained on one label cell per text; a subclass says how to read it."""
+
+    def prepare(
+        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
+    ) -> Prepared:
+        """Targets ``labels``: one entry per text; see `Head.prepare`."""
+        rows = per_text(examples, tokenizer)
+        if not labelled:
+            return rows
+        truth, targets = self._gold(examples, title)
+        return replace(rows, targets={"labels": targets}, truth=truth)
+
+    def _gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
+        """What scoring wants and what training wants, N of them each."""
+        raise NotImplementedError
+
+
 def per_text(examples: list[Example], tokenizer: TextTokenizer, places: bool = False) -> Prepared:
     """One model row per example."""
     encoded = tokenizer.encode([e.input for e in examples], places)
-    return Prepared(examples, encoded, np.arange(len(examples)))
+    return Prepared(examples, encoded, np.arange(len(examples)), tokenizer=tokenizer)
 
 
 def all_finite(matrices: Sequence[Matrix]) -> bool:

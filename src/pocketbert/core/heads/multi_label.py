@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.answers import Answer, Labelling
 from pocketbert.core.data import Example
-from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.heads.head import Labelled, Prepared, all_finite
 from pocketbert.core.labels import Labels
 from pocketbert.core.metrics import constant_f1, luck, multi_label_f1
 from pocketbert.core.readout import Matrix, whole
 from pocketbert.core.score import Score, probabilities
-from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.tasks import ScoreFunction, Task
 
 _CANDIDATES = np.round(np.arange(0.05, 0.96, 0.01), 2)
 
 
-class MultiLabelHead:
+class MultiLabelHead(Labelled):
     """See `pocketbert.core.heads.head.Head`; matrices are [1, labels].
 
     Args:
@@ -34,19 +33,10 @@ class MultiLabelHead:
         self.task, self.labels = task, labels
         self.thresholds = np.asarray(thresholds, np.float64)
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
-        """Targets ``labels``: 1 where a label is given, float32 [N, labels]."""
-        rows = per_text(examples, tokenizer)
-        if not labelled:
-            return rows
+    def _gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
+        """Which labels are given, bool [N, labels]; to train on 1 where one is, float32."""
         given = self.labels.sets(examples, title)
-        return replace(rows, targets={"labels": given.astype(np.float32)}, truth=given)
-
-    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """The logits."""
-        return matrix
+        return given, given.astype(np.float32)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Micro F1 at the thresholds, and the share of rows whose labels are all right."""
@@ -54,9 +44,9 @@ class MultiLabelHead:
         found = probabilities(whole(reduced), self.task.score) >= self.thresholds
         value = multi_label_f1(gold, found)
         exact = float((gold == found).all(-1).mean())
-        return Score(
-            metric=self.task.metric.name, value=value if finite else float("nan"), others={"exact_rows": exact},
-            rows=len(gold), chance=luck(constant_f1(gold), len(gold)), finite=finite,
+        return Score.of(
+            self.task.metric, value, {"exact_rows": exact},
+            len(gold), luck(constant_f1(gold), len(gold)), finite,
         )  # fmt: skip
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
@@ -80,7 +70,7 @@ def best_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]:
     Returns:
         Thresholds, labels of them, in hundredths; of equally good ones the one nearest to 0.5.
     """
-    scores = 1 / (1 + np.exp(-np.clip(np.asarray(logits, np.float64), -700, 700)))
+    scores = probabilities(logits, ScoreFunction.SIGMOID)
     out = []
     for column, truth in zip(scores.T, gold.T, strict=True):
         found = column[:, None] >= _CANDIDATES

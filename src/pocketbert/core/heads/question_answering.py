@@ -93,9 +93,9 @@ class QuestionAnsweringHead:
         gold = [[g.text for g in truth] for truth in prepared.truth]
         f1 = [token_f1(t, g) for t, g in zip(texts, gold, strict=True)]
         exact = [exact_match(t, g) for t, g in zip(texts, gold, strict=True)]
-        return Score(
-            metric=self.task.metric.name, value=float(np.mean(f1)) if finite else float("nan"),
-            others={EXACT_MATCH.name: float(np.mean(exact))}, rows=len(gold), chance=self._chance(prepared), finite=finite,
+        return Score.of(
+            self.task.metric, float(np.mean(f1)),
+            {EXACT_MATCH.name: float(np.mean(exact))}, len(gold), self._chance(prepared), finite,
         )  # fmt: skip
 
     def _chance(self, prepared: Prepared) -> float:

@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.answers import Answer, Value
 from pocketbert.core.data import Example
-from pocketbert.core.heads.head import Prepared, all_finite, per_text
+from pocketbert.core.heads.head import Labelled, Prepared, all_finite
 from pocketbert.core.metrics import PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.readout import Matrix, whole
 from pocketbert.core.score import Score
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import TextTokenizer
 
 
-class RegressionHead:
+class RegressionHead(Labelled):
     """See `pocketbert.core.heads.head.Head`; matrices are [1, 1], in the units of the training data."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
-        """Targets ``labels``: float32 [N]."""
-        rows = per_text(examples, tokenizer)
-        if not labelled:
-            return rows
+    def _gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
+        """The numbers, float64 [N]; to train on float32."""
         gold = np.array([e.label for e in examples], np.float64)
-        return replace(rows, targets={"labels": gold.astype(np.float32)}, truth=gold)
-
-    def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """The number."""
-        return matrix
+        return gold, gold.astype(np.float32)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Pearson, Spearman and the root mean square error."""
         gold, values = np.asarray(prepared.truth, np.float64), whole(reduced)[:, 0].astype(np.float64)
         finite = all_finite(reduced)
-        return Score(
-            metric=PEARSON.name, value=pearson(gold, values) if finite else float("nan"),
-            others={SPEARMAN.name: spearman(gold, values), "rmse": float(np.sqrt(((gold - values) ** 2).mean()))} if finite else {},
-            rows=len(gold), chance=min(1.0, 3 / np.sqrt(max(1, len(gold)))), finite=finite,
+        return Score.of(
+            PEARSON, pearson(gold, values),
+            {SPEARMAN.name: spearman(gold, values), "rmse": float(np.sqrt(((gold - values) ** 2).mean()))} if finite else {},
+            len(gold), min(1.0, 3 / np.sqrt(max(1, len(gold)))), finite,
         )  # fmt: skip
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:

@@ -67,10 +67,10 @@ class TokenClassificationHead:
             for e, m in zip(prepared.encoded, reduced, strict=True)
         ]
         counts = count_spans(list(prepared.truth), found)
-        return Score(
-            metric=self.task.metric.name, value=counts.f1 if finite else float("nan"),
-            others={"precision": counts.precision, "recall": counts.recall}, rows=len(prepared.examples),
-            chance=self._chance(prepared), finite=finite,
+        return Score.of(
+            self.task.metric, counts.f1,
+            {"precision": counts.precision, "recall": counts.recall}, len(prepared.examples),
+            self._chance(prepared), finite,
         )  # fmt: skip
 
     def _chance(self, prepared: Prepared) -> float:
