@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
-from pocketbert.core.recipe import Optimisation
 from pocketbert.core.seeds import derive_seed
+from pocketbert.core.stages import Optimisation
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.precision import training_dtype
 from pocketbert.distill.processes import here

@@ -9,7 +9,7 @@ import numpy as np
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.files import sha256_json
-from pocketbert.core.recipe import SparseCache
+from pocketbert.core.stages import SparseCache
 from pocketbert.core.versions import installed
 from pocketbert.distill.batches import BatchOrder
 from pocketbert.distill.cache_key import weights_digest

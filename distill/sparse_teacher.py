@@ -24,7 +24,7 @@ from torch import Tensor
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.progress import Meter
-from pocketbert.core.recipe import SparseCache
+from pocketbert.core.stages import SparseCache
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.capture.lm_heads import LmHead, places
 from pocketbert.distill.general_set import GeneralSet

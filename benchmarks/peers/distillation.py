@@ -32,7 +32,8 @@ def ours(pipe: Connection, texts: list[str]) -> None:
     from pocketbert.core.heads import head_of
     from pocketbert.core.labels import Labels
     from pocketbert.core.model_folder import open_model_folder
-    from pocketbert.core.recipe import StudentSection, TaskStage
+    from pocketbert.core.recipe import StudentSection
+    from pocketbert.core.stages import TaskStage
     from pocketbert.core.tasks import task_of
     from pocketbert.core.tokenization import TextTokenizer
     from pocketbert.distill.loop import TrainingLoop, frozen

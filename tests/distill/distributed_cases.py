@@ -18,7 +18,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pocketbert.core.recipe import Optimisation
+from pocketbert.core.stages import Optimisation
 from pocketbert.distill import loop
 from pocketbert.distill.terms import Term
 

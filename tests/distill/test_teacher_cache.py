@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError
-from pocketbert.core.recipe import SignalWeights, StudentSection, TaskStage
+from pocketbert.core.recipe import StudentSection
+from pocketbert.core.stages import SignalWeights, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.tokenization import Encoded, TextTokenizer
 from pocketbert.distill import cache_build

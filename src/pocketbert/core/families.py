@@ -158,7 +158,7 @@ register_family(Family(
 register_family(Family(
     name="mobilebert", title="MobileBERT", model_types=("mobilebert",), classes="MobileBert",
     tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK_TYPES, layer_path="mobilebert.encoder.layer",
-    signals=(Signal.LOGITS, Signal.ATTENTION),
+    signals=(Signal.LOGITS, Signal.ATTENTION, Signal.RELATIONS),
     invalid_signals={Signal.HIDDEN: "its hidden states reach 1e5 to 1e6, so a plain squared error explodes"},
     objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
 ))  # fmt: skip

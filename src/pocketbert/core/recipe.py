@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
+from pocketbert.core.augment_settings import AugmentSection
 from pocketbert.core.corpus_settings import CorpusSettings
 from pocketbert.core.data_source import DataSource
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.section import Fraction, Section
+from pocketbert.core.stages import GENERAL, DistilBertStage, LayerStage, Optimisation, Stage, TaskStage
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Client, Format, Layout, Scheme, Shapes, Signal, Target
+from pocketbert.core.types import Client, Format, Layout, Scheme, Shapes, Target
 
 SCHEMA_VERSION = 1
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class ContradictionError(ValueError):
@@ -29,12 +29,6 @@ class ContradictionError(ValueError):
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
         super().__init__("; ".join(problems))
-
-
-class Section(BaseModel):
-    """Base of all parts: unknown keys are errors, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class CorpusSource(DataSource):
@@ -64,8 +58,9 @@ class DataSection(Section):
     eval: DataSource | None = Field(
         None, description="Rows that decide the score; never trained on. Without them, golden rows decide."
     )
-    corpus: CorpusSection | None = Field(
-        None, description="Plain text for general stages (method: distilbert)."
+    corpus: CorpusSection | None = Field(None, description="Plain text for general stages.")
+    augment: AugmentSection | None = Field(
+        None, description="Multiply the training rows by replacing words, for stages with augmented: true."
     )
     holdout: int = Field(
         0,
@@ -79,29 +74,6 @@ class DataSection(Section):
         le=8192,
         description="Longest input in tokens; default 128 with data, else the model's own.",
     )
-
-
-class Optimisation(Section):
-    """Steps and rates that finetune and distil stages share."""
-
-    steps: PositiveInt = Field(description="Optimiser steps.")
-    batch: PositiveInt = Field(64, description="Rows per step.")
-    micro_batch: PositiveInt | None = Field(
-        None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
-    )
-    lr: Rate = Field(1e-4, description="Peak learning rate.")
-    warmup: Fraction = Field(
-        0.06, description="Share of the steps with rising learning rate; then linear decay."
-    )
-    weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
-    beta2: Rate = Field(0.999, description="AdamW's decay of squared gradients.")
-    eps: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
-    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
-    dropout: float | None = Field(
-        None, ge=0, lt=1, description="Dropout of the trained model; default its own."
-    )
-    freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
-    checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
 
 
 class TeacherSection(Section):
@@ -153,118 +125,6 @@ class StudentSection(Section):
                 "fold_segments is for a student of another family that starts from teacher layers"
             )
         return self
-
-
-class SignalWeights(Section):
-    """Weight of each term of the loss; 0 leaves it out."""
-
-    logits: float = Field(
-        1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2."
-    )
-    hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
-    attention: float = Field(1.0, ge=0, description="KL of the attention distributions of mapped layers.")
-    labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
-
-    @model_validator(mode="after")
-    def _something(self) -> SignalWeights:
-        if not any((self.logits, self.hidden, self.attention, self.labels)):
-            raise ValueError("all weights are 0: the student would learn nothing")
-        return self
-
-    def active(self) -> tuple[Signal, ...]:
-        """Teacher signals with a weight above 0."""
-        return tuple(s for s in Signal if getattr(self, s.value) > 0)
-
-
-class TaskStage(Optimisation):
-    """Method `task`: the student learns a fine-tuned teacher's behaviour on the task's own text."""
-
-    method: Literal["task"] = Field(description="Distillation method.")
-    temperature: float = Field(2.0, gt=0, description="Softens both class distributions.")
-    signals: SignalWeights = Field(default_factory=lambda: SignalWeights(), description="Terms of the loss.")
-    layers: list[PositiveInt] | None = Field(
-        None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
-    )
-    cache_teacher: Literal["fp32", "fp16"] | None = Field(
-        None,
-        description="Ask the teacher once per row and keep its answers on disk, in fp32 or, rounded by up to 5e-4 of each "
-        "number, in fp16: pays where rows are seen several times. Default: ask it at every step.",
-    )
-
-
-class TripleWeights(Section):
-    """Weight of each term of DistilBERT's loss; 0 leaves it out. The defaults are those of the original training command."""
-
-    logits: float = Field(5.0, ge=0, description="KL of the softened vocabulary distributions, times T^2.")
-    mlm: float = Field(2.0, ge=0, description="Cross-entropy of the hidden tokens.")
-    cosine: float = Field(1.0, ge=0, description="1 - cos of the last hidden states.")
-
-    @model_validator(mode="after")
-    def _something(self) -> TripleWeights:
-        if not any((self.logits, self.mlm, self.cosine)):
-            raise ValueError("all weights are 0: the student would learn nothing")
-        return self
-
-
-class SparseCache(Section):
-    """How much of a teacher's distribution over the vocabulary is kept at each hidden token."""
-
-    top: PositiveInt = Field(32, description="Most probable tokens, kept exactly.")
-    samples: int = Field(
-        32,
-        ge=0,
-        description="Tokens drawn from the others, so that every mean over the vocabulary is right in expectation; with 0 "
-        "the others count as impossible.",
-    )
-
-
-class DistilBertStage(Optimisation):
-    """Method `distilbert`: the student learns a pre-trained teacher's guesses and last hidden states on plain text."""
-
-    method: Literal["distilbert"] = Field(description="Distillation method.")
-    lr: Rate = Field(5e-4, description="Peak learning rate.")
-    warmup: Fraction = Field(
-        0.05, description="Share of the steps with rising learning rate; then linear decay."
-    )
-    weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
-    clip: float = Field(5.0, gt=0, description="Largest global gradient norm.")
-    beta2: Rate = Field(0.98, description="AdamW's decay of squared gradients.")
-    eps: float = Field(1e-6, gt=0, description="AdamW's epsilon.")
-    temperature: float = Field(2.0, gt=0, description="Softens both vocabulary distributions.")
-    weights: TripleWeights = Field(default_factory=lambda: TripleWeights(), description="Terms of the loss.")
-    masked_only: bool = Field(
-        False, description="Learn soft targets at hidden tokens only, not at all: 6 times less memory."
-    )
-    mask_share: Rate = Field(0.15, description="Share of the tokens to hide.")
-    smoothing: float = Field(
-        0.7,
-        ge=0,
-        description="Rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike.",
-    )
-    freeze_positions: bool = Field(
-        False, description="Keep the position table as it is, as the original run did."
-    )
-    cache: SparseCache | None = Field(
-        None,
-        description="Ask the teacher about all steps beforehand and keep its guesses at hidden tokens on disk; needs masked_only: "
-        "true and weights.cosine: 0. Default: ask at every step.",
-    )
-
-    def cache_problems(self) -> list[str]:
-        """What keeps the stage from learning from a cache, a sentence each."""
-        out = []
-        if not self.masked_only:
-            out.append("holds guesses at hidden tokens only: set masked_only: true")
-        if self.weights.cosine:
-            out.append(
-                "holds no hidden states, asking the teacher again is cheaper: set weights.cosine: 0, or leave cache out"
-            )
-        if not self.weights.logits:
-            out.append("is read by the term weights.logits only, which is 0: raise it, or leave cache out")
-        return out
-
-
-Stage = Annotated[TaskStage | DistilBertStage, Field(discriminator="method")]
 
 
 class CoremlSection(Section):
@@ -410,7 +270,7 @@ class Recipe(Section):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:
             problems.append("distill: distill stages need a student section, e.g. student: {layers: 3}")
-        general = [isinstance(s, DistilBertStage) for s in self.distill]
+        general = [isinstance(s, GENERAL) for s in self.distill]
         if self.teacher.finetune or not all(general):
             problems += [
                 f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None
@@ -419,7 +279,7 @@ class Recipe(Section):
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
             if (
-                isinstance(stage, TaskStage)
+                isinstance(stage, TaskStage | LayerStage)
                 and stage.layers is not None
                 and depth is not None
                 and len(stage.layers) != depth
@@ -435,14 +295,29 @@ class Recipe(Section):
         problems = []
         if any(general) and self.data.corpus is None:
             problems.append(
-                "data.corpus: a general stage (method: distilbert) needs plain text: {sources: [{path: text.jsonl.gz}]}"
+                f"data.corpus: a general stage ({_GENERAL_METHODS}) needs plain text: {{sources: [{{path: text.jsonl.gz}}]}}"
             )
         if self.data.corpus is not None and not any(general):
             problems.append(
-                "data.corpus: is read by general stages only (method: distilbert), the recipe has none"
+                f"data.corpus: is read by general stages only ({_GENERAL_METHODS}), the recipe has none"
             )
         if general != sorted(general, reverse=True):
-            problems.append("distill: general stages (method: distilbert) come before the others")
+            problems.append(f"distill: general stages ({_GENERAL_METHODS}) come before the others")
+        if (
+            self.task is TaskName.FILL_MASK
+            and any(general)
+            and not any(isinstance(s, DistilBertStage | TaskStage) for s in self.distill)
+        ):
+            problems.append(
+                "distill: no stage teaches the head that guesses hidden words: add one of method distilbert or task"
+            )
+        augmented = [i for i, s in enumerate(self.distill) if getattr(s, "augmented", False)]
+        if augmented and self.data.augment is None:
+            problems.append(
+                f"distill.{augmented[0]}.augmented: needs data.augment, e.g. augment: {{copies: 20}}"
+            )
+        if self.data.augment is not None and not augmented:
+            problems.append("data.augment: no stage learns on the augmented rows: set augmented: true in one")
         if general and all(general) and self.task is not TaskName.FILL_MASK:
             problems.append(
                 f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
@@ -480,6 +355,8 @@ class Recipe(Section):
             problems += [f"answer.{name}: has no meaning for {self.task}, only for {key}" for name in wrong]
         return problems
 
+
+_GENERAL_METHODS = ", ".join(get_args(s.model_fields["method"].annotation)[0] for s in GENERAL)
 
 _ANSWER_KEYS = {
     TaskName.MULTI_LABEL: {"thresholds"},

@@ -81,6 +81,37 @@ class Signal(StrEnum):
     LOGITS = "logits"
     HIDDEN = "hidden"
     ATTENTION = "attention"
+    RELATIONS = "relations"
+
+
+class MaskingKind(StrEnum):
+    """Which tokens of plain text are hidden from teacher and student alike."""
+
+    NONE = "none"
+    """None: the text as it is."""
+    DYNAMIC = "dynamic"
+    """Single tokens, all alike, anew at every step (BERT, RoBERTa)."""
+    FREQUENCY = "frequency"
+    """Single tokens, rare ones more often (XLM, DistilBERT)."""
+    WHOLE_WORD = "whole-word"
+    """All pieces of a word together (BERT-wwm, MacBERT)."""
+    SPAN = "span"
+    """Runs of neighbouring words (SpanBERT)."""
+
+
+class Projection(StrEnum):
+    """How many linear maps lead from a student's width to its teacher's."""
+
+    SHARED = "shared"
+    PER_LAYER = "per_layer"
+
+
+class Schedule(StrEnum):
+    """What the learning rate does after its warm-up."""
+
+    LINEAR = "linear"
+    """Falls to 0 at the last step."""
+    CONSTANT = "constant"
 
 
 class Role(StrEnum):

@@ -12,7 +12,8 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.labels import Labels, placeholder_names
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
-from pocketbert.core.recipe import DistilBertStage, Optimisation, Recipe, TaskStage
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.stages import DistilBertStage, Optimisation, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.pipeline.corpora import open_corpora

@@ -1,0 +1,279 @@
+"""Stages of training in a recipe: how a teacher is fine-tuned, and what a student learns, one section per method."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from pocketbert.core.section import Fraction, Rate, Section
+from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal
+
+
+class Optimisation(Section):
+    """Steps and rates that finetune and distil stages share."""
+
+    steps: PositiveInt = Field(description="Optimiser steps.")
+    batch: PositiveInt = Field(64, description="Rows per step.")
+    micro_batch: PositiveInt | None = Field(
+        None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
+    )
+    lr: Rate = Field(1e-4, description="Peak learning rate.")
+    warmup: Fraction = Field(
+        0.06, description="Share of the steps with rising learning rate; then linear decay."
+    )
+    schedule: Schedule = Field(Schedule.LINEAR, description="What the learning rate does after its warm-up.")
+    weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
+    beta2: Rate = Field(0.999, description="AdamW's decay of squared gradients.")
+    eps: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
+    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="Dropout of the trained model; default its own."
+    )
+    freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
+    checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
+
+
+class SignalWeights(Section):
+    """Weight of each term of the loss; 0 leaves it out."""
+
+    logits: float = Field(
+        1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2."
+    )
+    hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
+    attention: float = Field(1.0, ge=0, description="KL of the attention distributions of mapped layers.")
+    labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
+
+    @model_validator(mode="after")
+    def _something(self) -> SignalWeights:
+        if not any((self.logits, self.hidden, self.attention, self.labels)):
+            raise ValueError("all weights are 0: the student would learn nothing")
+        return self
+
+    def active(self) -> tuple[Signal, ...]:
+        """Teacher signals with a weight above 0."""
+        return tuple(s for s in Signal if getattr(self, s.value, 0) > 0)
+
+
+class TaskStage(Optimisation):
+    """Method `task`: the student learns a fine-tuned teacher's behaviour on the task's own text."""
+
+    method: Literal["task"] = Field(description="Distillation method.")
+    temperature: float = Field(2.0, gt=0, description="Softens both class distributions.")
+    signals: SignalWeights = Field(default_factory=lambda: SignalWeights(), description="Terms of the loss.")
+    layers: list[PositiveInt] | None = Field(
+        None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
+    )
+    cache_teacher: Literal["fp32", "fp16"] | None = Field(
+        None,
+        description="Ask the teacher once per row and keep its answers on disk, in fp32 or, rounded by up to 5e-4 of each "
+        "number, in fp16: pays where rows are seen several times. Default: ask it at every step.",
+    )
+    augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
+
+
+class GeneralText(Section):
+    """What a general stage makes of its plain text."""
+
+    masking: MaskingKind = Field(MaskingKind.NONE, description="How tokens to hide are chosen.")
+    mask_share: Rate = Field(0.15, description="Share of the tokens to hide.")
+    smoothing: float = Field(
+        0.7,
+        ge=0,
+        description="With masking: frequency, rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike.",
+    )
+    pairs: bool = Field(
+        False,
+        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
+    )
+
+
+class TripleWeights(Section):
+    """Weight of each term of DistilBERT's loss; 0 leaves it out. The defaults are those of the original training command."""
+
+    logits: float = Field(5.0, ge=0, description="KL of the softened vocabulary distributions, times T^2.")
+    mlm: float = Field(2.0, ge=0, description="Cross-entropy of the hidden tokens.")
+    cosine: float = Field(1.0, ge=0, description="1 - cos of the last hidden states.")
+
+    @model_validator(mode="after")
+    def _something(self) -> TripleWeights:
+        if not any((self.logits, self.mlm, self.cosine)):
+            raise ValueError("all weights are 0: the student would learn nothing")
+        return self
+
+
+class SparseCache(Section):
+    """How much of a teacher's distribution over the vocabulary is kept at each hidden token."""
+
+    top: PositiveInt = Field(32, description="Most probable tokens, kept exactly.")
+    samples: int = Field(
+        32,
+        ge=0,
+        description="Tokens drawn from the others, so that every mean over the vocabulary is right in expectation; with 0 "
+        "the others count as impossible.",
+    )
+
+
+class DistilBertStage(GeneralText, Optimisation):
+    """Method `distilbert`: the student learns a pre-trained teacher's guesses and last hidden states on plain text."""
+
+    method: Literal["distilbert"] = Field(description="Distillation method.")
+    lr: Rate = Field(5e-4, description="Peak learning rate.")
+    warmup: Fraction = Field(
+        0.05, description="Share of the steps with rising learning rate; then linear decay."
+    )
+    weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
+    clip: float = Field(5.0, gt=0, description="Largest global gradient norm.")
+    beta2: Rate = Field(0.98, description="AdamW's decay of squared gradients.")
+    eps: float = Field(1e-6, gt=0, description="AdamW's epsilon.")
+    temperature: float = Field(2.0, gt=0, description="Softens both vocabulary distributions.")
+    weights: TripleWeights = Field(default_factory=lambda: TripleWeights(), description="Terms of the loss.")
+    masked_only: bool = Field(
+        False, description="Learn soft targets at hidden tokens only, not at all: 6 times less memory."
+    )
+    masking: MaskingKind = Field(MaskingKind.FREQUENCY, description="How tokens to hide are chosen.")
+    freeze_positions: bool = Field(
+        False, description="Keep the position table as it is, as the original run did."
+    )
+    cache: SparseCache | None = Field(
+        None,
+        description="Ask the teacher about all steps beforehand and keep its guesses at hidden tokens on disk; needs masked_only: "
+        "true and weights.cosine: 0. Default: ask at every step.",
+    )
+
+    def cache_problems(self) -> list[str]:
+        """What keeps the stage from learning from a cache, a sentence each."""
+        out = []
+        if not self.masked_only:
+            out.append("holds guesses at hidden tokens only: set masked_only: true")
+        if self.weights.cosine:
+            out.append(
+                "holds no hidden states, asking the teacher again is cheaper: set weights.cosine: 0, or leave cache out"
+            )
+        if not self.weights.logits:
+            out.append("is read by the term weights.logits only, which is 0: raise it, or leave cache out")
+        return out
+
+
+class LayerWeights(Section):
+    """Weight of each term of TinyBERT's loss; 0 leaves it out. The original has 1 everywhere."""
+
+    attention: float = Field(1.0, ge=0, description="Squared error of the attention scores of mapped layers.")
+    hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
+    embeddings: float = Field(1.0, ge=0, description="Squared error of the embeddings.")
+
+    @model_validator(mode="after")
+    def _something(self) -> LayerWeights:
+        if not any((self.attention, self.hidden, self.embeddings)):
+            raise ValueError("all weights are 0: the student would learn nothing")
+        return self
+
+
+class LayerStage(Optimisation):
+    """What TinyBERT's general and intermediate stages share."""
+
+    weights: LayerWeights = Field(default_factory=lambda: LayerWeights(), description="Terms of the loss.")
+    projection: Projection = Field(
+        Projection.SHARED,
+        description="From the student's width to the teacher's: one for all layers (shared) or one for each (per_layer).",
+    )
+    layers: list[PositiveInt] | None = Field(
+        None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
+    )
+    reference: bool = Field(
+        False, description="Average as the original code does: padding counts, and masked scores count as 0."
+    )
+
+
+class TinyBertGeneralStage(GeneralText, LayerStage):
+    """Method `tinybert-general`: the student learns a pre-trained teacher's layers on plain text."""
+
+    method: Literal["tinybert-general"] = Field(description="Distillation method.")
+    batch: PositiveInt = Field(256, description="Rows per step.")
+    lr: Rate = Field(5e-5, description="Peak learning rate.")
+    warmup: Fraction = Field(
+        0.1, description="Share of the steps with rising learning rate; then linear decay."
+    )
+    pairs: bool = Field(
+        True,
+        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
+    )
+
+
+class TinyBertIntermediateStage(LayerStage):
+    """Method `tinybert-intermediate`: the student learns a fine-tuned teacher's layers on the task's own text."""
+
+    method: Literal["tinybert-intermediate"] = Field(description="Distillation method.")
+    batch: PositiveInt = Field(32, description="Rows per step.")
+    lr: Rate = Field(5e-5, description="Peak learning rate.")
+    warmup: Fraction = Field(0.0, description="Share of the steps with rising learning rate.")
+    schedule: Schedule = Field(
+        Schedule.CONSTANT, description="What the learning rate does after its warm-up."
+    )
+    augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
+
+
+class TinyBertPredictionStage(Optimisation):
+    """Method `tinybert-prediction`: the student learns a fine-tuned teacher's outputs on the task's own text.
+
+    For regression the gold scores are learnt, as in the original.
+    """
+
+    method: Literal["tinybert-prediction"] = Field(description="Distillation method.")
+    batch: PositiveInt = Field(32, description="Rows per step.")
+    lr: Rate = Field(3e-5, description="Peak learning rate.")
+    warmup: Fraction = Field(
+        0.1, description="Share of the steps with rising learning rate; then linear decay."
+    )
+    temperature: float = Field(1.0, gt=0, description="Softens both class distributions.")
+    augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
+
+
+class RelationWeights(Section):
+    """Weight of each term of MiniLM's loss; 0 leaves it out. The defaults are version 2's; version 1 is attention and value."""
+
+    attention: float = Field(
+        0.0, ge=0, description="KL of the attention distributions; as many heads as the teacher."
+    )
+    query: float = Field(1.0, ge=0, description="KL of the relations between queries.")
+    key: float = Field(1.0, ge=0, description="KL of the relations between keys.")
+    value: float = Field(1.0, ge=0, description="KL of the relations between values.")
+
+    @model_validator(mode="after")
+    def _something(self) -> RelationWeights:
+        if not any((self.attention, self.query, self.key, self.value)):
+            raise ValueError("all weights are 0: the student would learn nothing")
+        return self
+
+
+class MiniLmStage(GeneralText, Optimisation):
+    """Method `minilm`: the student's last layer learns how a teacher's layer relates the tokens of plain text."""
+
+    method: Literal["minilm"] = Field(description="Distillation method.")
+    batch: PositiveInt = Field(256, description="Rows per step.")
+    lr: Rate = Field(6e-4, description="Peak learning rate.")
+    weights: RelationWeights = Field(
+        default_factory=lambda: RelationWeights(), description="Terms of the loss."
+    )
+    relation_heads: PositiveInt | None = Field(
+        None,
+        description="Heads that queries, keys and values are cut into for the comparison; both widths are multiples of it. Default: "
+        "the original's 48, or the largest number that divides both widths and is not above it.",
+    )
+    teacher_layer: PositiveInt | None = Field(
+        None, description="Teacher layer (from 1) to learn from; default its last, of 24 layers the 21st."
+    )
+
+
+Stage = Annotated[
+    TaskStage
+    | DistilBertStage
+    | TinyBertGeneralStage
+    | TinyBertIntermediateStage
+    | TinyBertPredictionStage
+    | MiniLmStage,
+    Field(discriminator="method"),
+]
+
+GENERAL = (DistilBertStage, TinyBertGeneralStage, MiniLmStage)
+"""Stages that learn from a pre-trained teacher on plain text."""
