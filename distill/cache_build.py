@@ -54,10 +54,15 @@ def cached_teacher(
         where: Recipe key, for errors.
 
     Raises:
-        InputError: If the cache would be too large, the rows change with the step, a signal does not fit
+        InputError: If relations are wanted, the cache would be too large, the rows change with the step, a signal does not fit
             the number type, or `folder` holds something else.
         MachineError: If the disk has too little room.
     """
+    if wanted.relations:
+        raise InputError(
+            Problem(where, f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
+                    "cheaper than storing them.", "Let the teacher run beside the student.")
+        )  # fmt: skip
     folder.parent.mkdir(parents=True, exist_ok=True)
     key = cache_key(teacher, family, data, wanted, half)
     with FileLock(folder.parent / f".{folder.name}.lock"):

@@ -24,6 +24,7 @@ from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.stages import Optimisation
+from pocketbert.core.types import Schedule
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.precision import training_dtype
 from pocketbert.distill.processes import here
@@ -80,15 +81,17 @@ class Outcome:
 
 
 def learning_rate(step: int, settings: Optimisation) -> float:
-    """Linear warm-up, then linear decay to 0.
+    """Linear warm-up, then linear decay to 0, or none.
 
     Args:
         step: The step about to be made, from 0.
-        settings: Peak rate, steps and warm-up share.
+        settings: Peak rate, steps, warm-up share and schedule.
     """
     warm = max(1, round(settings.warmup * settings.steps))
     if step < warm:
         return settings.lr * (step + 1) / warm
+    if settings.schedule is Schedule.CONSTANT:
+        return settings.lr
     return settings.lr * max(0.0, (settings.steps - step) / max(1, settings.steps - warm))
 
 

@@ -1,10 +1,12 @@
-"""Which tokens a masked-language-model batch hides, and behind what."""
+"""Which tokens a masked-language-model batch hides, and behind what: the interface, and masking over a whole batch."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,37 @@ class Masked:
 
     input_ids: NDArray[np.int64]
     labels: NDArray[np.int64]
+
+
+class MaskingScheme(Protocol):
+    """Hides tokens of batches; `pocketbert.distill.masking_kinds.masking_of` makes one."""
+
+    def apply(
+        self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int
+    ) -> Masked:
+        """Hide tokens of a global batch.
+
+        Which ones depends on (seed, purpose, step, row number, place among the row's own tokens): neither how the
+        batch is padded nor the order of its rows changes it.
+
+        Args:
+            ids: Original tokens, [B, S].
+            mask: 1 at real tokens, [B, S].
+            rows: Row number of each row in the corpus, B of them.
+            step: The optimiser step.
+
+        Returns:
+            New arrays.
+        """
+        ...
+
+    def estimate(self, lengths: NDArray[np.int64]) -> int:
+        """How many tokens will be hidden in a batch of rows of such lengths, [B]: to plan room for them."""
+        ...
+
+    def key(self) -> list[Any]:
+        """All that decides what is hidden, as JSON: what was computed of one key's batches is stale for another's."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -76,12 +109,10 @@ class Masking:
         noise = self._noise(real, rows, step)
         tokens = ids[real]
         chosen = _race(self.weights()[tokens], noise[:, 0], self.wanted(len(tokens)))
-        action = noise[chosen, 1]
         strangers = (noise[chosen, 2] * len(self.counts)).astype(np.int64)
         read, labels = tokens.copy(), np.full_like(tokens, IGNORED)
         labels[chosen] = tokens[chosen]
-        read[chosen] = np.select([action < _MASK_BELOW, action < _KEEP],
-                                 [np.full_like(strangers, self.mask_id), tokens[chosen]], strangers)  # fmt: skip
+        read[chosen] = stand_ins(tokens[chosen], noise[chosen, 1], strangers, self.mask_id)
         out = Masked(ids.copy(), np.full_like(ids, IGNORED))
         out.input_ids[real], out.labels[real] = read, labels
         return out
@@ -90,6 +121,16 @@ class Masking:
         """How many of so many tokens are predicted."""
         # rounded first: 0.15 * 20 must stay 3, whatever the last bit of the product says
         return math.ceil(round(self.share * tokens, 9))
+
+    def estimate(self, lengths: NDArray[np.int64]) -> int:
+        """How many tokens are predicted in a batch of rows of such lengths, [B]; see `MaskingScheme`."""
+        return self.wanted(int(lengths.sum()))
+
+    def key(self) -> list[Any]:
+        """See `MaskingScheme`."""
+        counts = hashlib.sha256(np.asarray(self.counts, "<i8").tobytes()).hexdigest()
+        special = sorted(self.special_ids)
+        return [self.seed, self.purpose, self.share, self.smoothing, self.mask_id, special, counts]
 
     def weights(self) -> NDArray[np.float64]:
         """Relative chance of each vocabulary entry to be drawn, [V]."""
@@ -104,6 +145,24 @@ class Masking:
             generator(self.seed, purpose, step, int(row)).random((int(length), 3))
             for row, length in zip(rows, real.sum(1), strict=True)
         ])  # fmt: skip
+
+
+def stand_ins(
+    tokens: NDArray[np.int64], action: NDArray[np.float64], strangers: NDArray[np.int64], mask_id: int
+) -> NDArray[np.int64]:
+    """What is read in place of hidden tokens: the mask token (80 %), the token itself (10 %) or a stranger (10 %).
+
+    Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 1.
+
+    Args:
+        tokens: The hidden tokens, [n].
+        action: A uniform number in [0, 1) for each, [n].
+        strangers: A random token for each, [n].
+        mask_id: The mask token.
+    """
+    masks = np.full_like(tokens, mask_id)
+    out: NDArray[np.int64] = np.select([action < _MASK_BELOW, action < _KEEP], [masks, tokens], strangers)
+    return out
 
 
 def _race(weights: NDArray[np.float64], noise: NDArray[np.float64], wanted: int) -> NDArray[np.int64]:

@@ -38,16 +38,12 @@ def settings_of(
     Raises:
         InputError: If more tokens are to be kept exactly than the vocabulary has.
     """
-    words, masking = teacher.config.vocab_size, data.masking
+    words = teacher.config.vocab_size
     if cache.top > words:
         raise InputError(
             Problem(f"{where}.top", f"{cache.top}, the vocabulary has {words} tokens.", f"Set top: {words} or less.")
         )  # fmt: skip
-    counts = hashlib.sha256(np.asarray(masking.counts, "<i8").tobytes()).hexdigest()
-    masks = [
-        masking.seed, masking.purpose, masking.share, masking.smoothing, masking.mask_id, sorted(masking.special_ids),
-        counts, order.seed, order.purpose, order.batch, data.padding_side, data.tokenizer.pad_id,
-    ]  # fmt: skip
+    masks = [*data.key(), order.seed, order.purpose, order.batch]
     return StoreSettings(
         teacher=sha256_json([weights_digest(teacher), installed(("numpy", "torch", "transformers"))]),
         data=tokens_digest(data.corpus),

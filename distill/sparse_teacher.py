@@ -191,9 +191,7 @@ def _check_room(store: SparseStore, data: GeneralSet, order: BatchOrder, missing
     ]  # fmt: skip
     if problems:
         raise InputError(problems)
-    hidden = sum(
-        data.masking.wanted(int(order.lengths[order.rows(s)].sum())) for its in missing.values() for s in its
-    )
+    hidden = sum(data.masking.estimate(order.lengths[order.rows(s)]) for its in missing.values() for s in its)
     index = len(missing) * store.settings.rows * 16
     needed, free = (
         hidden * store.settings.bytes_per_position + index,

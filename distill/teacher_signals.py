@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.families import Family
-from pocketbert.distill.capture import record_attention
+from pocketbert.distill.capture import QueryKeyValue, record_attention
 
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state")
 """Fields of transformers' results that are answers to a task."""
@@ -24,20 +24,22 @@ class Wanted:
         outputs: Whether the task outputs are.
         hidden: Numbers of the hidden states; 0 is the embeddings, n the output of layer n.
         attention: Layers whose attention scores are, counted from 0.
+        relations: Layers whose queries, keys and values are, counted from 0.
     """
 
     outputs: bool = True
     hidden: tuple[int, ...] = ()
     attention: tuple[int, ...] = ()
+    relations: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         # a map may name a teacher layer twice; two orders of the same numbers are one wish, and one cache
-        object.__setattr__(self, "hidden", tuple(sorted(set(self.hidden))))
-        object.__setattr__(self, "attention", tuple(sorted(set(self.attention))))
+        for name in ("hidden", "attention", "relations"):
+            object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
 
     def __bool__(self) -> bool:
         """Whether anything is wanted."""
-        return bool(self.outputs or self.hidden or self.attention)
+        return bool(self.outputs or self.hidden or self.attention or self.relations)
 
     def covers(self, other: Wanted) -> bool:
         """Whether everything that `other` wants is wanted here."""
@@ -45,6 +47,7 @@ class Wanted:
             self.outputs >= other.outputs
             and set(self.hidden) >= set(other.hidden)
             and set(self.attention) >= set(other.attention)
+            and set(self.relations) >= set(other.relations)
         )
 
 
@@ -60,11 +63,13 @@ class Taught:
         hidden: Hidden states by number, 0 being the embeddings, each [B, S, d].
         scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], the additive mask
             applied: -1e4 and below at padded keys.
+        relations: Queries, keys and values by layer from 0.
     """
 
     outputs: Mapping[str, Tensor] = field(default_factory=dict)
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     scores: Mapping[int, Tensor] = field(default_factory=dict)
+    relations: Mapping[int, QueryKeyValue] = field(default_factory=dict)
 
 
 class TeacherSignals(Protocol):
@@ -83,9 +88,10 @@ class TeacherSignals(Protocol):
 class OnlineTeacher:
     """The teacher runs on every batch.
 
-    Takes no disk, and any text at any step: the right back end for general distillation on hidden states
-    and attention, where a cache would be larger than the teacher is slow. For task data that is seen many
-    times, see `pocketbert.distill.teacher_cache`.
+    Takes no disk, and any text at any step: the right back end for general distillation on hidden states,
+    attention and relations, where a cache would be larger than the teacher is slow. For task data that is seen
+    many times, see `pocketbert.distill.teacher_cache`. Where nothing but attention and relations is wanted, the
+    teacher runs no further than the last layer of these.
 
     Args:
         teacher: A transformers model; its attention implementation is switched to the capturing one, it
@@ -100,14 +106,16 @@ class OnlineTeacher:
     def __init__(self, teacher: Any, family: Family, wanted: Wanted) -> None:
         depth = teacher.config.num_hidden_layers
         bad_hidden = [n for n in wanted.hidden if not 0 <= n <= depth]
-        bad_layers = [n for n in wanted.attention if not 0 <= n < depth]
+        layers = sorted({*wanted.attention, *wanted.relations})
+        bad_layers = [n for n in layers if not 0 <= n < depth]
         if bad_hidden or bad_layers:
             raise ValueError(
                 f"no hidden states {bad_hidden} or attention layers {bad_layers} in a teacher of {depth} "
                 f"layers: hidden states are 0 to {depth}, attention layers 0 to {depth - 1}"
             )
         self.teacher, self.family, self._wanted, self._depth = teacher, family, wanted, depth
-        self._recorder = record_attention(teacher, family, wanted.attention)
+        whole = wanted.outputs or bool(wanted.hidden)
+        self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not whole)
 
     @property
     def wanted(self) -> Wanted:
@@ -132,12 +140,14 @@ class OnlineTeacher:
         if self.teacher.training:
             self.teacher.eval()
         inputs = {name: batch[name] for name in self.family.inputs}
+        made = None
         with torch.no_grad(), self._recorder:
             made = self.teacher(**inputs, output_hidden_states=bool(self._wanted.hidden))
         return Taught(
-            {name: made[name] for name in OUTPUTS if name in made} if self._wanted.outputs else {},
+            {n: made[n] for n in OUTPUTS if n in made} if made is not None and self._wanted.outputs else {},
             self._hidden(made) if self._wanted.hidden else {},
             {n: self._recorder.scores[n] for n in self._wanted.attention},
+            {n: self._recorder.relations[n] for n in self._wanted.relations},
         )
 
     def _hidden(self, made: Any) -> dict[int, Tensor]:

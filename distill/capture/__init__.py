@@ -1,5 +1,10 @@
-"""Reading signals out of models that do not offer them: attention scores before the softmax."""
+"""Reading signals out of models that do not offer them: attention scores before the softmax, queries, keys, values."""
 
-from pocketbert.distill.capture.recorder import AttentionRecorder, record_attention
+from pocketbert.distill.capture.recorder import (
+    AttentionRecorder,
+    QueryKeyValue,
+    query_width,
+    record_attention,
+)
 
-__all__ = ["AttentionRecorder", "record_attention"]
+__all__ = ["AttentionRecorder", "QueryKeyValue", "query_width", "record_attention"]

@@ -1,7 +1,8 @@
 """Capture through transformers' attention interface: BERT, RoBERTa, DistilBERT, MobileBERT and kin.
 
 With SDPA, `output_attentions=True` returns an empty tuple and raises nothing; with eager attention every
-layer pays for its map. Here the layers that are wanted compute their scores openly, the others use SDPA.
+layer pays for its map. Here the layers that are wanted compute their scores openly, the others use SDPA; queries,
+keys and values are on their way in any case and cost nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from pocketbert.distill.capture.recorder import active_recorder
+from pocketbert.distill.capture.recorder import QueryKeyValue, active_recorder
 
 NAME = "pocketbert_capture"
 MASKED = -1e4
@@ -37,7 +38,9 @@ def capturing_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention that hands its scores to the active recorder.
+    """Scaled dot-product attention that hands the active recorder what it wants of this layer.
+
+    Where the recorder ends the pass, neither probabilities nor context are computed.
 
     Args:
         module: The attention module that calls.
@@ -51,17 +54,22 @@ def capturing_attention(
     Returns:
         Context, [B, S, H, head size], and None in place of the probabilities.
     """
-    recorder = active_recorder()
-    layer = recorder.next_layer() if recorder is not None else -1
-    if recorder is None or layer not in recorder.layers:
+    recorder, scores = active_recorder(), None
+    if recorder is not None:
+        layer = recorder.next_layer()
+        if layer in recorder.relation_layers:
+            recorder.relations[layer] = QueryKeyValue(query, key, value)
+        if layer in recorder.layers:
+            scores = torch.matmul(query, key.transpose(2, 3)) * (scaling or query.shape[-1] ** -0.5)
+            if attention_mask is not None:
+                scores = scores + attention_mask
+            recorder.scores[layer] = scores
+        recorder.end_behind(layer)
+    if scores is None:
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
         )
     else:
-        scores = torch.matmul(query, key.transpose(2, 3)) * (scaling or query.shape[-1] ** -0.5)
-        if attention_mask is not None:
-            scores = scores + attention_mask
-        recorder.scores[layer] = scores
         probabilities = F.dropout(F.softmax(scores, -1), dropout, module.training)
         out = torch.matmul(probabilities, value)
     return out.transpose(1, 2).contiguous(), None

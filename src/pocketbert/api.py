@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.recipe import Recipe
     from pocketbert.core.tokenization import Text
+    from pocketbert.pipeline.augmenting import AugmentCounts
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.run import RunResult
     from pocketbert.pipeline.verify import Verification
 
 __all__ = [
-    "PlannedStage", "benchmark", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
+    "PlannedStage", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
     "plan", "predict", "quantize", "report", "run", "verify",
 ]  # fmt: skip
 
@@ -365,6 +366,27 @@ def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
     check_writable(output.parent)
     output.mkdir(parents=True, exist_ok=True)
     return write_corpora(recipe.data.corpus, model.path, output)
+
+
+def data_augment(recipe: Recipe, output: Path, overwrite: bool = False) -> AugmentCounts:
+    """Write a recipe's training rows, each followed by copies in which words are replaced (``data.augment``).
+
+    Started again after it was stopped it continues. A run makes these rows by itself for stages with ``augmented: true``.
+
+    Args:
+        recipe: Its data, teacher and seed.
+        output: The file, ``.jsonl`` or ``.jsonl.gz``; read it with ``data.holdout: 0``.
+        overwrite: Whether an existing file may be replaced.
+
+    Returns:
+        How many rows and copies it holds.
+
+    Raises:
+        InputError: If the task's labels do not belong to whole texts, or a setting does not fit.
+    """
+    from pocketbert.pipeline.augmenting import augment_file
+
+    return augment_file(recipe, output, overwrite=overwrite)
 
 
 def data_demo(output: Path) -> dict[str, Path]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,14 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pocketbert.core.stages import Optimisation
+from pocketbert.core.families import family_of
+from pocketbert.core.stages import MiniLmStage, Optimisation, TinyBertGeneralStage
+from pocketbert.core.types import Projection
 from pocketbert.distill import loop
+from pocketbert.distill.minilm import MiniLmDistillation
+from pocketbert.distill.projection import attach_projection
 from pocketbert.distill.terms import Term
+from pocketbert.distill.tinybert import TinyBertDistillation
 
 VOCABULARY, CLASSES, NONE = 50, 3, -100
 
@@ -86,11 +91,52 @@ class Tagging:
         return out
 
 
-def tagger() -> nn.Module:
+class Teaching:
+    """An objective with a teacher, made for the model that is trained."""
+
+    def __init__(self, make: Callable[[nn.Module], Any]) -> None:
+        self.make, self.left = make, -1
+
+    def join(self, student: nn.Module) -> None:
+        """Make it."""
+        self.right = self.make(student)
+        self.weights, self.counts = self.right.weights, self.right.counts
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term]:
+        """The terms."""
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        made: Mapping[str, Term] = self.right(model, batch)
+        return made
+
+
+def tinybert(reference: bool) -> Callable[[nn.Module], TinyBertDistillation]:
+    """TinyBERT's layer losses from a wider and deeper teacher, with a projection for each layer."""
+
+    def make(student: nn.Module) -> TinyBertDistillation:
+        teacher = tagger(hidden_size=24, num_hidden_layers=3).requires_grad_(False)
+        stage = TinyBertGeneralStage(method="tinybert-general", steps=1, reference=reference)
+        attach_projection(student, 24, Projection.PER_LAYER, 5)
+        family = replace(family_of("bert"), inputs=("input_ids", "attention_mask"))
+        return TinyBertDistillation(teacher, student, family, stage)
+
+    return make
+
+
+def minilm(student: nn.Module) -> MiniLmDistillation:
+    """MiniLM from a wider and deeper teacher: passes end early, and no term reaches what lies behind."""
+    teacher = tagger(hidden_size=24, num_hidden_layers=3).requires_grad_(False)
+    family = replace(family_of("bert"), inputs=("input_ids", "attention_mask"))
+    return MiniLmDistillation(teacher, student, family, MiniLmStage(method="minilm", steps=1))
+
+
+def tagger(**more: int) -> nn.Module:
     """A tiny random BERT with a head on every token, in float64: rounding must not hide a wrong mean."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, **more}
     config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=32, num_labels=CLASSES,
+        vocab_size=VOCABULARY, num_attention_heads=2, intermediate_size=32, max_position_embeddings=32, num_labels=CLASSES,
+        **sizes,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -100,7 +146,7 @@ def tagger() -> nn.Module:
     return model.double()
 
 
-CASES: dict[str, tuple[Tagging, Rows, dict[str, Any]]] = {
+CASES: dict[str, tuple[Tagging | Teaching, Rows, dict[str, Any]]] = {
     "uneven": (Tagging(), Rows(), {}),
     "portions": (Tagging(), Rows(), {"micro_batch": 3}),
     "first row alone labelled": (Tagging(), Rows(labelled=1), {}),
@@ -108,6 +154,9 @@ CASES: dict[str, tuple[Tagging, Rows, dict[str, Any]]] = {
     "head unused": (Tagging(states=1.0), Rows(), {"weight_decay": 0.5}),
     "one row": (Tagging(), Rows(), {"batch": 1}),
     "dropout": (Tagging(), Rows(), {"dropout": 0.3}),
+    "relations": (Teaching(minilm), Rows(), {"micro_batch": 3, "weight_decay": 0.5}),
+    "tinybert": (Teaching(tinybert(reference=False)), Rows(), {"micro_batch": 3}),
+    "tinybert reference": (Teaching(tinybert(reference=True)), Rows(), {}),
 }
 """What is minimised, on what, with which settings. The default batch of 7 rows divides into 4 and 3."""
 
@@ -125,6 +174,8 @@ def run(name: str, out: Path, at: int = -1) -> None:
     loop.LOG_EVERY = 1
     loop.training_dtype = lambda: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
     model = tagger()
+    if isinstance(objective, Teaching):
+        objective.join(model)
     outcome = loop.train(
         model, objective, data, settings(**more), 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl"
     )

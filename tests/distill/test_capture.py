@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import transformers
+from torch import Tensor, nn
 
+from pocketbert.core.families import family_of
 from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.distill.capture import record_attention
+from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
 
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
@@ -123,3 +127,206 @@ def test_teacher_and_student_are_recorded_apart(open_tiny: Callable[..., Any]) -
             student(**inputs)
     assert (len(theirs.scores), len(ours.scores)) == (3, 2)
     assert not torch.equal(theirs.scores[0], ours.scores[0]) or teacher is not student
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layers", [(), (1, 2)])
+def test_queries_keys_and_values_are_those_of_the_projections(
+    opened: Opened, layers: tuple[int, ...]
+) -> None:
+    model, family, inputs = opened
+    projected: dict[str, list[Tensor]] = {}
+    for name, module in model.get_submodule(family.layer_path).named_modules():
+        kind = name.rpartition(".")[2].removesuffix("_lin")
+        if isinstance(module, nn.Linear) and kind in ("query", "key", "value", "q", "k", "v"):
+            module.register_forward_hook(lambda m, a, out, k=kind[0]: projected.setdefault(k, []).append(out))
+    with record_attention(model, family, layers, relations=(0, 2)) as recorder:
+        model(**inputs)
+    assert (tuple(sorted(recorder.scores)), sorted(recorder.relations)) == (layers, [0, 2])
+    for layer, found in recorder.relations.items():
+        for name in ("query", "key", "value"):
+            value = getattr(found, name)
+            assert value.shape == (5, 4, inputs["input_ids"].shape[1], query_width(model.config) // 4)
+            assert torch.equal(value.transpose(1, 2).flatten(2), projected[name[0]][layer])
+
+
+@torch.no_grad()
+def test_a_layer_asked_for_its_queries_alone_computes_no_map(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, family, inputs = opened
+    model.set_attn_implementation("sdpa")
+    wanted = model(**inputs).logits
+    recorder, seen = record_attention(model, family, (), relations=range(3)), []
+    from pocketbert.distill.capture import interface
+
+    own = interface.F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        interface.F, "scaled_dot_product_attention", lambda *a, **k: (seen.append(1), own(*a, **k))[1]
+    )
+    with recorder:
+        found = model(**inputs).logits
+    assert len(seen) == 3
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def shared_layers(depth: int) -> nn.Module:
+    """ALBERT: one layer, called again and again."""
+    config = transformers.AlbertConfig(
+        vocab_size=60, embedding_size=16, hidden_size=32, num_hidden_layers=depth, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=32,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.AlbertModel(config).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_shared_layer_is_told_apart_by_the_order_of_its_calls(stop: bool) -> None:
+    model, ids = shared_layers(4), torch.arange(12).reshape(2, 6)
+    with record_attention(model, family_of("bert"), [0, 2], [1, 2], stop=stop) as recorder:
+        model(ids)
+    assert (sorted(recorder.scores), sorted(recorder.relations)) == ([0, 2], [1, 2])
+    found = recorder.relations[2]
+    scores = found.query @ found.key.transpose(2, 3) / 8**0.5
+    torch.testing.assert_close(recorder.scores[2], scores)
+    assert not torch.allclose(recorder.relations[1].query, found.query)
+
+
+def losses_of(recorder: AttentionRecorder) -> Tensor:
+    parts = [s.softmax(-1).square().sum() for s in recorder.scores.values()]
+    parts += [(v.query * v.key).sum() + v.value.square().sum() for v in recorder.relations.values()]
+    return torch.stack(parts).sum()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize(("layers", "relations"), [((1,), ()), ((), (2,)), ((0, 2), (1,)), ((2,), (2,))])
+def test_a_pass_that_ends_early_gives_the_losses_and_gradients_of_a_whole_one(
+    opened: Opened, layers: tuple[int, ...], relations: tuple[int, ...], dropout: float
+) -> None:
+    model, family, inputs = opened
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+    made = []
+    for stop in (False, True):
+        model.zero_grad()
+        torch.manual_seed(3)
+        with record_attention(model, family, layers, relations, stop=stop) as recorder:
+            model(**inputs)
+            assert not stop, "nothing behind the pass is reached"
+        assert (tuple(sorted(recorder.scores)), tuple(sorted(recorder.relations))) == (layers, relations)
+        loss = losses_of(recorder)
+        loss.backward()
+        made.append((loss.detach(), {n: p.grad for n, p in model.named_parameters()}))
+    (whole, wanted), (early, found) = made
+    assert torch.equal(whole, early)
+    for name, gradient in found.items():
+        if gradient is None or wanted[name] is None:
+            assert gradient is None and wanted[name] is None, name
+        else:
+            assert torch.equal(gradient, wanted[name]), name
+
+
+@torch.no_grad()
+def test_nothing_behind_the_last_wanted_layer_runs(opened: Opened) -> None:
+    model, family, inputs = opened
+    layers, ran = model.get_submodule(family.layer_path), []
+    for number, layer in enumerate(layers):
+        layer.register_forward_pre_hook(lambda *_, n=number: ran.append(f"begins {n}"))
+        layer.register_forward_hook(lambda *_, n=number: ran.append(f"ends {n}"))
+    recorder = record_attention(model, family, [0], [1], stop=True)
+    for _ in range(2):
+        with recorder:
+            model(**inputs)
+    assert ran == ["begins 0", "ends 0", "begins 1"] * 2
+    assert active_recorder() is None
+    assert len(model(**inputs, output_hidden_states=True).hidden_states) == 4
+
+
+def test_an_early_end_keeps_no_tensor_of_the_pass(opened: Opened) -> None:
+    model, family, inputs = opened
+    states: list[weakref.ref[Tensor]] = []
+    first = model.get_submodule(family.layer_path)[0]
+    first.register_forward_hook(
+        lambda m, a, out: states.append(weakref.ref(out if isinstance(out, Tensor) else out[0]))
+    )
+    gc.disable()
+    try:
+        with torch.no_grad(), record_attention(model, family, [], [1], stop=True):
+            model(**inputs)
+        assert [state() for state in states] == [None]
+    finally:
+        gc.enable()
+
+
+def test_the_count_is_checked_up_to_the_early_end(opened: Opened) -> None:
+    model, family, inputs = opened
+    recorder = record_attention(model, family, [1], stop=True)
+    model.set_attn_implementation("sdpa")
+    with (
+        pytest.raises(
+            RuntimeError, match=r"captured 0 times, the model has 3 layers and was to end in layer 1"
+        ),
+        recorder,
+    ):
+        model(**inputs)
+    assert not recorder.scores
+
+
+@torch.no_grad()
+def test_without_any_layer_a_pass_runs_to_its_end(opened: Opened) -> None:
+    model, family, inputs = opened
+    with record_attention(model, family, (), stop=True):
+        made = model(**inputs)
+    assert made.logits.shape == (5, 3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stop", [False, True])
+def test_after_another_error_nothing_is_left(opened: Opened, stop: bool) -> None:
+    model, family, inputs = opened
+    recorder = record_attention(model, family, [0], [0, 2], stop=stop)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    handle = model.get_submodule(family.layer_path)[1].register_forward_hook(broken)
+    with pytest.raises(ZeroDivisionError), recorder:
+        model(**inputs)
+    assert not recorder.scores and not recorder.relations
+    assert active_recorder() is None
+    handle.remove()
+    with recorder:
+        model(**inputs)
+    assert (sorted(recorder.scores), sorted(recorder.relations)) == ([0], [0, 2])
+
+
+@torch.no_grad()
+def test_an_inner_pass_that_ends_early_leaves_the_outer_one_alone(open_tiny: Callable[..., Any]) -> None:
+    teacher, folder, tokenizer = open_tiny("bert", 3)
+    student, *_ = open_tiny("bert", 2)
+    inputs = {
+        k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good film", "bad"])).items()
+    }
+    theirs = record_attention(teacher, folder.family, range(3))
+    with theirs:
+        with record_attention(student, folder.family, (), [0], stop=True) as ours:
+            student(**inputs)
+        teacher(**inputs)
+    assert (len(theirs.scores), list(ours.relations)) == (3, [0])
+
+
+@pytest.mark.parametrize(("layers", "relations"), [([3], []), ([], [-1])])
+def test_layers_that_the_model_does_not_have_are_refused(
+    opened: Opened, layers: list[int], relations: list[int]
+) -> None:
+    model, family, _ = opened
+    with pytest.raises(ValueError, match=r"no layers \[(3|-1)\] in a model of 3 layers, 0 to 2"):
+        record_attention(model, family, layers, relations)
+
+
+def test_widths_of_the_queries(make_classifier: Callable[..., Any]) -> None:
+    widths = [query_width(make_classifier(f, 1, ("a", "b")).config) for f in FAMILIES]
+    assert widths == [32, 32, 32, 16]  # MobileBERT's attention lies within its bottleneck

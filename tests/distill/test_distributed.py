@@ -83,7 +83,7 @@ def losses(folder: Path, name: str) -> list[dict[str, float]]:
     return [{"loss": r["loss"], **r["terms"]} for r in history]
 
 
-def assert_alike(a: Path, b: Path, name: str) -> None:
+def assert_alike(a: Path, b: Path, name: str, atol: float = 1e-9) -> None:
     ours, theirs = losses(a, name), losses(b, name)
     assert len(ours) == len(theirs) == 8
     for x, y in zip(ours, theirs, strict=True):
@@ -91,14 +91,31 @@ def assert_alike(a: Path, b: Path, name: str) -> None:
     left, right = (load_file(f / f"{name}.safetensors") for f in (a, b))
     assert left.keys() == right.keys()
     for key, value in left.items():
-        torch.testing.assert_close(value, right[key], rtol=0, atol=1e-9, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(value, right[key], rtol=0, atol=atol, msg=lambda m, k=key: f"{k}: {m}")
 
 
 @pytest.mark.parametrize(
-    "name", ["uneven", "portions", "first row alone labelled", "nothing labelled", "head unused", "one row"]
+    "name",
+    [
+        "uneven",
+        "portions",
+        "first row alone labelled",
+        "nothing labelled",
+        "head unused",
+        "one row",
+        "relations",
+    ],
 )
 def test_two_processes_learn_what_one_learns(name: str, two: Path, one: Callable[[str], Path]) -> None:
     assert_alike(two, one(name), name)
+
+
+@pytest.mark.parametrize("name", ["tinybert", "tinybert reference"])
+def test_two_processes_learn_what_one_learns_of_layers(
+    name: str, two: Path, one: Callable[[str], Path]
+) -> None:
+    assert_alike(two, one(name), name, 1e-8)  # the loss of states is float32 inside
+    assert "layer_projection.maps.2.weight" in load_file(two / f"{name}.safetensors")
 
 
 def test_two_processes_resume_bit_for_bit(two: Path) -> None:
@@ -132,6 +149,14 @@ def test_a_head_that_no_process_needs_keeps_its_weights(two: Path, cases: Module
     same = {key for key, value in after.items() if torch.equal(value, before[key])}
     assert {"classifier.weight", "classifier.bias"} <= same
     assert len(same) < len(after) / 2
+
+
+def test_what_lies_behind_the_relations_keeps_its_weights(two: Path, cases: ModuleType) -> None:
+    before, after = cases.tagger().state_dict(), load_file(two / "relations.safetensors")
+    changed = {key for key, value in after.items() if not torch.equal(value, before[key])}
+    assert {k.split(".")[-2] for k in changed if ".layer.1." in k} == {"query", "key", "value"}
+    assert any(".layer.0.output." in k for k in changed)
+    assert not any(k.startswith("classifier") for k in changed)
 
 
 class Lying:

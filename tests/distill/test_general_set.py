@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import MaskingKind
 from pocketbert.distill.general_set import GeneralSet
 from pocketbert.distill.masking import Masking
+from pocketbert.distill.masking_kinds import masking_of
+from pocketbert.distill.pairs import pairs_of
 from pocketbert.distill.train_set import TrainData
 
 PAD, MASK = 0, 4
@@ -84,3 +87,63 @@ def test_a_batch_is_a_function_of_rows_and_step(tokenizer: TextTokenizer) -> Non
     one, two = first.batch([0, 2], 9), second.batch([0, 2], 9)
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["labels"], first.batch([0, 2], 10)["labels"])
+
+
+def paired(tokenizer: TextTokenizer, kind: MaskingKind, side: str = "right") -> GeneralSet:
+    corpus = corpus_of(tokenizer)
+    masking = masking_of(kind, corpus.counts, tokenizer, 1, "distill.0")
+    return GeneralSet(
+        corpus, tokenizer, masking, side, pairs_of(tokenizer, len(corpus.counts), 1, "distill.0")
+    )
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", MaskingKind)
+def test_pairs_are_made_before_tokens_are_hidden(
+    tokenizer: TextTokenizer, kind: MaskingKind, side: str
+) -> None:
+    data, plain = paired(tokenizer, kind, side), paired(tokenizer, MaskingKind.NONE, side)
+    rows = [3, 0, 2, 1]
+    seen = set()
+    for step in range(12):
+        batch, text = data.batch(rows, step), plain.batch(rows, step)
+        assert set(batch) == {
+            "input_ids", "attention_mask", "token_type_ids", "labels", "rows", "steps", "next_sentence_label"
+        }  # fmt: skip
+        original = torch.where(batch["labels"] == IGNORED, batch["input_ids"], batch["labels"])
+        assert torch.equal(original, text["input_ids"])
+        for name in ("attention_mask", "token_type_ids", "next_sentence_label"):
+            assert torch.equal(batch[name], text[name])
+        assert (text["labels"] == IGNORED).all()
+        assert (kind is MaskingKind.NONE) == bool((batch["labels"] == IGNORED).all())
+        assert batch["next_sentence_label"].shape == (4,)
+        real = batch["attention_mask"] == 1
+        assert not batch["token_type_ids"][~real].any()
+        assert (real.sum(1) <= torch.tensor([data.lengths[r] for r in rows])).all()
+        two = batch["next_sentence_label"] != IGNORED
+        assert torch.equal((batch["token_type_ids"] == 1).any(1), two)
+        seen |= set(batch["next_sentence_label"].tolist())
+    assert {0, 1} <= seen
+
+
+@pytest.mark.parametrize(
+    "kind", [MaskingKind.NONE, MaskingKind.DYNAMIC, MaskingKind.WHOLE_WORD, MaskingKind.SPAN]
+)
+def test_parts_of_a_paired_batch_are_the_whole(tokenizer: TextTokenizer, kind: MaskingKind) -> None:
+    data = paired(tokenizer, kind)
+    whole = data.batch([0, 1, 2, 3], 4)
+    for row in range(4):
+        alone = data.batch([row], 4)
+        width = alone["input_ids"].shape[1]
+        for name, value in alone.items():
+            expected = whole[name][row]
+            assert torch.equal(value[0], expected[:width] if expected.ndim else expected), name
+        assert not whole["attention_mask"][row, width:].any()
+
+
+def test_keys_tell_sets_apart(tokenizer: TextTokenizer) -> None:
+    sets = [paired(tokenizer, kind) for kind in MaskingKind]
+    sets += [paired(tokenizer, MaskingKind.NONE, "left"), set_of(tokenizer)]
+    keys = [str(data.key()) for data in sets]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == str(paired(tokenizer, MaskingKind.NONE).key())

@@ -17,6 +17,7 @@ from pocketbert.core.heads.head import Prepared
 from pocketbert.core.recipe import StudentSection
 from pocketbert.core.stages import Optimisation, SignalWeights, TaskStage
 from pocketbert.core.tasks import task_of
+from pocketbert.core.types import Schedule
 from pocketbert.distill import loop
 from pocketbert.distill.finetune import Finetune
 from pocketbert.distill.loop import Outcome, frozen, learning_rate, train
@@ -70,6 +71,13 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
+
+
+def test_a_constant_rate_stays_after_its_warm_up() -> None:
+    plan = Optimisation(steps=10, lr=1e-3, warmup=0.2, schedule=Schedule.CONSTANT)
+    rates = [learning_rate(s, plan) for s in range(10)]
+    assert rates[:2] == pytest.approx([5e-4, 1e-3])
+    assert rates[2:] == [1e-3] * 8
 
 
 @given(st.integers(1, 500), st.floats(0, 1), st.floats(1e-6, 1))

@@ -326,6 +326,13 @@ def test_rows_that_change_with_the_step_are_refused(open_tiny: Callable[..., Any
         )
 
 
+def test_relations_are_refused(open_tiny: Callable[..., Any], tmp_path: Path) -> None:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    with pytest.raises(InputError, match=r"holds no queries, keys and values \(layers \[1\]\)"):
+        cached_teacher(model, folder.family, rows_of(tokenizer), Wanted(relations=(1,)), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_other_rows_under_the_same_numbers_are_noticed(built: Callable[..., Any]) -> None:
     cache, _, data = built("bert", "right")
     batch = data.batch([0, 2], 0)

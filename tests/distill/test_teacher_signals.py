@@ -13,6 +13,7 @@ from pocketbert.distill.teacher_signals import OnlineTeacher, Wanted
 
 TEXTS = ["a good film", "not bad", "the day was far better than I had expected, never again", "ok"]
 ALL = Wanted(hidden=(0, 1, 2, 3), attention=(0, 1, 2))
+VECTORS = ("query", "key", "value")
 
 
 def batch_of(tokenizer: Any) -> dict[str, Tensor]:
@@ -74,10 +75,55 @@ def test_wanted_ignores_order_and_repetition() -> None:
     assert Wanted(hidden=(3, 1, 3)) == Wanted(hidden=(1, 3))
     assert ALL.covers(Wanted(hidden=(2,))) and not Wanted(hidden=(2,)).covers(ALL)
     assert not Wanted(outputs=False, hidden=(1,)).covers(Wanted(hidden=(1,)))
+    assert Wanted(relations=(2, 0, 2)) == Wanted(relations=(0, 2))
+    assert not ALL.covers(Wanted(relations=(0,))) and Wanted(relations=(0, 1)).covers(Wanted(relations=(1,)))
     assert not Wanted(outputs=False) and Wanted(outputs=False, attention=(0,))
+    assert Wanted(outputs=False, relations=(0,))
 
 
 def test_layers_that_the_teacher_does_not_have_are_refused(open_tiny: Callable[..., Any]) -> None:
     model, _, _ = open_tiny("bert", 3)
     with pytest.raises(ValueError, match=r"hidden states \[4\] or attention layers \[3\].*0 to 3.*0 to 2"):
         OnlineTeacher(model, family_of("bert"), Wanted(hidden=(3, 4), attention=(2, 3)))
+    with pytest.raises(ValueError, match=r"attention layers \[3\]"):
+        OnlineTeacher(model, family_of("bert"), Wanted(relations=(3,)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert"])
+def test_relations_are_what_the_model_computes_alone_or_beside_other_signals(
+    name: str, open_tiny: Callable[..., Any]
+) -> None:
+    model, folder, tokenizer = open_tiny(name, 3)
+    batch = batch_of(tokenizer)
+    beside = OnlineTeacher(model, folder.family, Wanted(hidden=(3,), attention=(0,), relations=(1,)))(batch)
+    alone = OnlineTeacher(model, folder.family, Wanted(outputs=False, relations=(1,)))(batch)
+    with record_attention(model, folder.family, (), range(3)) as recorder:
+        model(**{k: batch[k] for k in folder.family.inputs})
+    assert list(beside.relations) == list(alone.relations) == [1]
+    for vectors in VECTORS:
+        wanted = getattr(recorder.relations[1], vectors)
+        for found in (getattr(t.relations[1], vectors) for t in (beside, alone)):
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+            assert not found.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("wanted", "layers"),
+    [
+        (Wanted(outputs=False, relations=(1,)), 2),
+        (Wanted(outputs=False, attention=(0,)), 1),
+        (Wanted(outputs=False, attention=(0,), hidden=(1,)), 3),
+        (Wanted(relations=(0,)), 3),
+    ],
+)
+def test_the_teacher_runs_no_further_than_it_must(
+    wanted: Wanted, layers: int, open_tiny: Callable[..., Any]
+) -> None:
+    model, folder, tokenizer = open_tiny("bert", 3)
+    begun: list[int] = []
+    for number, layer in enumerate(model.get_submodule(folder.family.layer_path)):
+        layer.register_forward_pre_hook(lambda *_, n=number: begun.append(n))
+    taught = OnlineTeacher(model, folder.family, wanted)(batch_of(tokenizer))
+    assert begun == list(range(layers))
+    assert (tuple(taught.scores), tuple(taught.relations)) == (wanted.attention, wanted.relations)

@@ -1,6 +1,9 @@
-"""data check, data prepare, data demo."""
+"""data check, data prepare, data augment, data demo."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -49,6 +52,29 @@ def prepare(
         print("\n".join(f"corpus: {f}" for f in folders))
 
 
+def augment(
+    recipe: options.Recipe,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write, .jsonl or .jsonl.gz.")],
+    overrides: options.Overrides = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Write a recipe's training rows, each followed by copies with words replaced. (recipe: data.augment)
+
+    A run does this by itself for stages with `augmented: true`; write the file to look at it, or to train on it elsewhere.
+    Held-out rows are not in it: train on it with data.holdout=0. Started again after it was stopped it continues.
+    """
+    from pocketbert import api
+
+    counts = api.data_augment(api.load_recipe(recipe, overrides or ()), output, overwrite)
+    if json:
+        print_json(
+            {"file": str(output), "rows": counts.rows, "copies": counts.copies, "left_out": counts.left_out}
+        )
+    else:
+        print(f"augmented: {output}: {counts.line}")
+
+
 def demo(output: options.Output, json: options.Json = False) -> None:
     """Write the project's own corpus of assistant commands: intents and slots, train, dev and test."""
     from pocketbert import api
@@ -62,4 +88,5 @@ def demo(output: options.Output, json: options.Json = False) -> None:
 
 app.command()(guarded(check))
 app.command()(guarded(prepare))
+app.command()(guarded(augment))
 app.command()(guarded(demo))

@@ -14,7 +14,7 @@ from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.section import Fraction, Section
 from pocketbert.core.stages import GENERAL, DistilBertStage, LayerStage, Optimisation, Stage, TaskStage
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Client, Format, Layout, Scheme, Shapes, Target
+from pocketbert.core.types import Client, Format, Layout, MaskingKind, Scheme, Shapes, Target
 
 SCHEMA_VERSION = 1
 
@@ -89,7 +89,13 @@ class TeacherSection(Section):
 class StudentSection(Section):
     """The small model; whatever is not given is the teacher's own."""
 
-    layers: PositiveInt = Field(description="Encoder layers.")
+    layers: PositiveInt | None = Field(None, description="Encoder layers; needed without model.")
+    model: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder or Hub name of a student to go on with, e.g. one that learnt general text; it has its own sizes.",
+    )
+    revision: str | None = Field(None, description="Hub revision of model.")
     init: Literal["teacher-layers", "random"] = Field(
         "teacher-layers", description="Where its weights start."
     )
@@ -110,11 +116,22 @@ class StudentSection(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> StudentSection:
+        sizes = ("layers", "teacher_layers", "hidden", "heads", "intermediate", "family")
+        if self.model is None and self.layers is None:
+            raise ValueError("give layers: N, or model: FOLDER to go on with a student")
+        if self.model is not None and (given := [k for k in sizes if getattr(self, k) is not None]):
+            raise ValueError(f"{', '.join(given)}: the student in model has its own; leave them out")
+        if self.model is None and self.revision is not None:
+            raise ValueError("revision is that of model, which is not given")
         if self.init == "teacher-layers" and (self.hidden or self.heads or self.intermediate):
             raise ValueError(
                 "a student of another width or head count cannot start from teacher layers; set init: random"
             )
-        if self.teacher_layers is not None and len(self.teacher_layers) != self.layers:
+        if (
+            self.teacher_layers is not None
+            and self.layers is not None
+            and len(self.teacher_layers) != self.layers
+        ):
             raise ValueError(
                 f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}"
             )
@@ -311,6 +328,11 @@ class Recipe(Section):
             problems.append(
                 "distill: no stage teaches the head that guesses hidden words: add one of method distilbert or task"
             )
+        kinds = {s.projection for s in self.distill if isinstance(s, LayerStage)}
+        if len(kinds) > 1:
+            problems.append(
+                "distill: TinyBERT's stages go on with one projection: give all of them shared, or all per_layer"
+            )
         augmented = [i for i, s in enumerate(self.distill) if getattr(s, "augmented", False)]
         if augmented and self.data.augment is None:
             problems.append(
@@ -323,6 +345,14 @@ class Recipe(Section):
                 f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
             )
         for i, stage in enumerate(self.distill):
+            if (
+                isinstance(stage, DistilBertStage)
+                and stage.masking is MaskingKind.NONE
+                and (stage.weights.mlm or stage.masked_only)
+            ):
+                problems.append(
+                    f"distill.{i}.masking: none hides no tokens to learn from: set weights.mlm: 0 and masked_only: false, or name another"
+                )
             if isinstance(stage, DistilBertStage) and stage.cache is not None:
                 problems += [f"distill.{i}.cache: {text}" for text in stage.cache_problems()]
         return problems

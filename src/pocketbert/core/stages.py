@@ -258,7 +258,8 @@ class MiniLmStage(GeneralText, Optimisation):
     relation_heads: PositiveInt | None = Field(
         None,
         description="Heads that queries, keys and values are cut into for the comparison; both widths are multiples of it. Default: "
-        "the original's 48, or the largest number that divides both widths and is not above it.",
+        "the original's 48, or the largest number that divides both widths and is not above it; with weights.attention the heads "
+        "that the models have.",
     )
     teacher_layer: PositiveInt | None = Field(
         None, description="Teacher layer (from 1) to learn from; default its last, of 24 layers the 21st."

@@ -86,6 +86,21 @@ class Run:
         return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
 
     @cached_property
+    def _start(self) -> ModelFolder | None:
+        """The student that the recipe goes on with."""
+        wanted = self.recipe.student
+        if wanted is None or wanted.model is None:
+            return None
+        return open_model_folder(wanted.model, wanted.revision, "student.model")
+
+    @property
+    def _vectors(self) -> str | None:
+        """Digest of the word vectors that rows are augmented with."""
+        augment = self.recipe.data.augment
+        path = augment.vectors if augment else None
+        return sha256_file(path) if path is not None and path.is_file() else None
+
+    @cached_property
     def data(self) -> RunData:
         """Its data; read once, and only by stages that are not finished."""
         return load_data(self.recipe, self.model)
@@ -113,7 +128,7 @@ class Run:
         """All stages of the recipe, in order."""
         recipe = self.recipe
         data = {
-            "settings": recipe.data.model_dump(mode="json", exclude={"corpus"}),
+            "settings": recipe.data.model_dump(mode="json", exclude={"corpus", "augment"}),
             "train": data_digest(recipe.data.train),
             "eval": data_digest(recipe.data.eval),
             "length": self.length,
@@ -148,6 +163,9 @@ class Run:
                 "distill": [_dump(s) for s in recipe.distill],
                 "seed": recipe.seed,
                 "answer": _dump(recipe.answer),
+                "augment": _dump(recipe.data.augment),
+                "vectors": self._vectors,
+                "start": self._start.sha256 if self._start else None,
             }
             stages.append(
                 Stage(

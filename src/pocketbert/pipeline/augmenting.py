@@ -1,0 +1,331 @@
+"""Training rows multiplied by replacing words: as a file, and as rows of a run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from pocketbert.core.augment_settings import AugmentSection
+from pocketbert.core.checkpoints import load_model, require_torch
+from pocketbert.core.data import Example
+from pocketbert.core.data_files import BadRows, read_rows
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.files import TEMPORARY, check_writable, sha256_file, sha256_json, sync
+from pocketbert.core.heads.feature_extraction import scored
+from pocketbert.core.model_folder import ModelFolder, open_model_folder
+from pocketbert.core.progress import say
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.versions import installed
+from pocketbert.pipeline.data import RunData, is_labelled, load_data
+
+if TYPE_CHECKING:
+    from pocketbert.distill.augment import Augmenter
+    from pocketbert.distill.augment_store import CopyStore
+    from pocketbert.distill.train_set import TrainData
+
+TASKS_AUGMENTED = (
+    TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION,
+)  # fmt: skip
+"""Tasks whose labels belong to the whole text."""
+_WHY_NOT = {
+    TaskName.TOKEN_CLASSIFICATION: "its labels belong to words, and another word may have another label",
+    TaskName.QUESTION_ANSWERING: "its labels are words of the context, which would be replaced",
+    TaskName.FILL_MASK: "its text hides other words at every step as it is",
+}
+_VERSION = 1
+"""Part of the key of what is on disk; a change of the algorithm raises it."""
+_AT_ONCE = 4096
+"""Rows that are tokenized together."""
+_SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+@dataclass
+class AugmentCounts:
+    """What became of the training rows.
+
+    Attributes:
+        rows: The rows themselves, each of them kept.
+        copies: Copies of them.
+        left_out: Copies left out because they are rows of the evaluation or held-out data.
+    """
+
+    rows: int = 0
+    copies: int = 0
+    left_out: int = 0
+
+    @property
+    def line(self) -> str:
+        """The counts in words."""
+        left = (
+            f"; {self.left_out:,} copies left out that are evaluation or held-out rows"
+            if self.left_out
+            else ""
+        )
+        return f"{self.rows:,} rows and {self.copies:,} copies of them{left}"
+
+
+def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
+    """Refuse what cannot be augmented, before anything is trained.
+
+    Args:
+        recipe: Its task, data and ``data.augment``.
+        model: The model it starts from.
+
+    Raises:
+        InputError: If the labels would not fit the changed text, there are no training rows, or a setting asks for what
+            is not there; listing all of it.
+    """
+    section, problems = _section(recipe), []
+    if recipe.task not in TASKS_AUGMENTED:
+        problems.append(
+            Problem("data.augment", f"{recipe.task} cannot be augmented: {_WHY_NOT[recipe.task]}; "
+                    f"allowed: {', '.join(TASKS_AUGMENTED)}.", "Remove data.augment, and augmented: true from the stages.")
+        )  # fmt: skip
+    if recipe.data.train is None:
+        problems.append(Problem("data.train", "the recipe has none, so there is nothing to augment.",
+                                "Add train: {path: rows.jsonl} to data."))  # fmt: skip
+    if section.masked_lm and not _has_masked(model):
+        kinds = ", ".join(map(str, model.config.get("architectures") or ["nothing that is named"]))
+        problems.append(
+            Problem("data.augment.masked_lm", f"'{model.title}' has no masked-language-model head (it was saved as {kinds}).",
+                    "Leave masked_lm out, or start from a checkpoint with its pre-training head.")
+        )  # fmt: skip
+    if section.vectors is not None and not section.vectors.is_file():
+        problems.append(
+            Problem(
+                "data.augment.vectors", f"no file '{section.vectors}'.", "Give a text file of word vectors."
+            )
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def augment_file(
+    recipe: Recipe, target: Path, work: Path | None = None, overwrite: bool = False
+) -> AugmentCounts:
+    """Write the training rows of a recipe, each followed by its copies, with all their columns.
+
+    The rows are those that a run trains on: held-out rows and rows that also occur in the evaluation data are not
+    among them. So the file is read with ``data.holdout: 0``: a row held out of it would have copies in training.
+
+    Stopped and started again it continues, and writes the same bytes as if it had not been stopped.
+
+    Args:
+        recipe: Its data, teacher and seed; ``data.augment``, where it has that, else the section's defaults.
+        target: The file, ``.jsonl`` or ``.jsonl.gz``.
+        work: Where copies are kept until all are there; default a hidden folder beside `target`.
+        overwrite: Whether `target` may be replaced.
+
+    Returns:
+        How many rows it has.
+
+    Raises:
+        InputError: Listing every problem.
+    """
+    require_torch()
+    problems = []
+    if not target.name.endswith(_SUFFIXES):
+        problems.append(Problem(str(target), f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
+    if target.exists() and not overwrite:
+        problems.append(
+            Problem(str(target), "exists; not replaced.", "Choose another -o/--output, or add --overwrite.")
+        )
+    if problems:
+        raise InputError(problems)
+    model = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
+    check_augmentable(recipe, model)
+    source = recipe.data.train
+    assert source is not None
+    data = load_data(recipe, model)
+    check_writable(target.parent)
+    examples, counts = data.splits["train"].examples, AugmentCounts()
+    store = _copies(recipe, model, examples, work or target.parent / f".{target.name}.work")
+    with _writing(target) as stream:
+        rest = _with_copies(examples, store, data, counts)
+        own = next(rest, None)
+        for number, row in read_rows(source, BadRows(source.title)):
+            if own is None or number != own[0].row:
+                continue
+            for example in own:
+                changed: dict[str, str | None] = {source.text: example.text}
+                if source.text_pair is not None:
+                    changed[source.text_pair] = example.pair
+                stream.write(_line(source.title, number, {**row, **changed}))
+            own = next(rest, None)
+    store.remove()
+    return counts
+
+
+def augmented_set(recipe: Recipe, model: ModelFolder, data: RunData, length: int, work: Path) -> TrainData:
+    """Training rows of a run, each followed by its copies, as stages with ``augmented: true`` learn from them.
+
+    Nothing of the held-out and evaluation rows is among them: copies are made of ``data.splits["train"]``, and a copy
+    that equals such a row is left out. Of several processes one makes the copies and the others read them.
+
+    Args:
+        recipe: What to do.
+        model: The model the recipe starts from: its embeddings and its masked-language-model head give the words.
+        data: The run's data.
+        length: Longest input in tokens.
+        work: A folder for the copies, the same for all stages of the run; what is there is not made again.
+
+    Returns:
+        The rows, tokenized, with the task's targets.
+
+    Raises:
+        InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
+    """
+    from pocketbert.distill.augment_set import PackedSet
+
+    check_augmentable(recipe, model)
+    assert recipe.data.train is not None
+    title, labelled = recipe.data.train.title, is_labelled(data.head.task, "train")
+    examples, counts = data.splits["train"].examples, AugmentCounts()
+    store = _copies(recipe, model, examples, work)
+    tokenizer = TextTokenizer(model.path, length)
+    portions = (
+        data.head.prepare(some, tokenizer, title, labelled)
+        for some in _portions(_with_copies(examples, store, data, counts))
+    )
+    rows = PackedSet(portions, tokenizer, model.family.padding_side)
+    say(f"  augmented: {counts.line}")
+    return rows
+
+
+def _portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
+    """Rows with their copies, some thousands at a time."""
+    portion: list[Example] = []
+    for own in groups:
+        portion += own
+        if len(portion) >= _AT_ONCE:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def _section(recipe: Recipe) -> AugmentSection:
+    return recipe.data.augment or AugmentSection()
+
+
+def _has_masked(model: ModelFolder) -> bool:
+    return model.has_head("ForMaskedLM") or model.has_head("ForPreTraining")
+
+
+def _asks_masked(section: AugmentSection, model: ModelFolder) -> bool:
+    """Whether words are guessed by the model's head."""
+    return _has_masked(model) if section.masked_lm is None else section.masked_lm
+
+
+def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
+    """The copies on disk, made where they are not there."""
+    from pocketbert.distill.augment import Row
+    from pocketbert.distill.augment_store import CopyStore
+    from pocketbert.distill.corpus_tokenizer import tokenizer_digest
+
+    section = _section(recipe)
+    alone = recipe.task is TaskName.FEATURE_EXTRACTION and not scored(list(examples))
+    rows = [Row(e.row, (e.text,) if alone or e.pair is None else (e.text, e.pair)) for e in examples]
+    settings = section.model_dump(mode="json", exclude={"vectors"})
+    vectors = section.vectors
+    key = sha256_json({
+        "version": _VERSION, "settings": settings, "seed": recipe.seed, "masked": _asks_masked(section, model),
+        "vectors": sha256_file(vectors) if vectors else None,
+        "weights": model.sha256, "tokenizer": tokenizer_digest(model.path),
+        "rows": sha256_json([[r.number, *r.texts] for r in rows]),
+        "with": installed(("torch", "transformers", "tokenizers", "numpy")),
+    })  # fmt: skip
+    store = CopyStore(work, key, len(rows))
+    store.fill(rows, partial(_augmenter, section, recipe.seed, model))
+    return store
+
+
+def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmenter:
+    import torch
+
+    from pocketbert.distill.augment import Augmenter
+    from pocketbert.distill.augment_masked import MaskedWords
+    from pocketbert.distill.augment_neighbours import Neighbours
+    from pocketbert.distill.augment_vectors import EmbeddingVectors, WordVectors, read_vectors
+    from pocketbert.distill.augment_words import WordReader
+
+    reader = WordReader(model.path, model.family.tokenizer)
+    guesses = _asks_masked(section, model)
+    loaded: Any = None
+    if guesses or section.vectors is None:
+        loaded = load_model(model, TASKS[TaskName.FILL_MASK if guesses else TaskName.FEATURE_EXTRACTION])
+    vectors: WordVectors
+    if section.vectors is not None:
+        vectors = read_vectors(section.vectors)
+    else:
+        vectors = EmbeddingVectors(loaded.get_input_embeddings().weight.detach().numpy(), reader)
+    masked = None
+    if guesses:
+        mask_id = TextTokenizer(model.path, model.positions).mask_id
+        if mask_id is None:
+            raise InputError(
+                Problem("data.augment.masked_lm", f"the tokenizer of '{model.title}' has no mask token.",
+                        "Set masked_lm: false.")
+            )  # fmt: skip
+        loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu")
+        masked = MaskedWords(loaded, model.family, reader, mask_id, model.positions, section.candidates)
+    return Augmenter(reader, section, seed, Neighbours(vectors, section.candidates), masked)
+
+
+def _with_copies(
+    examples: Sequence[Example], store: CopyStore, data: RunData, counts: AugmentCounts
+) -> Iterator[list[Example]]:
+    """Each row with its copies, but for copies that are evaluation or held-out rows."""
+    unseen = {e.digest for name, rows in data.splits.items() if name != "train" for e in rows.examples}
+    for example, copies in zip(examples, store.read(), strict=True):
+        own = [example]
+        for texts in copies:
+            # where the partner is not read, the row keeps it
+            copy = replace(example, text=texts[0], pair=texts[1] if len(texts) > 1 else example.pair)
+            if copy.digest in unseen:
+                counts.left_out += 1
+            else:
+                own.append(copy)
+        counts.rows += 1
+        counts.copies += len(own) - 1
+        yield own
+
+
+def _line(title: str, number: int, row: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    except (TypeError, ValueError) as error:  # dates and bytes of a Parquet file
+        raise InputError(
+            Problem(
+                f"{title}:{number}", f"a column cannot be written as JSON: {error}.", "Leave that column out."
+            )
+        ) from error
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[IO[bytes]]:
+    """A stream whose file appears as `target` when the block ends without an error; equal rows give equal bytes."""
+    part = target.with_name(f".{target.name}{TEMPORARY}")
+    try:
+        with part.open("wb") as raw:
+            if target.suffix == ".gz":
+                with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+                    yield cast("IO[bytes]", packed)
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        part.replace(target)
+        sync(target.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

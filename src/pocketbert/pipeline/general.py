@@ -1,0 +1,151 @@
+"""General stages: a student learns a pre-trained teacher on plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pocketbert.core.checkpoints import load_model
+from pocketbert.core.families import family_of
+from pocketbert.core.stages import GENERAL, DistilBertStage, LayerStage, MiniLmStage, TinyBertGeneralStage
+from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.pipeline.corpora import open_corpora
+from pocketbert.pipeline.finishing import Curve
+from pocketbert.pipeline.training_job import TrainingJob
+
+if TYPE_CHECKING:
+    from pocketbert.distill.general_set import GeneralSet
+    from pocketbert.distill.projection import LayerProjection
+    from pocketbert.distill.train_set import TrainData
+
+GeneralStage = DistilBertStage | TinyBertGeneralStage | MiniLmStage
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What general stages leave behind.
+
+    Attributes:
+        student: With the head that guesses hidden words where a stage taught it, else the encoder alone.
+        projection: From its width to the teacher's, where a stage trained one.
+        curves: Losses of each stage.
+    """
+
+    student: Any
+    projection: LayerProjection | None
+    curves: list[Curve]
+
+
+def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora: Path) -> Learnt:
+    """Train a student through the general stages of a recipe.
+
+    Args:
+        job: Recipe, and the pre-trained teacher's folder.
+        build: Makes the student for a teacher, with the head of a task.
+        corpora: Where the run's corpora are.
+    """
+    from pocketbert.distill.general_set import GeneralSet
+    from pocketbert.distill.loop import frozen
+    from pocketbert.distill.masking_kinds import masking_of
+    from pocketbert.distill.pairs import pairs_of
+
+    recipe, source, curves = job.recipe, job.source, []
+    stages = {f"distill.{n}": s for n, s in enumerate(recipe.distill) if isinstance(s, GENERAL)}
+    assert recipe.data.corpus is not None
+    guesses = any(isinstance(s, DistilBertStage) for s in stages.values())
+    task = TASKS[TaskName.FILL_MASK if guesses else TaskName.FEATURE_EXTRACTION]
+    teacher = load_model(source, task)
+    student = build(teacher, task)
+    tokenizer = TextTokenizer(source.path, min(recipe.data.corpus.length, source.positions))
+    rows = open_corpora(recipe.data.corpus, source.path, corpora, recipe.seed)
+    vocabulary, projection = len(rows.counts), None
+    with frozen(teacher):
+        for where, stage in stages.items():
+            masking = masking_of(
+                stage.masking, rows.counts, tokenizer, recipe.seed, where, stage.mask_share, stage.smoothing
+            )
+            pairs = pairs_of(tokenizer, vocabulary, recipe.seed, where) if stage.pairs else None
+            own = GeneralSet(rows, tokenizer, masking, source.family.padding_side, pairs)
+            part = replace(job, work=job.work / where)
+            if isinstance(stage, TinyBertGeneralStage):
+                curve, projection = layer_stage(part, teacher, student, stage, where, own, projection)
+            else:
+                curve = part.train(
+                    student, _objective(job, teacher, student, stage, where, own), stage, where, own
+                )
+            curves.append(curve)
+            student.requires_grad_(True)
+    return Learnt(student, projection, curves)
+
+
+def _objective(
+    job: TrainingJob, teacher: Any, student: Any, stage: DistilBertStage | MiniLmStage, where: str, own: GeneralSet
+) -> Any:  # fmt: skip
+    from pocketbert.distill.batches import BatchOrder
+    from pocketbert.distill.distilbert import DistilBertDistillation
+    from pocketbert.distill.minilm import MiniLmDistillation
+    from pocketbert.distill.sparse_teacher import sparse_teacher
+    from pocketbert.distill.students import freeze_positions
+
+    family = job.source.family
+    if isinstance(stage, MiniLmStage):
+        ours = family_of(student.config.model_type)
+        return MiniLmDistillation(teacher, student, family, stage, where, student_family=ours)
+    if stage.freeze_positions:
+        freeze_positions(student)
+    objective = DistilBertDistillation(teacher, student, family, stage, where)
+    if stage.cache is not None:
+        order = BatchOrder(own.lengths, stage.batch, job.recipe.seed, where)
+        objective.replay(sparse_teacher(
+            teacher, own, order, stage.steps, stage.cache, stage.temperature, job.work / f"{where}-cache",
+            where=f"{where}.cache",
+        ))  # fmt: skip
+    return objective
+
+
+def layer_stage(
+    job: TrainingJob, teacher: Any, student: Any, stage: LayerStage, where: str, rows: TrainData,
+    projection: LayerProjection | None,
+) -> tuple[Curve, LayerProjection | None]:  # fmt: skip
+    """One of TinyBERT's stages on layers; the projection is on the student while it is trained, and no longer.
+
+    Args:
+        job: Where losses and checkpoints go.
+        teacher: What to learn from, frozen.
+        student: What is trained, in place.
+        stage: Its settings.
+        where: Recipe key.
+        rows: Training rows.
+        projection: What the stage before trained; None to start anew.
+
+    Returns:
+        The losses, and the projection for the next stage.
+    """
+    from pocketbert.distill.projection import attach_projection, detach_projection
+    from pocketbert.distill.tinybert import TinyBertDistillation
+
+    attach_projection(
+        student, teacher.config.hidden_size, stage.projection, job.recipe.seed, where, carried=projection
+    )
+    ours = family_of(student.config.model_type)
+    objective = TinyBertDistillation(teacher, student, job.source.family, stage, where, student_family=ours)
+    try:
+        curve = job.train(student, objective, stage, where, rows)
+    finally:
+        trained = detach_projection(student)
+    return curve, trained
+
+
+def with_encoder(model: Any, learnt: Any) -> Any:
+    """A model whose encoder is another one's; its head stays."""
+    encoders = [getattr(m, m.base_model_prefix, m) for m in (model, learnt)]
+    theirs = encoders[1].state_dict()
+    lost = encoders[0].load_state_dict(theirs, strict=False)
+    # an encoder alone has a pooler that some heads do without, and a masked-language model has none
+    differ = [k for k in (*lost.missing_keys, *lost.unexpected_keys) if not k.startswith("pooler.")]
+    if differ:
+        raise RuntimeError(f"the encoders differ: {differ[:3]}")
+    return model

@@ -1,0 +1,94 @@
+"""What the training stages of one folder share: rows, and the one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pocketbert.core.heads import Prepared
+from pocketbert.core.model_folder import ModelFolder
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.stages import Optimisation
+from pocketbert.core.tasks import TaskName
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.pipeline.data import RunData
+from pocketbert.pipeline.finishing import Curve
+
+if TYPE_CHECKING:
+    from pocketbert.distill.train_set import TrainData
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What the training stages of one folder share.
+
+    Attributes:
+        recipe: What to do.
+        source: Where the tokenizer comes from.
+        data: The run's data.
+        length: Longest input in tokens.
+        target: The folder that is made.
+        work: Where checkpoints go.
+        copies: Makes training rows with copies in which words are replaced.
+    """
+
+    recipe: Recipe
+    source: ModelFolder
+    data: RunData
+    length: int
+    target: Path
+    work: Path
+    copies: Callable[[], Prepared] | None = None
+
+    def rows(self, purpose: str, augmented: bool = False) -> TrainData:
+        """Training rows as the task learns from them: of fill-mask with words hidden anew at every step.
+
+        Args:
+            purpose: What is trained; keys the random choices.
+            augmented: Whether copies with other words are among them.
+        """
+        from pocketbert.distill.encoded_rows import EncodedRows
+        from pocketbert.distill.general_set import GeneralSet
+        from pocketbert.distill.masking import Masking
+        from pocketbert.distill.train_set import TrainSet
+
+        side = self.source.family.padding_side
+        rows = self.data.splits["train"]
+        if augmented:
+            assert self.copies is not None
+            rows = self.copies()
+        tokenizer = TextTokenizer(self.source.path, self.length)
+        if self.data.head.task.name is not TaskName.FILL_MASK:
+            return TrainSet(rows, tokenizer, side)
+        assert tokenizer.mask_id is not None
+        encoded = EncodedRows(rows.encoded, tokenizer.vocabulary_size)
+        masking = Masking(
+            encoded.counts, tokenizer.mask_id, tokenizer.special_ids, self.recipe.seed, purpose, smoothing=0.0
+        )
+        return GeneralSet(encoded, tokenizer, masking, side)
+
+    def train(
+        self, model: Any, objective: Any, settings: Optimisation, purpose: str, rows: TrainData | None = None
+    ) -> Curve:
+        """Train a model in place, on the task's rows where no others are given."""
+        from pocketbert.distill.loop import train
+
+        metrics = self.target.parent / "metrics.jsonl"
+        outcome = train(
+            model,
+            objective,
+            rows or self.rows(purpose),
+            settings,
+            self.recipe.seed,
+            purpose,
+            self.work,
+            metrics,
+        )
+        history = outcome.history
+        return Curve(
+            stage=purpose, steps=[r.step for r in history], loss=[r.loss for r in history],
+            terms={k: [r.terms[k] for r in history] for k in (history[0].terms if history else {})},
+            dtype=outcome.dtype, threads=outcome.threads,
+        )  # fmt: skip
