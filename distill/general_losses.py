@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
+from pocketbert.distill.capture.lm_heads import places
+from pocketbert.distill.divergence import divergence_sum
 from pocketbert.distill.sparse_logits import SparseLogits, sparse_kl
 from pocketbert.distill.terms import Term
 
@@ -28,9 +30,7 @@ def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> 
     Returns:
         Mean over the n tokens, in nats.
     """
-    log_s = F.log_softmax(student.float() / temperature, -1)
-    log_t = F.log_softmax(teacher.float() / temperature, -1)
-    total = temperature**2 * F.kl_div(log_s, log_t, reduction="sum", log_target=True)
+    total = temperature**2 * divergence_sum(student, teacher, temperature=temperature)
     return Term.of(total / max(1, len(student)), len(student))
 
 
@@ -62,9 +62,12 @@ def masked_lm(student: Tensor, labels: Tensor) -> Term:
     Returns:
         Mean over the tokens with a label, in nats.
     """
-    count = (labels != IGNORED).sum()
-    total = F.cross_entropy(student.float(), labels, ignore_index=IGNORED, reduction="sum")
-    return Term.of(total / count.clamp(min=1), count)
+    hidden = places(labels != IGNORED)
+    # chosen first: of all real tokens' logits, six sevenths have no label
+    if len(hidden) != len(labels):
+        student, labels = student.index_select(0, hidden), labels[hidden]
+    total = F.cross_entropy(student.float(), labels, reduction="sum")
+    return Term.of(total / max(1, len(hidden)), len(hidden))
 
 
 def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:

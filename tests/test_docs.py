@@ -159,13 +159,14 @@ def recipes(page: Path) -> Iterator[dict[str, Any]]:
             whole["distill"] = [{"method": "task", "steps": 1}]
         methods = {s["method"] for s in whole.get("distill", [])}
         data = {**whole.get("data", {})}
-        if "task" in methods or "finetune" in whole["teacher"]:
+        general = methods & {"distilbert", "tinybert-general", "minilm"}
+        if methods - general or "finetune" in whole["teacher"]:
             data = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}, **data}
-        if "corpus" in data and "distilbert" not in methods:
+        if "corpus" in data and not general:
             whole["distill"] = [{"method": "distilbert", "steps": 1}, {"method": "task", "steps": 1}]
             whole.setdefault("student", {"layers": 2})
             data = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}, **data}
-        if "distilbert" in methods and "corpus" not in data:
+        if general and "corpus" not in data:
             data["corpus"] = {"sources": [{"path": "text.jsonl"}]}
         yield {**whole, "data": data}
 

@@ -1,126 +1,185 @@
-"""A distillation step against a plain loop written straight with transformers.
+"""A distillation step against a plain loop, and against the loop of the original scripts.
 
-MiniLM-L6 to 3 layers, batch 64, logits + hidden states + attention, dropout 0, real text. Both sides sort
-rows into length buckets and use the CPU's better number type; the plain side does nothing else: eager
-attention everywhere, `output_attentions=True`, torch's AdamW as it comes. Each side lives in a process of
-its own and the two take turns, so that allocator settings do not help the other side.
+Every method of the toolkit, dropout 0, real text. Three sides: (ours) the toolkit's loop; (b) a plain modern loop written straight
+with transformers: the same length buckets, the CPU's better number type, real tokens gathered before the vocabulary,
+attention maps only where the loss needs them, torch's AdamW as it comes; (a) the loop of the original scripts: fp32,
+all rows padded to 128, every position through the vocabulary, attention maps everywhere. Each side lives in a process of
+its own and they take turns, so that allocator settings do not help another side. Before anything is timed, all
+sides compute the loss of the same first batch with the same weights, and must agree.
 
-Run: python benchmarks/peers/distillation.py [--texts FILE.jsonl.gz]
+Run: python benchmarks/peers/distillation.py [--method NAME] [--texts FILE.jsonl.gz] [--rounds N]
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import multiprocessing as mp
 import os
-import tempfile
+import resource
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-from common import add_texts_option, print_header, real_texts
+from common import SST2, add_texts_option, print_header, real_texts
+from distillation_cases import GENERAL, TITLES, case
 
-BATCH = 64
-BLOCK = 5
-
-
-def ours(pipe: Connection, texts: list[str]) -> None:
-    """The toolkit's own loop."""
-    from pocketbert.core.checkpoints import load_model
-    from pocketbert.core.data import Example
-    from pocketbert.core.heads import head_of
-    from pocketbert.core.labels import Labels
-    from pocketbert.core.model_folder import open_model_folder
-    from pocketbert.core.recipe import StudentSection
-    from pocketbert.core.stages import TaskStage
-    from pocketbert.core.tasks import task_of
-    from pocketbert.core.tokenization import TextTokenizer
-    from pocketbert.distill.loop import TrainingLoop, frozen
-    from pocketbert.distill.students import build_student
-    from pocketbert.distill.task import TaskDistillation
-    from pocketbert.distill.train_set import TrainSet
-
-    folder = open_model_folder("minilm-l6")
-    teacher = load_model(
-        folder, task_of("text-classification"), Labels(("negative", "positive")), new_head=True
-    )
-    student = build_student(teacher, folder.family, StudentSection(layers=3), 1)
-    stage = TaskStage(method="task", steps=100_000, batch=BATCH, dropout=0.0)
-    tokenizer = TextTokenizer(folder.path, 128)
-    task, examples = task_of("text-classification"), [Example(t, None, 0, i) for i, t in enumerate(texts, 1)]
-    head = head_of(task, Labels(("negative", "positive")))
-    rows = TrainSet(head.prepare(examples, tokenizer, "texts"), tokenizer)
-    with frozen(teacher), tempfile.TemporaryDirectory() as work:
-        objective = TaskDistillation(teacher, student, folder.family, task, stage)
-        loop = TrainingLoop(student, objective, rows, stage, 1, "distill.0", Path(work))
-        serve(pipe, loop.step)
+BLOCK = 2
+"""Steps of a general method per turn; of `task` as many as take about as long."""
+ORIGINAL_ROUNDS = 6
+"""Rounds in which the original loop takes part, the fewest whose interval has 95 %."""
+AGREE = 1e-3
+"""Largest relative difference of two sides' losses of the first batch; in bf16 ten times as much."""
+WIKITEXT = SST2.parent / "wikitext2" / "valid.jsonl.gz"
 
 
-def plain(pipe: Connection, texts: list[str]) -> None:
-    """What one writes in an afternoon."""
-    import torch
-    import torch.nn.functional as F
+@dataclass(frozen=True)
+class Turn:
+    """What some steps took: CPU and wall seconds, pages faulted in."""
+
+    cpu: float
+    wall: float
+    faults: int
+
+
+def serve(pipe: Connection, name: str, side: str, texts: list[str]) -> None:
+    """Live as one side: tell the first loss, then steps, the matrix-product rate and a step's products, when asked."""
     import transformers
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    from pocketbert.core.model_folder import open_model_folder
-    from pocketbert.distill.batches import BatchOrder
-    from pocketbert.distill.precision import training_dtype
+    from distillation_ours import ours, reference_loss
+    from distillation_plain import original, plain
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    path = str(open_model_folder("minilm-l6").path)
-    kind = {"attn_implementation": "eager", "num_labels": 2}
-    teacher = AutoModelForSequenceClassification.from_pretrained(path, **kind).eval()
-    student = AutoModelForSequenceClassification.from_pretrained(path, num_hidden_layers=3, **kind).train()
-    for module in student.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    rows = tokenizer(texts, truncation=True, max_length=128)["input_ids"]
-    # the same buckets as the toolkit's, so that both sides see equal batches in every round
-    order = BatchOrder([len(r) for r in rows], BATCH, 1, "distill.0")
-    numbers = itertools.count()
-    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4, weight_decay=0.01)
-    dtype = training_dtype()
-
-    def step() -> float:
-        batch = tokenizer.pad(
-            {"input_ids": [rows[i] for i in order.rows(next(numbers))]}, return_tensors="pt"
-        )
-        with torch.autocast("cpu", dtype, enabled=dtype is torch.bfloat16):
-            with torch.no_grad():
-                t = teacher(**batch, output_hidden_states=True, output_attentions=True)
-            s = student(**batch, output_hidden_states=True, output_attentions=True)
-            mask = batch["attention_mask"].float()
-            loss = 4 * F.kl_div(F.log_softmax(s.logits / 2, -1), F.log_softmax(t.logits / 2, -1),
-                                reduction="batchmean", log_target=True)  # fmt: skip
-            for m, n in ((1, 2), (2, 4), (3, 6)):
-                error = (s.hidden_states[m] - t.hidden_states[n]).square().mean(-1)
-                loss = loss + (error * mask).sum() / mask.sum() / 3
-                a, b = s.attentions[m - 1].clamp_min(1e-9), t.attentions[n - 1].clamp_min(1e-9)
-                divergence = (b * (b.log() - a.log())).sum(-1) * mask[:, None]
-                loss = loss + divergence.sum() / mask.sum() / a.shape[1] / 3
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return float(loss.detach())
-
-    serve(pipe, step)
+    if name == "tinybert" and side == "original":
+        pipe.send(reference_loss(case(name, texts)))
+    made = case(name, texts)
+    step = {"ours": ours, "plain": plain, "original": original}[side](made)
+    pipe.send(step())
+    del texts, made
+    answers: dict[str, Callable[[int], object]] = {
+        "steps": lambda count: _turn(step, count),
+        "products": lambda _: _products(step),
+        "rate": lambda _: _rate(),
+    }
+    while (asked := pipe.recv()) is not None:
+        pipe.send(answers[asked[0]](asked[1]))
 
 
-def serve(pipe: Connection, step) -> None:
-    """Make as many steps as asked, tell CPU and wall seconds, until asked for 0."""
-    for _ in range(3):
+def _turn(step: Callable[[], float], count: int) -> Turn:
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(count):
         step()
-    pipe.send("ready")
-    while count := pipe.recv():
-        cpu, wall = time.process_time(), time.perf_counter()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return Turn(cpu, wall, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+
+
+def _products(step: Callable[[], float]) -> tuple[float, float]:
+    """Floating-point operations of the matrix products of some steps, and the CPU seconds of these very steps.
+
+    Counting slows a step down, so the same batches' time is not taken while counting: the mean over 8 steps is.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+    aten, count = torch.ops.aten, 8
+    on_cpu = {
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(q, k, v),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda g, q, k, v, *_, out_shape=None, **__: (
+            sdpa_backward_flop_count(g, q, k, v)
+        ),
+    }  # fmt: skip
+    with FlopCounterMode(display=False, custom_mapping=on_cpu) as counter:
         for _ in range(count):
             step()
-        pipe.send((time.process_time() - cpu, time.perf_counter() - wall))
+    return counter.get_total_flops() / count, _turn(step, count).cpu / count
+
+
+def _rate() -> float:
+    """Operations per CPU-second of a product of the encoder's shape, [1024, 768] x [768, 3072], in the training dtype."""
+    import torch
+
+    from pocketbert.distill.precision import training_dtype
+
+    a, b = (torch.randn(shape, dtype=training_dtype()) for shape in ((1024, 768), (768, 3072)))
+    out, count = torch.mm(a, b), 10
+    start = time.process_time()
+    for _ in range(count):
+        torch.mm(a, b, out=out)
+    return count * 2 * 1024 * 768 * 3072 / (time.process_time() - start)
+
+
+def compare(name: str, texts: list[str], source: str, rounds: int) -> None:
+    """Measure one method and print it."""
+    import numpy as np
+
+    from pocketbert.benchmarks.statistics import paired_ratio
+    from pocketbert.distill.precision import training_dtype
+
+    context, pipes, sides, losses = mp.get_context("spawn"), {}, ("ours", "plain", "original"), {}
+    dtype = str(training_dtype()).removeprefix("torch.")
+    print_header(f"distillation step, {TITLES[name]}; {dtype}", source)
+    processes = []
+    for side in sides:
+        near, far = context.Pipe()
+        processes.append(context.Process(target=serve, args=(far, name, side, texts), daemon=True))
+        processes[-1].start()
+        if name == "tinybert" and side == "original":
+            losses["reference"] = near.recv()
+        losses[side] = near.recv()
+        pipes[side] = near
+    _check(losses, name, 1.0 if dtype == "float32" else 10.0)
+    block = BLOCK if name in GENERAL else 5 * BLOCK
+
+    def ask(side: str, what: str, count: int = 0) -> object:
+        pipes[side].send((what, count))
+        return pipes[side].recv()
+
+    for side in sides:
+        ask(side, "steps", 2)  # the allocator's and AdamW's first times
+    turns: dict[str, list[Turn]] = {side: [] for side in sides}
+    rates = []
+    for number in range(rounds):
+        order = sides if number < ORIGINAL_ROUNDS else sides[:2]
+        for side in order if number % 2 == 0 else reversed(order):
+            turns[side].append(ask(side, "steps", block))
+        rates.append(ask("ours", "rate"))
+    operations, seconds = ask("ours", "products")
+    for pipe, process in zip(pipes.values(), processes, strict=True):
+        pipe.send(None)
+        process.join()
+    batch = 16 if name in GENERAL else 64
+    for side, label in zip(sides, ("ours", "(b) plain loop", "(a) original loop"), strict=True):
+        cpu, faults = (np.median([getattr(t, k) for t in turns[side]]) / block for k in ("cpu", "faults"))
+        print(f"  {label}: {batch / cpu:.1f} samples per CPU-second, {faults:,.0f} page faults per step")
+    for other, label in (("plain", "(b)"), ("original", "(a)")):
+        for kind in ("cpu", "wall"):
+            theirs = [getattr(t, kind) for t in turns[other]]
+            ratio = paired_ratio(theirs, [getattr(t, kind) for t in turns["ours"]][: len(theirs)])
+            print(f"  {kind} time: ours is {ratio.median:.3f} times as fast as {label} [{ratio.low:.3f}, {ratio.high:.3f}], "
+                  f"{ratio.pairs} paired rounds of {block} steps")  # fmt: skip
+    ratio = paired_ratio(
+        [t.cpu for t in turns["original"]], [t.cpu for t in turns["plain"]][: len(turns["original"])]
+    )
+    print(f"  cpu time: (b) is {ratio.median:.2f} times as fast as (a)")
+    rate = float(np.median(rates))
+    print(f"  torch.mm: {rate / 1e9:.0f} GFLOP per CPU-second in {dtype}; ours: {operations / 1e9:.0f} GFLOP of matrix products "
+          f"per step, {operations / seconds / rate:.0%} of that rate over the whole step")  # fmt: skip
+
+
+def _check(losses: dict[str, float], name: str, slack: float) -> None:
+    pairs = [("plain", "ours")]
+    pairs.append(("original", "reference" if name == "tinybert" else "ours"))
+    told = []
+    for one, other in pairs:
+        apart = abs(losses[one] / losses[other] - 1)
+        if not apart <= AGREE * slack:
+            raise SystemExit(
+                f"{name}: {one} has loss {losses[one]}, {other} {losses[other]}: they do not compute the same"
+            )
+        told.append(f"{one} {losses[one]:.6f}, {other} {losses[other]:.6f}")
+    note = " (reference: our `reference: true` on the batch padded to 128)" if name == "tinybert" else ""
+    print(f"  equal losses of the first batch: {'; '.join(told)}{note}")
 
 
 def main() -> None:
@@ -128,33 +187,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_texts_option(parser)
+    parser.add_argument("--method", choices=TITLES, action="append", help="default all; may be repeated")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    texts, source = real_texts(options.texts, "train")
-    from pocketbert.benchmarks.statistics import paired_ratio
-
-    context = mp.get_context("spawn")
-    pipes = {}
-    for name, side in (("ours", ours), ("plain", plain)):
-        near, far = context.Pipe()
-        context.Process(target=side, args=(far, texts[:20_000]), daemon=True).start()
-        near.recv()
-        pipes[name] = near
-    seconds: dict[str, list[tuple[float, float]]] = {"ours": [], "plain": []}
-    for number in range(options.rounds):
-        for name in ("ours", "plain") if number % 2 == 0 else ("plain", "ours"):
-            pipes[name].send(BLOCK)
-            seconds[name].append(pipes[name].recv())
-    for pipe in pipes.values():
-        pipe.send(0)
-    print_header("distillation step, MiniLM-L6 to 3 layers, batch 64, all three signals", source)
-    rate = {n: BATCH * BLOCK / sorted(c for c, _ in s)[len(s) // 2] for n, s in seconds.items()}
-    print(f"samples per CPU-second (median): ours {rate['ours']:.1f}, plain loop {rate['plain']:.1f}")
-    for place, what in ((0, "CPU time"), (1, "wall time")):
-        ratio = paired_ratio([s[place] for s in seconds["plain"]], [s[place] for s in seconds["ours"]])
-        print(f"{what}: ours is {ratio.median:.2f} times as fast [{ratio.low:.2f}, {ratio.high:.2f}], "
-              f"{ratio.pairs} paired rounds")  # fmt: skip
+    for name in options.method or TITLES:
+        general = name in GENERAL and options.texts is None and WIKITEXT.is_file()
+        texts, source = real_texts(WIKITEXT if general else options.texts, "train")
+        compare(name, texts[:20_000], "WikiText-2 valid" if general else source, options.rounds)
 
 
 if __name__ == "__main__":

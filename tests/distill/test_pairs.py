@@ -171,15 +171,21 @@ def test_seed_purpose_and_step_each_change_the_pairs(change: dict[str, Any]) -> 
 
 
 def test_rows_without_a_place_to_cut_stay_one_segment() -> None:
-    corpus = Rows(
-        [wrapped([5]), wrapped([]), wrapped([5, 6]), wrapped([5, 395, 396, 397]), wrapped([5, 6, 7])]
-    )
+    corpus = Rows([wrapped([5]), wrapped([]), wrapped([5, 6]), wrapped([5, 395, 396, 397])])
     for step in range(50):
-        made = PAIRS.build(corpus, range(5), step)
-        assert made.labels[:4].tolist() == [IGNORED] * 4
-        assert [e.ids.tolist() for e in made.encoded[:4]] == [r.tolist() for r in corpus.rows[:4]]
-        # from the empty row nothing can be taken: then the second segment follows
-        assert made.labels[4] in (FOLLOWS, ELSEWHERE)
+        made = PAIRS.build(corpus, range(4), step)
+        assert made.labels.tolist() == [IGNORED] * 4
+        assert [e.ids.tolist() for e in made.encoded] == [r.tolist() for r in corpus.rows]
+
+
+def test_nothing_is_taken_from_an_empty_row() -> None:
+    corpus = Rows([wrapped([]), wrapped([5, 6, 7, 8])])
+    for step in range(40):
+        made = PAIRS.build(corpus, [1], step)
+        assert made.labels.tolist() == [FOLLOWS]
+        first, second = texts(made.encoded[0])
+        assert second
+        assert [*first, *second] == [5, 6, 7, 8][: len(first) + len(second)]
 
 
 def test_a_single_row_has_no_other() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from pocketbert.core.data import Example
+from pocketbert.core.data import read_examples
 from pocketbert.core.errors import InputError
 from pocketbert.core.model_folder import open_model_folder
 from pocketbert.core.recipe import Recipe
@@ -203,7 +203,11 @@ def test_rows_of_a_run_are_those_of_the_file(
     rows = augmented_set(recipe, model, data, 40, tmp_path / "work" / "augment")
     augment_file(recipe, tmp_path / "out.jsonl")
     written = lines(tmp_path / "out.jsonl")
-    whole = TrainSet(whole_of(recipe, data, tmp_path / "out.jsonl"), TextTokenizer(model.path, 40))
+    assert recipe.data.train is not None
+    source = recipe.data.train.model_copy(update={"path": str(tmp_path / "out.jsonl")})
+    tokenizer = TextTokenizer(model.path, 40)
+    examples = read_examples(source, kind=data.head.task.labels)
+    whole = TrainSet(data.head.prepare(examples, tokenizer, "out.jsonl"), tokenizer)
     assert list(rows.lengths) == whole.lengths
     wanted = [data.labels.names.index(r["label"]) for r in written]
     for chosen in ([0, 1, len(written) - 1], [5], list(range(len(written)))[::-1]):
@@ -211,12 +215,6 @@ def test_rows_of_a_run_are_those_of_the_file(
         assert set(ours) == set(theirs)
         assert all(torch.equal(ours[k], theirs[k]) and ours[k].dtype == theirs[k].dtype for k in theirs)
         assert ours["labels"].tolist() == [wanted[i] for i in chosen]
-
-
-def whole_of(recipe: Recipe, data: Any, path: Path) -> Any:
-    """Rows of a file, tokenized as a run does it."""
-    examples = [Example(r["text"], None, r["label"], i) for i, r in enumerate(lines(path), 1)]
-    return data.head.prepare(examples, TextTokenizer(Path(recipe.teacher.model), 40), "out")
 
 
 def test_a_run_does_not_make_its_copies_twice(

@@ -29,6 +29,7 @@ from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format
 from pocketbert.distill.processes import directing, follow, here
 from pocketbert.pipeline import exporting, golden, measuring, pack, training
+from pocketbert.pipeline.augmenting import check_augmentable
 from pocketbert.pipeline.corpora import source_digest, write_corpora
 from pocketbert.pipeline.data import RunData, load_data, max_length
 from pocketbert.pipeline.finishing import head_with, read_training, teacher_vectors
@@ -127,6 +128,8 @@ class Run:
     def stages(self) -> list[Stage]:
         """All stages of the recipe, in order."""
         recipe = self.recipe
+        if recipe.data.augment is not None:
+            check_augmentable(recipe, self.model)
         data = {
             "settings": recipe.data.model_dump(mode="json", exclude={"corpus", "augment"}),
             "train": data_digest(recipe.data.train),

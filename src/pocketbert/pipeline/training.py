@@ -17,7 +17,7 @@ from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.stages import GENERAL, TaskStage, TinyBertIntermediateStage, TinyBertPredictionStage
 from pocketbert.core.tasks import Task, TaskName
-from pocketbert.pipeline.augmenting import augmented_rows
+from pocketbert.pipeline.augmenting import augmented_set
 from pocketbert.pipeline.data import RunData
 from pocketbert.pipeline.finishing import Curve, Finished, finish, pooling_for
 from pocketbert.pipeline.general import Learnt, general_student, layer_stage, with_encoder
@@ -76,7 +76,7 @@ def make_student(
     task = data.head.task
     source = open_model_folder(str(teacher_folder))
     teacher, pooling = load_model(source, task), pooling_for(recipe, source)
-    copies = cache(partial(augmented_rows, recipe, model, data, length, work / "augmented"))
+    copies = cache(partial(augmented_set, recipe, model, data, length, work / "augmented"))
     job = TrainingJob(recipe, source, data, length, target, work, copies)
     student, learnt = _start(job, teacher, task), Learnt(None, None, [])
     if any(isinstance(s, GENERAL) for s in recipe.distill):

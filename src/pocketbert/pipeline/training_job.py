@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.heads import Prepared
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.stages import Optimisation
@@ -40,7 +39,7 @@ class TrainingJob:
     length: int
     target: Path
     work: Path
-    copies: Callable[[], Prepared] | None = None
+    copies: Callable[[], TrainData] | None = None
 
     def rows(self, purpose: str, augmented: bool = False) -> TrainData:
         """Training rows as the task learns from them: of fill-mask with words hidden anew at every step.
@@ -55,10 +54,10 @@ class TrainingJob:
         from pocketbert.distill.train_set import TrainSet
 
         side = self.source.family.padding_side
-        rows = self.data.splits["train"]
         if augmented:
             assert self.copies is not None
-            rows = self.copies()
+            return self.copies()
+        rows = self.data.splits["train"]
         tokenizer = TextTokenizer(self.source.path, self.length)
         if self.data.head.task.name is not TaskName.FILL_MASK:
             return TrainSet(rows, tokenizer, side)

@@ -1,0 +1,161 @@
+"""One arm with one seed: its run folder, its predictions on dev, its record."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from pocketbert import api
+from pocketbert.core.checkpoints import load_model
+from pocketbert.core.data import read_examples
+from pocketbert.core.evaluate import EvalSet, evaluate
+from pocketbert.core.files import read_json, remove_tree, sha256_json, write_atomic
+from pocketbert.core.hardware import machine
+from pocketbert.core.heads import head_of
+from pocketbert.core.labels import Labels
+from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.readout import whole
+from pocketbert.core.recipe import Recipe
+from pocketbert.core.recipe_file import dump_recipe
+from pocketbert.core.stages import GENERAL
+from pocketbert.core.tasks import task_of
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.torch_predictor import TorchPredictor
+from pocketbert.core.versions import installed
+from study.clock import Moment, StageClock
+from study.records import ArmRecord, StageRecord, Surroundings
+
+_VERSIONS = ("pocketbert", "torch", "transformers", "tokenizers", "accelerate", "numpy")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one process does.
+
+    Attributes:
+        arm: Name of the arm, or ``teacher``.
+        recipe: What to run.
+        folder: Its run folder.
+        teacher: Run folder of the seed's teacher; None for the teacher itself.
+    """
+
+    arm: str
+    recipe: Recipe
+    folder: Path
+    teacher: Path | None
+
+    @property
+    def digest(self) -> str:
+        """Of the recipe."""
+        return sha256_json(self.recipe.model_dump(mode="json"))
+
+
+def run_work(work: Work) -> ArmRecord:
+    """Run an arm, or go on with it, and judge its model by dev.
+
+    Raises:
+        PocketBertError: As `pocketbert.api.distill` does.
+    """
+    began = Moment.now()
+    if work.teacher is not None:
+        share_teacher(work.teacher, work.folder)
+    resumed = any((work.folder / ".work").glob("*/*")) if (work.folder / ".work").is_dir() else False
+    write_atomic(work.folder.with_name(f"{work.folder.name}.yaml"), dump_recipe(work.recipe))
+    finetune = work.recipe.teacher.finetune
+    assert finetune is not None
+    stages = {f"distill.{n}": s for n, s in enumerate(work.recipe.distill)}
+    planned = {"finetune": finetune} if work.teacher is None else stages
+    steps = {name: s.steps for name, s in planned.items()}
+    with StageClock(work.folder / "metrics.jsonl", steps) as clock:
+        make = api.finetune if work.teacher is None else api.distill
+        made = make(work.recipe, work.folder)
+    correct = correct_rows(work.recipe, made)
+    training, spent = read_json(made / "training.json"), clock.spent()
+    curves = {c["stage"]: c for c in training["curves"]}
+    records = []
+    for name, stage in planned.items():
+        time = None if resumed else spent.get(name)
+        records.append(
+            StageRecord(
+                name=name, method=getattr(stage, "method", "finetune"), general=isinstance(stage, GENERAL), steps=stage.steps,
+                batch=stage.batch, cpu_s=time and round(time.cpu, 1), wall_s=time and round(time.wall, 1),
+                loss=curves[name]["loss"][-1],
+            )
+        )  # fmt: skip
+    last = curves[list(planned)[-1]]
+    return ArmRecord(
+        arm=work.arm, seed=work.recipe.seed, recipe=work.digest, parameters=training["parameters"], correct=correct,
+        stages=records, cpu_s=round(Moment.now().since(began).cpu, 1), peak_mib=round(peak_mib(), 1), resumed=resumed,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        made_with=Surroundings(machine=machine().summary, device=_device(), threads=last["threads"], dtype=last["dtype"],
+                               versions=installed(_VERSIONS)),
+    )  # fmt: skip
+
+
+def share_teacher(teacher: Path, folder: Path) -> None:
+    """Begin an arm's run folder with the finished stages of the teacher's: the arm finds them done, and goes on.
+
+    Weights are linked, not copied, where the file system can.
+
+    Args:
+        teacher: Run folder of the teacher.
+        folder: Run folder of the arm; left alone where it is there.
+    """
+    if folder.exists():
+        return
+    partial = folder.with_name(f".{folder.name}.partial")
+    remove_tree(partial)
+    partial.mkdir(parents=True)
+    shutil.copytree(teacher / ".stages", partial / ".stages")
+    shutil.copyfile(teacher / "data.json", partial / "data.json")
+    shutil.copytree(teacher / "teacher", partial / "teacher", copy_function=_link)
+    partial.replace(folder)
+
+
+def correct_rows(recipe: Recipe, folder: Path) -> str:
+    """``1`` for each dev row that a model gets right, else ``0``, by the toolkit's own evaluation.
+
+    Args:
+        recipe: Names the dev rows.
+        folder: The model.
+    """
+    source, task = open_model_folder(str(folder)), task_of(recipe.task)
+    labels = Labels(source.labels or ())
+    model, head = load_model(source, task), head_of(task, labels, recipe.answer)
+    tokenizer = TextTokenizer(source.path, recipe.data.max_length or source.positions)
+    assert recipe.data.eval is not None
+    rows = head.prepare(read_examples(recipe.data.eval), tokenizer, recipe.data.eval.title)
+    predictor = TorchPredictor(model, task, source.family.inputs)
+    score, kept = evaluate(
+        predictor, tokenizer, EvalSet("eval", head, rows), batch=64, side=source.family.padding_side
+    )
+    hits = whole(kept).argmax(-1) == np.asarray(rows.truth)
+    if not np.isclose(hits.mean(), score.value):
+        raise RuntimeError(f"{hits.mean()} of the rows are right, the evaluation says {score.value}")
+    return "".join("1" if hit else "0" for hit in hits)
+
+
+def peak_mib() -> float:
+    """Largest resident memory of this process so far, in MiB."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 2**20 if sys.platform == "darwin" else most / 2**10  # bytes there, KiB elsewhere
+
+
+def _device() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
