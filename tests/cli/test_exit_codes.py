@@ -202,6 +202,17 @@ def test_existing_run_of_another_recipe(
     assert kit.tree(run_copy) == before
 
 
+def test_a_dry_run_names_every_data_file_that_is_not_there(cli: Cli, task: Any, tmp_path: Path) -> None:
+    recipe = task.variant(
+        tmp_path / "recipe.yaml", data={"train": {"path": "none.jsonl"}, "eval": {"path": "nor.jsonl"}}
+    )
+    dry = cli("run", recipe, "-o", tmp_path / "run", "--dry-run")
+    assert dry.exit_code == 2
+    for key, name in (("train", "none.jsonl"), ("eval", "nor.jsonl")):
+        assert f"data.{key}.path: {tmp_path / name}: file not found." in dry.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_existing_folder_that_is_no_run(
     cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path
 ) -> None:

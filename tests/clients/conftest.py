@@ -20,7 +20,7 @@ from filelock import FileLock
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.answers import Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.tokenization import TextTokenizer
 
@@ -60,6 +60,65 @@ OPTIMUM = (
     "sentence-transformers==5.7.0",
 )  # fmt: skip
 TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
+SENTENCE_TRANSFORMERS = (
+    "sentence-transformers==6.2.0",
+    "transformers==5.23.0",
+    "torch==2.13.0",
+    "numpy==2.4.6",
+)
+CLIENTS = (
+    "transformers, torch", "optimum", "sentence-transformers", "onnxruntime, int8", "LiteRT, int8", "transformers.js",
+    "MediaPipe",
+)  # fmt: skip
+"""Columns of the table in docs/clients.md."""
+_DIFFERENCE = "difference from PocketBERT"
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """`measured(client, task, difference, file="")`: a figure of the table that is printed after the tests.
+
+    None where answers were compared that have no numbers.
+    """
+
+    def note(client: str, task: str, difference: float | None, file: str = "") -> None:
+        assert client in CLIENTS
+        record_property(_DIFFERENCE, [client, str(task), file, difference])
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table of docs/clients.md, of the tests that ran and passed."""
+    reports = [r for r in terminalreporter.getreports("passed") if r.when == "call"]
+    notes = [value for r in reports for name, value in r.user_properties if name == _DIFFERENCE]
+    if notes:
+        terminalreporter.section("largest differences from PocketBERT")
+        for line in table(notes):
+            terminalreporter.line(line)
+
+
+def table(notes: Sequence[tuple[str, str, str, float | None]]) -> list[str]:
+    """Lines of Markdown: a row per task, a column per client, in a cell a figure per file in the order of the tests."""
+    cells: dict[tuple[str, str], dict[str, float | None]] = {}
+    for client, task, file, difference in notes:
+        cell = cells.setdefault((task, client), {})
+        before = cell.get(file)
+        cell[file] = difference if before is None or difference is None else max(before, difference)
+    clients = [c for c in CLIENTS if any(c == seen for _, seen in cells)]
+    lines = ["| task | " + " | ".join(clients) + " |", "|---" * (len(clients) + 1) + "|"]
+    for task in (t.value for t in TaskName):
+        if any(task == seen for seen, _ in cells):
+            row = [_cell(cells.get((task, client), {})) for client in clients]
+            lines.append(f"| {task} | " + " | ".join(row) + " |")
+    return lines
+
+
+def _cell(figures: dict[str, float | None]) -> str:
+    if not figures:
+        return "–"
+    known = [d for d in figures.values() if d is not None]
+    return ", ".join(f"{d:.1e}" if d else "0" for d in known) or "same"
 
 
 def uv() -> str:
@@ -260,10 +319,15 @@ def plain(answer: Any) -> Any:
     raise TypeError(type(answer).__name__)
 
 
-def own(phone: Path, file: str, texts: Sequence[Any]) -> list[Any]:
+def answers(phone: Path, file: str, texts: Sequence[Any]) -> list[Answer]:
     """What this toolkit answers with one file, each text alone."""
     model = pocketbert.load(phone, file=file, threads=1)
-    return [plain(model.predict([text])[0]) for text in texts]
+    return [model.predict([text])[0] for text in texts]
+
+
+def own(phone: Path, file: str, texts: Sequence[Any]) -> list[Any]:
+    """The same as the card's snippets give it."""
+    return [plain(answer) for answer in answers(phone, file, texts)]
 
 
 def code_of(phone: Path, lead: str, language: str) -> str:
@@ -302,24 +366,34 @@ def largest(a: Any, b: Any) -> float:
     return float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
 
 
-def same_in_javascript(task: str, answer: Any, expected: Any, text: Any, close: float = 1e-3) -> None:
-    """transformers.js's answer against this toolkit's, as far as that client goes."""
-    match task:
-        case TaskName.TEXT_CLASSIFICATION:
+def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 1e-3) -> float | None:
+    """transformers.js's answer against this toolkit's, as far as that client goes; the largest difference of numbers."""
+    apart: float | None = None
+    match expected:
+        case Prediction():
             scores = {a["label"]: a["score"] for a in answer}
-            assert scores.keys() == expected.keys()
-            assert max(abs(scores[n] - expected[n]) for n in expected) < close
-        case TaskName.MULTI_LABEL:
-            assert [a["label"] for a in answer] == expected
-        case TaskName.REGRESSION | TaskName.FEATURE_EXTRACTION:
-            assert largest(answer, expected) < close
-        case TaskName.TOKEN_CLASSIFICATION:  # tokens without places: the first one of each word decides
+            assert scores.keys() == expected.scores.keys()
+            apart = max(abs(scores[n] - expected.scores[n]) for n in scores)
+        case Labelling():
+            assert [a["label"] for a in answer] == list(expected.labels)
+            apart = max((abs(a["score"] - expected.scores[a["label"]]) for a in answer), default=None)
+        case Value():
+            apart = largest(answer, expected.value)
+        case Embedding():
+            apart = largest(answer, expected.vector)
+        case Spans():  # tokens without places: the first one of each word decides
             tags = [a["entity"] for a in answer if not a["word"].startswith("##")]
-            assert [kind for *_, kind in expected] == [kind for *_, kind in spans_of(tags, _numbered(tags))]
-        case TaskName.QUESTION_ANSWERING:  # decoded tokens: lower case, other blanks
-            assert _squeezed(answer["answer"]) == _squeezed(expected)
-        case TaskName.FILL_MASK:
-            assert [a["token_str"] for a in answer] == expected[: len(answer)]
+            assert [s.label for s in expected.spans] == [kind for *_, kind in spans_of(tags, _numbered(tags))]
+        case Excerpt():  # decoded tokens: lower case, other blanks
+            assert _squeezed(answer["answer"]) == _squeezed(expected.text)
+        case Filled():
+            guesses = expected.places[0][: len(answer)]
+            assert [a["token_str"] for a in answer] == [g.text for g in guesses]
+            apart = largest([a["score"] for a in answer], [g.score for g in guesses])
+        case _:
+            raise TypeError(task)
+    assert apart is None or apart < close
+    return apart
 
 
 def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:

@@ -22,7 +22,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.types import Scheme
+from pocketbert.core.types import Format, Scheme
 from pocketbert.export import tflite
 from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal
 from pocketbert.export.prepare import prepare
@@ -138,7 +138,7 @@ def classifier(
         assert refusal(folder, task.name, pair=False) is None
         balance(model, TextTokenizer(folder, LENGTH))
         path = folder / "mediapipe.tflite"
-        tflite.export_mediapipe(prepare(model, family, task), family, task, LENGTH, path)
+        tflite.export_mediapipe(prepare(model, family, task, Format.TFLITE), family, task, LENGTH, path)
         info = MediaPipeInfo(
             f"tiny {name}", "A random classifier.", "1", "tests", LABELS, (folder / "vocab.txt").read_bytes()
         )
@@ -236,7 +236,7 @@ def test_the_embedder_gives_torchs_embeddings(
     model = make_classifier("bert", 2, LABELS).bert
     family, task = family_of("bert"), TASKS[TaskName.FEATURE_EXTRACTION]
     path = tmp_path / "mediapipe.tflite"
-    tflite.export_mediapipe(prepare(model, family, task), family, task, LENGTH, path)
+    tflite.export_mediapipe(prepare(model, family, task, Format.TFLITE), family, task, LENGTH, path)
     info = MediaPipeInfo(
         "tiny", "", "1", "", (), (tmp_path / "vocab.txt").read_bytes(), "Mean of the token states."
     )

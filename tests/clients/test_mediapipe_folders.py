@@ -35,22 +35,28 @@ def mediapipe(environment: Callable[..., Path], ask: Callable[..., Any]) -> Call
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_text_classifier(
-    file: str, phones: Callable[[str], Path], mediapipe: Callable[..., list[Any]], kit: SimpleNamespace
-) -> None:
+    file: str, phones: Callable[[str], Path], mediapipe: Callable[..., list[Any]], kit: SimpleNamespace,
+    measured: Callable[..., None],
+) -> None:  # fmt: skip
     phone, texts = phones(TaskName.TEXT_CLASSIFICATION), list(kit.TEXTS)
     rows = mediapipe("classify", phone / file, texts)
     assert rows[0]["names"] == list(kit.LABELS[TaskName.TEXT_CLASSIFICATION])
     expected = [list(scores.values()) for scores in kit.own(phone, file, texts)]
-    assert kit.largest([row["scores"] for row in rows], expected) < FILES[file]
+    apart = kit.largest([row["scores"] for row in rows], expected)
+    assert apart < FILES[file]
+    measured("MediaPipe", TaskName.TEXT_CLASSIFICATION, apart, file)
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_text_embedder(
-    file: str, phones: Callable[[str], Path], mediapipe: Callable[..., list[Any]], kit: SimpleNamespace
-) -> None:
+    file: str, phones: Callable[[str], Path], mediapipe: Callable[..., list[Any]], kit: SimpleNamespace,
+    measured: Callable[..., None],
+) -> None:  # fmt: skip
     phone, texts = phones(TaskName.FEATURE_EXTRACTION), list(kit.TEXTS)
     vectors = mediapipe("embed", phone / file, texts)
-    assert kit.largest(vectors, kit.own(phone, file, texts)) < FILES[file]
+    apart = kit.largest(vectors, kit.own(phone, file, texts))
+    assert apart < FILES[file]
+    measured("MediaPipe", TaskName.FEATURE_EXTRACTION, apart, file)
     card = (phone / "README.md").read_text(encoding="utf-8")
     assert f'TextEmbedder.createFromFile(context, "{list(FILES)[-1]}")' in card
 

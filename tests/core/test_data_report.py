@@ -58,7 +58,9 @@ def test_the_lines_say_the_numbers() -> None:
 
 
 def test_a_majority_is_noted() -> None:
-    assert majority_note(report([(f"t{i}", 0 if i < 8 else 1, 3) for i in range(10)])) is None
-    note = majority_note(report([(f"t{i}", 0 if i < 9 else 1, 3) for i in range(10)]))
+    assert majority_note(report([(f"t{i}", 0 if i < 8 else 1, 3) for i in range(10)]), LabelKind.NAME) is None
+    note = majority_note(report([(f"t{i}", 0 if i < 9 else 1, 3) for i in range(10)]), LabelKind.NAME)
     assert note is not None
     assert "90%" in note
+    # of labels that stand beside one another, one may well be on most rows
+    assert majority_note(report([(f"t{i}", 0, 3) for i in range(10)]), LabelKind.NAMES) is None

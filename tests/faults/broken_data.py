@@ -1,6 +1,6 @@
 """Data files that are wrong: compression, encoding, columns, rows.
 
-A maker gets a folder with ``rows.jsonl``, ``rows.jsonl.gz``, ``rows.csv`` and ``rows.tsv``, all the same valid rows, leaves one
+A maker gets a folder with ``rows.jsonl``, ``rows.jsonl.gz``, ``rows.csv``, ``rows.tsv`` and ``rows.parquet``, all the same valid rows, leaves one
 of them damaged and removes the others.
 """
 
@@ -18,11 +18,12 @@ from pocketbert_mutations import cut_off, flipped, maker
 
 KIND = "data"
 NAMES = ("rows.jsonl", "rows.jsonl.gz", "rows.csv", "rows.tsv")
+PARQUET = "rows.parquet"
 MIB = 1 << 20
 
 
 def _only(folder: Path, name: str) -> Path:
-    for other in NAMES:
+    for other in (*NAMES, PARQUET):
         if other != name:
             (folder / other).unlink(missing_ok=True)
     return folder / name
@@ -285,3 +286,35 @@ def cut_anywhere(draw: random.Random, folder: Path) -> None:
     """A plain file that was not copied to its end: seen where a row is cut, not where a row ends or shortens."""
     path = _only(folder, draw.choice(["rows.jsonl", "rows.csv", "rows.tsv"]))
     path.write_bytes(cut_off(draw, path.read_bytes()))
+
+
+@maker(KIND)
+def broken_parquet(draw: random.Random, folder: Path) -> None:
+    """A table cut off, with another beginning or end, of another kind, or with a footer of noise."""
+    path = _only(folder, PARQUET)
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[-8:-4], "little")
+    path.write_bytes(draw.choice([
+        raw[: draw.randint(0, len(raw) - 1)], raw[:-4] + b"PARE", raw[:4] + raw[-8:], raw[: -8 - size] + draw.randbytes(size) + raw[-8:],
+        raw[:-8] + struct.pack("<I", draw.choice([0, 1, 1 << 20, 0xFFFFFFFF])) + raw[-4:], draw.randbytes(999), b'{"text": "a", "label": "b"}\n',
+        raw + b"more",
+    ]))  # fmt: skip
+
+
+@maker(KIND)
+def odd_parquet(draw: random.Random, folder: Path) -> None:
+    """A whole table whose columns are not texts and labels."""
+    import pyarrow
+    import pyarrow.parquet
+
+    path = _only(folder, PARQUET)
+    table = pyarrow.parquet.read_table(path)
+    count = table.num_rows
+    values = draw.choice([
+        {"words": ["a"] * count, "label": ["lamp"] * count}, {"text": ["a"] * count}, {"text": [[["a"]]] * count, "label": ["lamp"] * count},
+        {"text": list(range(count)), "label": ["lamp"] * count}, {"text": [{"a": 1}] * count, "label": ["lamp"] * count},
+        {"text": ["a"] * count, "label": [["lamp"]] * count}, {"text": ["a"] * count, "label": [{"name": "lamp"}] * count},
+        {"text": [None] * count, "label": ["lamp"] * count}, {"text": [b"\xff\xfe"] * count, "label": ["lamp"] * count},
+        {"text": [], "label": []}, {"text": [1.5] * count, "label": [float("nan")] * count},
+    ])  # fmt: skip
+    pyarrow.parquet.write_table(pyarrow.table(values), path)

@@ -213,7 +213,7 @@ def too_large(draw: random.Random, path: Path) -> None:
 
 @maker(KIND, harmless=["recipes validate", "run"])
 def odd_paths(draw: random.Random, path: Path) -> None:
-    """A dry run does not read data."""
+    """A dry run looks whether data files are there, and does not read them."""
     content = _read(path)
     place = draw.choice([("data", "train", "path"), ("data", "eval", "path"), ("teacher", "model")])
     odd = draw.choice([

@@ -34,6 +34,10 @@ def rows(kit: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path
         (folder / name).write_text(
             "".join(f"{r['text']}{tab}{r['label']}\n" for r in [{"text": "text", "label": "label"}, *made])
         )
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(made), folder / "rows.parquet")
     return folder
 
 

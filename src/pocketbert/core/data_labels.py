@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from pocketbert.core.spans import Span, spans_of
+from pocketbert.core.spans import OUTSIDE, Span, label_of, spans_of
 from pocketbert.core.tasks import LabelKind
 
 
@@ -112,7 +113,11 @@ def _spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tup
     if not isinstance(cell, list | tuple):
         raise LabelError(f"tags are {_kind(cell)}, not a list.")
     if cell and all(isinstance(v, dict) for v in cell):
-        return tuple(sorted(_span(v, text) for v in cell))
+        found = sorted(_span(v, text) for v in cell)
+        for one, other in pairwise(found):
+            if other.start < one.end:  # a word has one tag: the second would silently overwrite the first
+                raise LabelError(f"spans overlap: {vars(one)} and {vars(other)}.")
+        return tuple(found)
     if not all(isinstance(v, str) for v in cell):
         raise LabelError(
             "tags are neither names nor {start, end, label}; numbers need names: save the data set with them."
@@ -133,6 +138,8 @@ def _span(entry: dict[str, Any], text: str) -> Span:
         raise LabelError(
             f"span {entry!r} is not {{start, end, label}} within the {len(text)} characters of the text."
         )
+    if str(label) == OUTSIDE or label_of(str(label)) != label:
+        raise LabelError(f"label {label!r} reads like a tag (O, B-, I-, S-, E-): rename it.")
     return Span(int(start), int(end), str(label))  # type: ignore[arg-type]
 
 

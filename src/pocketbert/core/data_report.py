@@ -128,9 +128,9 @@ def _rank(ordered: np.ndarray, share: float) -> int:
     return int(ordered[max(0, int(np.ceil(share * len(ordered))) - 1)])
 
 
-def majority_note(report: SplitReport) -> str | None:
-    """A warning when one label holds most rows, so that accuracy alone would mislead."""
+def majority_note(report: SplitReport, kind: LabelKind) -> str | None:
+    """A warning when one label of several that exclude each other holds most rows, so that accuracy alone would mislead."""
     share = max(report.labels.values(), default=0) / report.rows
-    if share > 0.8 and report.unit == "rows" and len(report.labels) > 1:
+    if share > 0.8 and kind is LabelKind.NAME and len(report.labels) > 1:
         return f"{report.name}: one label holds {share:.0%} of the rows; look at macro F1 beside accuracy"
     return None

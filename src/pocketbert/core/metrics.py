@@ -56,7 +56,7 @@ class Metric:
 
     def lost(self, drop: float) -> str:
         """A drop as people read it: ``0.25 points``, or per cent where the metric has no points."""
-        return f"{drop * 100:.2f} {'points' if self.unit is Unit.FRACTION else 'per cent'}"
+        return f"{round(drop * 100, 2) + 0.0:.2f} {'points' if self.unit is Unit.FRACTION else 'per cent'}"
 
     def beats(self, value: float, other: float) -> bool:
         """Whether `value` is better than `other`; never when it is NaN."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,23 @@ class RunData:
             return []
         chosen = sorted(self.splits["eval"].examples, key=lambda e: e.digest)[:rows]
         return [task_text(self.head.task, e.input, tokenizer) for e in chosen]
+
+
+def check_files(section: DataSection) -> None:
+    """Say which files a recipe names are not there, without reading any.
+
+    Raises:
+        InputError: Naming every one.
+    """
+    # not Path.exists, which raises at names that no file can have
+    sources: dict[str, DataSource | None] = {"train": section.train, "eval": section.eval}
+    sources |= {
+        f"corpus.sources.{i}": s for i, s in enumerate(section.corpus.sources if section.corpus else [])
+    }
+    missing = [Problem(f"data.{key}.path", f"{source.path}: file not found.") for key, source in sources.items()
+               if source is not None and source.path is not None and not os.path.exists(source.path)]  # noqa: PTH110  # fmt: skip
+    if missing:
+        raise InputError(missing)
 
 
 def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
@@ -118,7 +136,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
         reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
     _check_classes(reports, recipe)
-    notes += [n for r in reports if (n := majority_note(r))]
+    notes += [n for r in reports if (n := majority_note(r, task.labels))]
     report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
     for line in report.lines():
         say(f"  {line}")

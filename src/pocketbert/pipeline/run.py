@@ -31,7 +31,7 @@ from pocketbert.distill.processes import directing, follow, here
 from pocketbert.pipeline import exporting, golden, measuring, pack, training
 from pocketbert.pipeline.augmenting import check_augmentable
 from pocketbert.pipeline.corpora import source_digest, write_corpora
-from pocketbert.pipeline.data import RunData, load_data, max_length
+from pocketbert.pipeline.data import RunData, check_files, load_data, max_length
 from pocketbert.pipeline.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
 from pocketbert.pipeline.requirements import require_for
@@ -270,8 +270,9 @@ class Run:
         """Name, output and state of every stage, without running anything.
 
         Raises:
-            InputError: If the folder holds results of other settings.
+            InputError: If the folder holds results of other settings, or a data file is not there.
         """
+        check_files(self.recipe.data)
         stages = self.stages()
         self.folder.refuse_foreign()
         outdated = self.folder.plan(stages)

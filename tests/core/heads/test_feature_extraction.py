@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
+from pocketbert.core.errors import InputError
 from pocketbert.core.heads import head_of
 from pocketbert.core.heads.feature_extraction import scored as has_scores
 from pocketbert.core.heads.feature_extraction import unit
@@ -41,6 +42,14 @@ def test_other_rows_are_read_at_their_first_text(rows: Any, tokenizer: TextToken
     assert len(made.truth) == 0
     assert not has_scores([])
     assert not has_scores(rows(PAIRS[0], (("a", "b"), None)))
+
+
+def test_pairs_with_and_without_a_score_are_refused(rows: Any, tokenizer: TextTokenizer) -> None:
+    mixed = rows(*PAIRS, (("good", "day"), None))
+    with pytest.raises(InputError) as raised:
+        HEAD.prepare(mixed, tokenizer, "a.csv")
+    assert "1 of 5 pairs have no score, the first in row 5" in str(raised.value)
+    assert len(HEAD.prepare(mixed, tokenizer, "a.csv", labelled=False).truth) == 0, "training needs none"
 
 
 def test_the_order_of_cosines_decides(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:

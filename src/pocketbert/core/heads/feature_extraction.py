@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.answers import Answer, Embedding
 from pocketbert.core.data import Example
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import PerText, Prepared, all_finite, per_text
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.readout import Matrix, whole
@@ -27,10 +28,19 @@ class FeatureExtractionHead(PerText):
     def prepare(
         self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
     ) -> Prepared:
-        """The two texts of a scored pair are two rows; others are one. Truth: the scores, if all rows have one.
+        """The two texts of a scored pair are two rows; others are one. Truth: the scores.
 
         Without scores the truth is empty, and whoever scores puts the teacher's vectors there.
+
+        Raises:
+            InputError: If some pairs have a score and some have none: neither way of scoring would be of all rows.
         """
+        without = [e.row for e in examples if e.pair is not None and e.label is None]
+        if labelled and without and any(e.pair is not None and e.label is not None for e in examples):
+            what = (
+                f"{len(without):,} of {len(examples):,} pairs have no score, the first in row {without[0]}."
+            )
+            raise InputError(Problem(title, what, "Give every pair a score, or none."))
         if not scored(examples):
             return per_text([replace(e, pair=None) for e in examples], tokenizer)
         texts = [t for e in examples for t in (e.text, e.pair or "")]
