@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_AT_ONCE = 1 << 18
-"""Numbers of one model's scores that are at work at a time on a CPU: with their copies about its second-level cache."""
+_AT_ONCE = 1 << 20
+"""Numbers of one model's scores that are at work at a time on a CPU: with their copies they stay in its cache. 2^16 to 2^22 differ by 8 %."""
 _AT_ONCE_ELSEWHERE = 1 << 26
 """On an accelerator each operation has a price of its own."""
 

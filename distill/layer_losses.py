@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pocketbert.distill.losses import wide
+
 MASKED_BELOW = -1e2
 """The released code takes scores at or below this for those of padded keys, to which it adds -1e4."""
 
@@ -31,10 +33,10 @@ def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tenso
     Returns:
         Scalar, float32 or wider.
     """
-    real, ours = mask.bool(), _wide(student)
+    real, ours = mask.bool(), wide(student)
     pairs = real[:, None, :, None] & real[:, None, None, :]
     # Where padding is, the student learns from itself: error and gradient are exactly 0, at half the cost of weighing.
-    target = torch.where(pairs, _wide(teacher), ours.detach())
+    target = torch.where(pairs, wide(teacher), ours.detach())
     return F.mse_loss(ours, target, reduction="sum") / (real_pairs(mask) * student.shape[1])
 
 
@@ -55,7 +57,7 @@ def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
     Returns:
         Scalar, float32 or wider.
     """
-    ours, theirs = (_wide(x).masked_fill(x <= MASKED_BELOW, 0.0) for x in (student, teacher))
+    ours, theirs = (wide(x).masked_fill(x <= MASKED_BELOW, 0.0) for x in (student, teacher))
     return F.mse_loss(ours, theirs)
 
 
@@ -69,7 +71,7 @@ def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
     Returns:
         Scalar, float32 or wider.
     """
-    return F.mse_loss(_wide(student), _wide(teacher))
+    return F.mse_loss(wide(student), wide(teacher))
 
 
 def sum_over_layers(losses: Sequence[Tensor]) -> Tensor:
@@ -81,8 +83,3 @@ def sum_over_layers(losses: Sequence[Tensor]) -> Tensor:
     if not losses:
         raise ValueError("no layer losses: no signal was captured")
     return torch.stack(list(losses)).sum()
-
-
-def _wide(x: Tensor) -> Tensor:
-    """At least float32: in half precision the difference of close numbers is mostly rounding."""
-    return x if x.dtype is torch.float64 else x.float()

@@ -59,9 +59,9 @@ def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     Returns:
         Scalar, float32 or wider.
     """
-    ours, real = _wide(student), mask.bool()[..., None]
+    ours, real = wide(student), mask.bool()[..., None]
     # Where padding is, the student learns from itself: error and gradient are exactly 0, at half the cost of weighing.
-    target = torch.where(real, _wide(teacher), ours.detach())
+    target = torch.where(real, wide(teacher), ours.detach())
     return F.mse_loss(ours, target, reduction="sum") / (mask.sum() * student.shape[-1])
 
 
@@ -94,6 +94,6 @@ def mean_over_layers(losses: list[Tensor]) -> Tensor:
     return torch.stack(losses).mean()
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """At least float32: in half precision the difference of close numbers is mostly rounding."""
     return x if x.dtype is torch.float64 else x.float()

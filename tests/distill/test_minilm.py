@@ -283,10 +283,14 @@ def test_explicit_heads_are_used(make_classifier: Callable[..., Any]) -> None:
     model = language_model(make_classifier)
     student = student_of(model, init="random")
     made = [
-        MiniLmDistillation(model, student, family_of("bert"), stage_for(relation_heads=heads))
+        MiniLmDistillation(
+            model, student, family_of("bert"), stage_for({**EVERY, "attention": 0}, relation_heads=heads)
+        )
         for heads in (None, 4)
     ]
     assert [m.heads for m in made] == [32, 4]
+    with_attention = MiniLmDistillation(model, student, family_of("bert"), stage_for())
+    assert with_attention.heads == 4, "version 1: head by head"
     one, two = (float(m(student, batch_of())["value"].mean.detach()) for m in made)
     assert abs(one - two) > 1e-6
 

@@ -19,10 +19,10 @@ class Optimisation(Section):
         None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
     )
     lr: Rate = Field(1e-4, description="Peak learning rate.")
-    warmup: Fraction = Field(
-        0.06, description="Share of the steps with rising learning rate; then linear decay."
+    warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate.")
+    schedule: Schedule = Field(
+        Schedule.LINEAR, description="After the warm-up: linear, falling to 0 at the last step, or constant."
     )
-    schedule: Schedule = Field(Schedule.LINEAR, description="What the learning rate does after its warm-up.")
     weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
     beta2: Rate = Field(0.999, description="AdamW's decay of squared gradients.")
     eps: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
@@ -119,9 +119,7 @@ class DistilBertStage(GeneralText, Optimisation):
 
     method: Literal["distilbert"] = Field(description="Distillation method.")
     lr: Rate = Field(5e-4, description="Peak learning rate.")
-    warmup: Fraction = Field(
-        0.05, description="Share of the steps with rising learning rate; then linear decay."
-    )
+    warmup: Fraction = Field(0.05, description="Share of the steps with rising learning rate.")
     weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
     clip: float = Field(5.0, gt=0, description="Largest global gradient norm.")
     beta2: Rate = Field(0.98, description="AdamW's decay of squared gradients.")
@@ -191,9 +189,7 @@ class TinyBertGeneralStage(GeneralText, LayerStage):
     method: Literal["tinybert-general"] = Field(description="Distillation method.")
     batch: PositiveInt = Field(256, description="Rows per step.")
     lr: Rate = Field(5e-5, description="Peak learning rate.")
-    warmup: Fraction = Field(
-        0.1, description="Share of the steps with rising learning rate; then linear decay."
-    )
+    warmup: Fraction = Field(0.1, description="Share of the steps with rising learning rate.")
     pairs: bool = Field(
         True,
         description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
@@ -208,7 +204,8 @@ class TinyBertIntermediateStage(LayerStage):
     lr: Rate = Field(5e-5, description="Peak learning rate.")
     warmup: Fraction = Field(0.0, description="Share of the steps with rising learning rate.")
     schedule: Schedule = Field(
-        Schedule.CONSTANT, description="What the learning rate does after its warm-up."
+        Schedule.CONSTANT,
+        description="After the warm-up: linear, falling to 0 at the last step, or constant.",
     )
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
@@ -222,9 +219,7 @@ class TinyBertPredictionStage(Optimisation):
     method: Literal["tinybert-prediction"] = Field(description="Distillation method.")
     batch: PositiveInt = Field(32, description="Rows per step.")
     lr: Rate = Field(3e-5, description="Peak learning rate.")
-    warmup: Fraction = Field(
-        0.1, description="Share of the steps with rising learning rate; then linear decay."
-    )
+    warmup: Fraction = Field(0.1, description="Share of the steps with rising learning rate.")
     temperature: float = Field(1.0, gt=0, description="Softens both class distributions.")
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
