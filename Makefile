@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-all check bench dev latest lock clean reference
+.PHONY: demo test test-all check bench study dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
@@ -35,6 +35,9 @@ bench: $(VENV)/.installed ## ratios against plain loops, interleaved; Core ML pa
 	$(IN_VENV) bin/python ../benchmarks/peers/prediction.py --model ../runs/demo/phone
 	$(IN_VENV) bin/python ../benchmarks/peers/distillation.py
 	$(IN_VENV) bin/python ../benchmarks/peers/coreml.py
+
+study: $(VENV)/.installed ## what TinyBERT's and MiniLM's stages are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
+	$(PY) scripts/run_study.py -o runs/study $(STUDY)
 
 dev: $(VENV)/.deps ## editable install
 	$(UV) pip install --python $(PY) --no-deps --config-settings editable_mode=strict -e .

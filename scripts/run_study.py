@@ -21,7 +21,7 @@ from study.records import FILE_NAME, TEACHER, append_record, find_record, read_r
 from study.running import Work, run_work
 from study.sources import Sources, sources
 
-from pocketbert.core.errors import PocketBertError
+from pocketbert.core.errors import ExitCode, PocketBertError
 
 
 def plan(
@@ -55,6 +55,8 @@ def child(work: Work, results: Path) -> None:
     except PocketBertError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def main() -> int:
@@ -82,7 +84,7 @@ def main() -> int:
             process.join()
         except KeyboardInterrupt:
             process.join()  # the terminal interrupted it too
-            return 130
+            return int(ExitCode.INTERRUPTED)
         if process.exitcode:
             print(f"{work.arm} stopped; the same command goes on where it was.", file=sys.stderr)
             return process.exitcode if process.exitcode > 0 else 1

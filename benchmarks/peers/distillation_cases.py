@@ -25,10 +25,13 @@ TITLES = {
     "task-cached": "task, teacher's answers cached: MiniLM-L6 to 3 layers, batch 64, logits + hidden states + attention; "
     "the plain loop runs its teacher each step",
     "tinybert": "tinybert-general: BERT-base sizes with RANDOM weights to TinyBERT4 (4 x 312, shared projection), batch 16",
-    "distilbert": "distilbert: BERT-base sizes with RANDOM weights to 6 layers, triple loss at all real tokens, batch 16",
+    "distilbert": "distilbert: BERT-base sizes with RANDOM weights to 6 layers, triple loss at all real tokens, batch 8",
     "minilm": "minilm (version 2, 48 relation heads): BERT-base sizes with RANDOM weights to 6 x 384, batch 16",
 }
 """What is compared, by method."""
+
+BATCHES = {"task": 64, "task-cached": 64, "tinybert": 16, "distilbert": 8, "minilm": 16}
+"""Rows of a step. Small, so that a step takes a second or two; AdamW's share is the larger for it."""
 
 GENERAL = ("tinybert", "distilbert", "minilm")
 """Methods on plain text."""
@@ -97,7 +100,7 @@ def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     task, labels = task_of("text-classification"), Labels(("negative", "positive"))
     teacher = load_model(folder, task, labels, new_head=True)
     student = build_student(teacher, folder.family, StudentSection(layers=3), SEED)
-    stage = TaskStage(method="task", steps=100_000, batch=64, dropout=0.0)
+    stage = TaskStage(method="task", steps=100_000, batch=BATCHES[name], dropout=0.0)
     # a cache of 20,000 rows would take 2 GB
     texts = texts[: 2000 if name == "task-cached" else 20_000]
     examples = [Example(t, None, 0, i) for i, t in enumerate(texts, 1)]
@@ -119,7 +122,7 @@ def _general(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
 
     config = BertConfig(vocab_size=tokenizer.vocabulary_size)
     teacher = BertForMaskedLM(config) if name == "distilbert" else BertModel(config)
-    common = {"steps": 100_000, "batch": 16, "dropout": 0.0}
+    common = {"steps": 100_000, "batch": BATCHES[name], "dropout": 0.0}
     if name == "tinybert":
         wanted = StudentSection(layers=4, init="random", hidden=312, heads=12, intermediate=1200)
         stage: Any = TinyBertGeneralStage(method="tinybert-general", pairs=False, **common)

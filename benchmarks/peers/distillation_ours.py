@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distillation_cases import LENGTH, SEED, Case
 
+if TYPE_CHECKING:
+    from pocketbert.distill.loop import TrainingLoop
 
-def ours(made: Case) -> Callable[[], float]:
-    """A step of `TrainingLoop`."""
+
+def ours(made: Case) -> TrainingLoop:
+    """The loop, before its first step."""
     from pocketbert.distill.loop import TrainingLoop
 
     work = Path(tempfile.mkdtemp(prefix="pocketbert-bench-"))
     objective = _objective(made, work)
-    loop = TrainingLoop(made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run")
-    return loop.step
+    return TrainingLoop(made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run")
 
 
 def _objective(made: Case, work: Path) -> Any:

@@ -1,7 +1,7 @@
 """The arms of the study: students, and the stages that each learns through.
 
-Arms that are compared have equal steps x batch on the task. Steps below fill `BASE_MINUTES` on two cores (measured:
-x86-64 with AVX-512); another `--minutes` multiplies all of them by one factor, so that comparisons stay equal.
+Arms that are compared have equal steps x batch on the task. Steps below are meant to fill `BASE_MINUTES` on two
+cores of x86-64 with AVX-512; another `--minutes` multiplies all of them by one factor, so that comparisons stay equal.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ BASE_MINUTES = 6.0
 TEACHER_STEPS = 900
 BATCH = 32
 COPIES = 4
-_TINY_STEPS, _TINY_GENERAL = 2400, 500
-_WIDE_STEPS, _WIDE_GENERAL = 1600, 500
+_TINY_STEPS, _TINY_GENERAL = 1000, 150
+_WIDE_STEPS, _WIDE_GENERAL = 800, 150
+_PARTS = 50
+"""Steps are whole multiples of it, and are scaled by fiftieths: sums of stages stay equal to each other."""
 _LENGTH = 128
 
 TINY = StudentSection(layers=4, hidden=312, heads=12, intermediate=1200, init="random")
 """TinyBERT4's shape (Jiao et al. 2020, arXiv 1909.10351, section 4.2)."""
 WIDE = StudentSection(layers=4, init="random")
-"""4x384: as wide as the teacher, half as deep again as the demo's student."""
+"""4x384: as wide as the teacher."""
 FIRST_LAYERS = StudentSection(layers=3, init="teacher-layers")
 AUGMENT = AugmentSection(copies=COPIES, masked_lm=False)
 """all-MiniLM-L6-v2 has no masked-language-model head: all words come from neighbours in its embedding table."""
@@ -71,8 +73,9 @@ class Arm:
         return sum(s.steps * s.batch for s in self.scaled(factor) if not isinstance(s, GENERAL))
 
     def scaled(self, factor: float) -> list[Stage]:
-        """Its stages with so many times the steps, at least 2 of each: half of them is a whole number then."""
-        return [s.model_copy(update={"steps": 2 * max(1, round(s.steps * factor / 2))}) for s in self.stages]
+        """Its stages with so many times the steps, in fiftieths."""
+        parts = max(1, round(_PARTS * factor))
+        return [s.model_copy(update={"steps": s.steps // _PARTS * parts}) for s in self.stages]
 
 
 def _prediction(steps: int, augmented: bool = False) -> TinyBertPredictionStage:

@@ -15,6 +15,7 @@ _NOTES = (
     "The teacher has no masked-language-model head: augmentation replaces words by neighbours in the teacher's embedding "
     "table alone, which is half of TinyBERT's (its single-piece words come from BERT's guesses).",
     "Arms that are compared have equal steps x batch on the task; a general stage comes on top, its time apart.",
+    "Where fewer task rows are seen than there are, augmentation gives copies in place of rows never seen: it was made for small sets.",
     "CPU time is that of the whole process of an arm; of a general stage what the run had used up to its last step, reading "
     "data included. The teacher's is in its own row.",
     "Intervals: two-way bootstrap over dev rows and seeds, 10,000 replicates, percentiles. Where two seeds are all there are, "
@@ -54,7 +55,7 @@ def page(records: Sequence[ArmRecord], data: str) -> str:
 
 def _table(records: Sequence[ArmRecord]) -> list[str]:
     out = [
-        "| arm | seeds | steps per stage | task rows seen | CPU-s per seed (of it general) | peak MiB | accuracy per seed, % | mean, % | 95 % interval |",
+        "| arm | seeds | steps per stage | task rows seen, of | CPU-s per seed (of it general) | peak MiB | accuracy per seed, % | mean, % | 95 % interval |",
         "|---|---|---|---:|---:|---:|---|---:|---|",
     ]
     for name in (TEACHER, *(a.name for a in ARMS)):
@@ -67,7 +68,7 @@ def _table(records: Sequence[ArmRecord]) -> list[str]:
             name,
             ", ".join(str(r.seed) for r in own),
             " + ".join(f"{s.steps:,} {s.method}" for s in stages),
-            f"{sum(s.steps * s.batch for s in stages if not s.general):,}",
+            f"{sum(s.steps * s.batch for s in stages if not s.general):,} of {own[0].train_rows:,}",
             ", ".join(map(_seconds, own)),
             f"{max(r.peak_mib for r in own):,.0f}",
             ", ".join(f"{100 * r.accuracy:.2f}" for r in own),

@@ -74,6 +74,7 @@ class ArmRecord(_Frozen):
         seed: Its seed.
         recipe: Digest of the recipe.
         parameters: Weights of the model.
+        train_rows: Training rows that there are, without copies.
         correct: ``1`` for each dev row that it got right, else ``0``, in the file's order.
         stages: Its training stages.
         cpu_s: CPU seconds of the process, scoring included.
@@ -87,6 +88,7 @@ class ArmRecord(_Frozen):
     seed: int
     recipe: str
     parameters: int
+    train_rows: int
     correct: str = Field(pattern="^[01]+$")
     stages: list[StageRecord]
     cpu_s: float

@@ -15,6 +15,7 @@ import numpy as np
 from pocketbert import api
 from pocketbert.core.checkpoints import load_model
 from pocketbert.core.data import read_examples
+from pocketbert.core.data_report import DataReport
 from pocketbert.core.evaluate import EvalSet, evaluate
 from pocketbert.core.files import read_json, remove_tree, sha256_json, write_atomic
 from pocketbert.core.hardware import machine
@@ -66,7 +67,7 @@ def run_work(work: Work) -> ArmRecord:
     began = Moment.now()
     if work.teacher is not None:
         share_teacher(work.teacher, work.folder)
-    resumed = any((work.folder / ".work").glob("*/*")) if (work.folder / ".work").is_dir() else False
+    resumed = begun(work)
     write_atomic(work.folder.with_name(f"{work.folder.name}.yaml"), dump_recipe(work.recipe))
     finetune = work.recipe.teacher.finetune
     assert finetune is not None
@@ -91,12 +92,25 @@ def run_work(work: Work) -> ArmRecord:
         )  # fmt: skip
     last = curves[list(planned)[-1]]
     return ArmRecord(
-        arm=work.arm, seed=work.recipe.seed, recipe=work.digest, parameters=training["parameters"], correct=correct,
+        arm=work.arm, seed=work.recipe.seed, recipe=work.digest, parameters=training["parameters"],
+        train_rows=train_rows(work.folder), correct=correct,
         stages=records, cpu_s=round(Moment.now().since(began).cpu, 1), peak_mib=round(peak_mib(), 1), resumed=resumed,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         made_with=Surroundings(machine=machine().summary, device=_device(), threads=last["threads"], dtype=last["dtype"],
                                versions=installed(_VERSIONS)),
     )  # fmt: skip
+
+
+def train_rows(folder: Path) -> int:
+    """Training rows of a run folder."""
+    report = DataReport.model_validate(read_json(folder / "data.json"))
+    return next(s.rows for s in report.splits if s.name == "train")
+
+
+def begun(work: Work) -> bool:
+    """Whether an earlier process left a part of an arm's work, or all of it without a record."""
+    made = work.folder / ("teacher" if work.teacher is None else "student")
+    return made.exists() or any((work.folder / ".work").glob("*/*"))
 
 
 def share_teacher(teacher: Path, folder: Path) -> None:
