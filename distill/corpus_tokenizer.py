@@ -29,6 +29,23 @@ def tokenizer_digest(path: Path) -> str:
     return _digest(_content(path))
 
 
+def vocabulary(path: Path) -> dict[str, int]:
+    """The id of every token, whatever else the tokenizer does.
+
+    Args:
+        path: ``tokenizer.json`` or the folder that holds it.
+
+    Raises:
+        InputError: If there is no such file, or it is no tokenizer.
+    """
+    file = _file(path)
+    try:
+        ids: dict[str, int] = Tokenizer.from_file(str(file)).get_vocab()
+    except Exception as error:  # the library raises plain Exception
+        raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
+    return ids
+
+
 class CorpusTokenizer:
     """Texts of any length to ids.
 

@@ -41,11 +41,9 @@ def divergence_sum(
         raise ValueError(
             f"scores of shapes {tuple(student.shape)} and {tuple(teacher.shape)} cannot be compared"
         )
-    classes = student.shape[-1]
     rows = None if weight is None else weight.expand(student.shape[:-1]).flatten()
-    total: Tensor = _Divergence.apply(
-        student.reshape(-1, classes), teacher.detach().reshape(-1, classes), rows, temperature
-    )  # type: ignore[no-untyped-call]
+    ours, theirs = (scores.reshape(-1, scores.shape[-1]) for scores in (student, teacher.detach()))
+    total: Tensor = _Divergence.apply(ours, theirs, rows, temperature)  # type: ignore[no-untyped-call]
     return total
 
 

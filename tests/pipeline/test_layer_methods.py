@@ -115,6 +115,16 @@ def test_a_student_goes_on_from_a_folder(recipe: Write, cli: Callable[..., Any],
     assert "layers: the student in model has its own" in other.stderr
 
 
+def test_a_student_of_another_vocabulary_is_refused(
+    recipe: Write, kit: Any, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    other = kit.write_bert(tmp_path / "other")
+    kit.write_tokenizer(other, sorted(kit.vocabulary()))
+    said = cli("distill", recipe([PREDICTION], {"model": str(other)}, copies=True), "-o", tmp_path / "run")
+    assert said.exit_code == 2
+    assert "has another vocabulary than the teacher" in said.stderr
+
+
 def test_what_does_not_go_together_is_refused_at_once(recipe: Write, cli: Callable[..., Any]) -> None:
     stages = [{**GENERAL, "projection": "shared"}, {**INTERMEDIATE, "layers": [1, 2]}]
     said = cli("recipes", "validate", recipe(stages, task="token-classification"))

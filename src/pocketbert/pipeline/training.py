@@ -101,7 +101,7 @@ def make_student(
 
 def _start(job: TrainingJob, teacher: Any, task: Task) -> Any:
     """The student before its first step, with the head of a task: built for a teacher, or what the recipe names."""
-    from pocketbert.distill.corpus_tokenizer import tokenizer_digest
+    from pocketbert.distill.corpus_tokenizer import vocabulary
     from pocketbert.distill.students import build_student
 
     wanted, source = job.recipe.student, job.source
@@ -109,9 +109,9 @@ def _start(job: TrainingJob, teacher: Any, task: Task) -> Any:
     if wanted.model is None:
         return build_student(teacher, source.family, wanted, job.recipe.seed)
     start = open_model_folder(wanted.model, wanted.revision, "student.model")
-    if tokenizer_digest(start.path) != tokenizer_digest(source.path):
+    if vocabulary(start.path) != vocabulary(source.path):
         raise InputError(
-            Problem("student.model", f"'{start.title}' has another tokenizer than the teacher '{source.title}': what one says of a "
+            Problem("student.model", f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
                     "token is not about the other's.", "Start from a student of the teacher's vocabulary.")
         )  # fmt: skip
     labels = job.data.labels if task is job.data.head.task else None
