@@ -68,7 +68,7 @@ def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
 def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     """KL divergence of attention distributions, averaged over heads and real query positions.
 
-    ``mean_{B,H,q} sum_k p_T (log p_T - log p_S)`` (MobileBERT, Sun et al. 2020, arXiv 2004.02984, eq. 2;
+    ``mean_{B,H,q} sum_k p_T (log p_T - log p_S)`` (MobileBERT, Sun et al. 2020, arXiv 2004.02984, attention transfer;
     MiniLM, Wang et al. 2020, arXiv 2002.10957, eq. 1).
 
     Args:
