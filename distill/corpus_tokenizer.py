@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.files import read_json, sha256_json
 
-_PROBES = ("a", "the", "1", "一")
+PROBES = ("a", "the", "1", "一")
 """Texts of which at least one has a token in any vocabulary."""
 
 
@@ -38,11 +38,7 @@ def vocabulary(path: Path) -> dict[str, int]:
     Raises:
         InputError: If there is no such file, or it is no tokenizer.
     """
-    file = _file(path)
-    try:
-        ids: dict[str, int] = Tokenizer.from_file(str(file)).get_vocab()
-    except Exception as error:  # the library raises plain Exception
-        raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
+    ids: dict[str, int] = _opened(_file(path)).get_vocab()
     return ids
 
 
@@ -67,10 +63,7 @@ class CorpusTokenizer:
     def __init__(self, path: Path) -> None:
         content = _content(path)
         file = _file(path)
-        try:
-            self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
+        self._tokenizer = _opened(file)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.digest = _digest(content)
@@ -86,7 +79,7 @@ class CorpusTokenizer:
         return [np.array(e.ids, np.int64) for e in encoded]
 
     def _wrapping(self, file: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        for probe in _PROBES:
+        for probe in PROBES:
             encoded = self._tokenizer.encode(probe)
             own = np.flatnonzero(np.array(encoded.special_tokens_mask) == 0)
             if own.size:
@@ -110,6 +103,13 @@ class CorpusTokenizer:
 
 def _file(path: Path) -> Path:
     return path / "tokenizer.json" if path.is_dir() else path
+
+
+def _opened(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pocketbert.core.families import Family, Objective
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.stages import TripleWeights
 from pocketbert.distill.capture.lm_heads import LmHead, places
+from pocketbert.distill.fitting import other_vocabulary
 from pocketbert.distill.general_losses import (
     cosine_distance,
     masked_lm,
@@ -65,7 +66,7 @@ class DistilBertDistillation:
         check_triple(teacher.config, student.config, family, stage.weights, where)
         self.teacher: Any | None = teacher.eval()
         self.stage, self.where = stage, where
-        self.weights: dict[str, float] = {k: v for k, v in stage.weights.model_dump().items() if v > 0}
+        self.weights = stage.weights.weighted()
         self._teacher: LmHead | None = LmHead(teacher, "teacher")
         self._student = LmHead(student, "student")
         self._cached: SparseTeacher | None = None
@@ -148,10 +149,7 @@ def check_triple(teacher: Any, student: Any, family: Family, weights: TripleWeig
         problems.append(Problem(f"{where}.weights.logits",
                                 f"{family.title} checkpoints are not trained to guess masked tokens; objectives: "
                                 f"{', '.join(family.objectives)}.", "Set logits: 0."))  # fmt: skip
-    if student.vocab_size != teacher.vocab_size:
-        problems.append(Problem(where, f"the student has {student.vocab_size} vocabulary entries, the teacher "
-                                f"{teacher.vocab_size}: both must read the same ids.",
-                                "Build the student from this teacher, or choose a teacher with the student's vocabulary."))  # fmt: skip
+    problems += other_vocabulary(teacher, student, where)
     if weights.cosine and student.hidden_size != teacher.hidden_size:
         problems.append(Problem(f"{where}.weights.cosine",
                                 f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",

@@ -94,17 +94,7 @@ class Masking:
     def apply(
         self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int
     ) -> Masked:
-        """Hide tokens of a global batch.
-
-        Args:
-            ids: Original tokens, [B, S].
-            mask: 1 at real tokens, [B, S].
-            rows: Row number of each row in the corpus, B of them.
-            step: The optimiser step.
-
-        Returns:
-            New arrays. Where fewer tokens than asked for may be hidden, all of them are.
-        """
+        """Hide tokens; see `MaskingScheme`. Where fewer tokens than asked for may be hidden, all of them are."""
         real = mask.astype(bool)
         noise = self._noise(real, rows, step)
         tokens = ids[real]

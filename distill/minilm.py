@@ -11,9 +11,10 @@ from pocketbert.core.families import Family
 from pocketbert.core.stages import MiniLmStage
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import query_width, record_attention
+from pocketbert.distill.fitting import invalid_signals, other_vocabulary
 from pocketbert.distill.losses import attention_kl
 from pocketbert.distill.relation_losses import relation_heads, relation_kl
-from pocketbert.distill.teacher_signals import OnlineTeacher, TeacherSignals, Wanted
+from pocketbert.distill.teacher_signals import TeacherSignals, Wanted, signals_for
 from pocketbert.distill.terms import Term
 
 _SIGNALS = {
@@ -29,8 +30,8 @@ class MiniLmDistillation:
 
     With the default weights MiniLMv2 (Wang et al. 2021, arXiv 2012.15828, section 3.1): query, key and value relations,
     for which depth, width and heads are free. With attention and value weighted it is MiniLM (Wang et al. 2020,
-    arXiv 2002.10957, section 3), which needs as many heads, save that its value relations have the relation heads of
-    version 2 unless ``relation_heads`` says the number of the models' heads.
+    arXiv 2002.10957, section 3), which needs as many heads; its value relations then have the models' heads
+    too, unless ``relation_heads`` says otherwise.
 
     Neither model runs past the layer that is compared: behind the student's last queries, keys and values nothing
     is trained, as in the original; fine-tuning trains it.
@@ -60,19 +61,16 @@ class MiniLmDistillation:
     ) -> None:  # fmt: skip
         self.family = student_family or family
         check_relations(teacher.config, student.config, family, self.family, stage, where)
-        self.weights: dict[str, float] = {k: v for k, v in stage.weights.model_dump().items() if v > 0}
+        self.weights = stage.weights.weighted()
         heads = stage.relation_heads if self._relations else None
         if heads is None and "attention" in self.weights:
-            heads = (
-                student.config.num_attention_heads
-            )  # version 1 compares values head by head, as it does attention
+            # version 1 compares values head by head, as it does attention
+            heads = student.config.num_attention_heads
         self.heads = relation_heads(query_width(student.config), query_width(teacher.config), heads)
         self.layer = teacher_layer(teacher.config.num_hidden_layers, stage.teacher_layer) - 1
         self._last = student.config.num_hidden_layers - 1
         wanted = self.wanted(stage, self.layer)
-        self.signals = signals or OnlineTeacher(teacher, family, wanted)
-        if not self.signals.wanted.covers(wanted):
-            raise ValueError(f"the signals given have {self.signals.wanted}, the stage wants {wanted}")
+        self.signals = signals_for(teacher, family, wanted, signals)
         ours = self.wanted(stage, self._last)
         self._student = record_attention(student, self.family, ours.attention, ours.relations, stop=True)
 
@@ -150,19 +148,12 @@ def check_relations(
     Raises:
         InputError: Listing everything that does not fit.
     """
-    problems = []
+    problems = list[Problem]()
     families = [family] if student_family.name == family.name else [family, student_family]
-    weighted = [name for name, weight in stage.weights.model_dump().items() if weight > 0]
-    for name in weighted:
-        for its in families:
-            if _SIGNALS[name] not in its.signals:
-                reason = its.invalid_signals.get(_SIGNALS[name], "the family does not offer it")
-                problems.append(Problem(f"{where}.weights.{name}", f"not valid for {its.title}: {reason}.",
-                                        f"Set {name}: 0; valid signals: {', '.join(its.signals)}."))  # fmt: skip
-    if student.vocab_size != teacher.vocab_size:
-        problems.append(Problem(where, f"the student has {student.vocab_size} vocabulary entries, the teacher "
-                                f"{teacher.vocab_size}: both must read the same ids.",
-                                "Build the student from this teacher, or choose a teacher with the student's vocabulary."))  # fmt: skip
+    weighted = stage.weights.weighted()
+    for its in families:
+        problems += invalid_signals(its, {name: _SIGNALS[name] for name in weighted}, f"{where}.weights")
+    problems += other_vocabulary(teacher, student, where)
     if "attention" in weighted and student.num_attention_heads != teacher.num_attention_heads:
         problems.append(Problem(f"{where}.weights.attention",
                                 f"the student has {student.num_attention_heads} heads, the teacher "

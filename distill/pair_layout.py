@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.distill.corpus_tokenizer import PROBES
 
 Ids = NDArray[np.int64]
-
-_PROBES = ("a", "the", "1", "一")
-"""Texts of which at least one has a token in any vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
     Raises:
         InputError: If its longest input has no room for two texts, or it puts nothing between them.
     """
-    for probe in _PROBES:
+    for probe in PROBES:
         (pair,) = tokenizer.encode([(probe, probe)], places=True)
         assert pair.places is not None
         own = [np.flatnonzero(pair.places.parts == part) for part in (0, 1)]

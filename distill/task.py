@@ -14,10 +14,11 @@ from pocketbert.core.stages import TaskStage
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
+from pocketbert.distill.fitting import invalid_signals
 from pocketbert.distill.layer_map import layer_map
 from pocketbert.distill.losses import attention_kl, hidden_mse, mean_over_layers
 from pocketbert.distill.task_losses import counted, gold_loss, soft_loss
-from pocketbert.distill.teacher_signals import OnlineTeacher, TeacherSignals, Wanted
+from pocketbert.distill.teacher_signals import TeacherSignals, Wanted, all_states, signals_for
 from pocketbert.distill.terms import Term
 
 
@@ -51,11 +52,9 @@ class TaskDistillation:
         self.depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
         check_signals(teacher.config, student.config, family, task, stage, where)
         self.layers = layer_map(self.depth, deep, stage.layers, f"{where}.layers")
-        self.weights = {k: v for k, v in stage.signals.model_dump().items() if v > 0}
+        self.weights = stage.signals.weighted()
         wanted = self.wanted(stage, self.layers)
-        self.signals = signals or OnlineTeacher(teacher, family, wanted)
-        if not self.signals.wanted.covers(wanted):
-            raise ValueError(f"the signals given have {self.signals.wanted}, the stage wants {wanted}")
+        self.signals = signals_for(teacher, family, wanted, signals)
         # Student and teacher both run through the capture, so that no implementation differs between them.
         self._student = record_attention(student, self.family, range(self.depth) if wanted.attention else ())
 
@@ -95,7 +94,7 @@ class TaskDistillation:
                 self.task, made, taught.outputs, batch, self.stage.temperature, self.pooling
             )
         if wants_hidden:
-            ours = _states(made.hidden_states, self.depth)
+            ours = all_states(made, self.depth)
             layers = [hidden_mse(ours[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
             terms["hidden"] = Term.of(mean_over_layers(layers), tokens)
         if Signal.ATTENTION.value in self.weights:
@@ -107,12 +106,6 @@ class TaskDistillation:
         if "labels" in self.weights:
             terms["labels"] = gold_loss(self.task, made, batch)
         return terms
-
-
-def _states(states: tuple[Tensor, ...], depth: int) -> tuple[Tensor, ...]:
-    if len(states) != depth + 1:
-        raise RuntimeError(f"{len(states)} hidden states from {depth} layers; expected one more than layers")
-    return states
 
 
 def check_signals(
@@ -131,14 +124,7 @@ def check_signals(
     Raises:
         InputError: Listing every signal that does not fit.
     """
-    problems = []
-    valid = ", ".join(family.signals)
-    for signal in stage.signals.active():
-        key = f"{where}.signals.{signal}"
-        if signal not in family.signals:
-            reason = family.invalid_signals.get(signal, "the family does not offer it")
-            problems.append(Problem(key, f"not valid for {family.title}: {reason}.",
-                                    f"Set {signal}: 0; valid signals: {valid}."))  # fmt: skip
+    problems = invalid_signals(family, {s.value: s for s in stage.signals.active()}, f"{where}.signals")
     if task.name is TaskName.FEATURE_EXTRACTION:
         if stage.signals.labels:
             problems.append(Problem(f"{where}.signals.labels", "feature-extraction is trained on the teacher's vectors alone.",

@@ -85,6 +85,45 @@ class TeacherSignals(Protocol):
         ...
 
 
+def signals_for(
+    teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None
+) -> TeacherSignals:
+    """The signals an objective learns from: those given, else the teacher beside the student.
+
+    Args:
+        teacher: A transformers model.
+        family: Its row of the family table.
+        wanted: What the objective compares.
+        given: Signals from elsewhere.
+
+    Raises:
+        ValueError: If the given ones lack something.
+    """
+    signals = given or OnlineTeacher(teacher, family, wanted)
+    if not signals.wanted.covers(wanted):
+        raise ValueError(f"the signals given have {signals.wanted}, the stage wants {wanted}")
+    return signals
+
+
+def all_states(made: Any, depth: int) -> tuple[Tensor, ...]:
+    """Hidden states of a model's output, counted: a loss over what is missing would silently be 0.
+
+    Args:
+        made: A transformers result.
+        depth: Layers of the model.
+
+    Returns:
+        The embeddings and the output of each layer, each [B, S, d].
+
+    Raises:
+        RuntimeError: If there are not one more than layers.
+    """
+    states: tuple[Tensor, ...] = made.hidden_states
+    if len(states) != depth + 1:
+        raise RuntimeError(f"{len(states)} hidden states from {depth} layers; expected one more than layers")
+    return states
+
+
 class OnlineTeacher:
     """The teacher runs on every batch.
 
@@ -151,9 +190,5 @@ class OnlineTeacher:
         )
 
     def _hidden(self, made: Any) -> dict[int, Tensor]:
-        states = made.hidden_states
-        if len(states) != self._depth + 1:
-            raise RuntimeError(
-                f"{len(states)} hidden states from {self._depth} layers; expected one more than layers"
-            )
+        states = all_states(made, self._depth)
         return {n: states[n] for n in self._wanted.hidden}

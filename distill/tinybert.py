@@ -13,6 +13,7 @@ from pocketbert.core.stages import LayerStage, Optimisation, SignalWeights, Task
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
+from pocketbert.distill.fitting import invalid_signals, other_vocabulary
 from pocketbert.distill.layer_losses import (
     attention_score_mse,
     real_pairs,
@@ -23,7 +24,7 @@ from pocketbert.distill.layer_losses import (
 from pocketbert.distill.layer_map import layer_map
 from pocketbert.distill.losses import hidden_mse
 from pocketbert.distill.projection import projected, projection_of
-from pocketbert.distill.teacher_signals import OnlineTeacher, TeacherSignals, Wanted
+from pocketbert.distill.teacher_signals import OnlineTeacher, TeacherSignals, Wanted, all_states, signals_for
 from pocketbert.distill.terms import Term
 
 _SIGNALS = {"attention": Signal.ATTENTION, "hidden": Signal.HIDDEN, "embeddings": Signal.HIDDEN}
@@ -61,13 +62,11 @@ class TinyBertDistillation:
         self.layers = check_layers(teacher.config, student.config, family, stage, where)
         self.stage, self.family = stage, student_family or family
         self.depth = student.config.num_hidden_layers
-        self.weights: dict[str, float] = {k: v for k, v in stage.weights.model_dump().items() if v > 0}
+        self.weights = stage.weights.weighted()
         wanted = self.wanted(stage, self.layers)
         if wanted.hidden:
             _check_projection(student, teacher.config.hidden_size)
-        self.signals = signals or OnlineTeacher(teacher, family, wanted)
-        if not self.signals.wanted.covers(wanted):
-            raise ValueError(f"the signals given have {self.signals.wanted}, the stage wants {wanted}")
+        self.signals = signals_for(teacher, family, wanted, signals)
         if stage.reference and not isinstance(self.signals, OnlineTeacher):
             raise ValueError(
                 "reference: true averages over padding, where only the teacher itself has values"
@@ -117,11 +116,7 @@ class TinyBertDistillation:
             ])  # fmt: skip
             recorder.scores.clear()  # or they would stay until the next step's teacher has run
         if states:
-            ours = made.hidden_states
-            if len(ours) != self.depth + 1:
-                raise RuntimeError(
-                    f"{len(ours)} hidden states from {self.depth} layers; expected one more than layers"
-                )
+            ours = all_states(made, self.depth)
         if "hidden" in self.weights:
             means["hidden"] = sum_over_layers([
                 self._states(projected(model, m, ours[m]), taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)
@@ -160,13 +155,9 @@ def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, 
     Raises:
         InputError: Listing everything that does not fit.
     """
-    problems, layers = [], list[int]()
-    valid = ", ".join(family.signals)
-    for name, signal in _SIGNALS.items():
-        if getattr(stage.weights, name) > 0 and signal not in family.signals:
-            reason = family.invalid_signals.get(signal, "the family does not offer it")
-            problems.append(Problem(f"{where}.weights.{name}", f"not valid for {family.title}: {reason}.",
-                                    f"Set {name}: 0; valid signals: {valid}."))  # fmt: skip
+    layers = list[int]()
+    terms = {name: _SIGNALS[name] for name in stage.weights.weighted()}
+    problems = invalid_signals(family, terms, f"{where}.weights")
     heads = teacher.num_attention_heads
     if stage.weights.attention and student.num_attention_heads != heads:
         problems.append(Problem(f"{where}.weights.attention",
@@ -174,10 +165,7 @@ def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, 
                                 "head by head.",
                                 f"Set attention: 0, or student.heads: {heads}, or use method: minilm, whose relations take any "
                                 "number of heads."))  # fmt: skip
-    if student.vocab_size != teacher.vocab_size:
-        problems.append(Problem(where, f"the student has {student.vocab_size} vocabulary entries, the teacher "
-                                f"{teacher.vocab_size}: both must read the same ids.",
-                                "Build the student from this teacher, or choose a teacher with the student's vocabulary."))  # fmt: skip
+    problems += other_vocabulary(teacher, student, where)
     try:
         layers = layer_map(
             student.num_hidden_layers, teacher.num_hidden_layers, stage.layers, f"{where}.layers"

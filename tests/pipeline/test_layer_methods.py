@@ -137,3 +137,34 @@ def test_stages_that_want_copies_need_the_section(recipe: Write, cli: Callable[.
     said = cli("recipes", "validate", recipe([PREDICTION], copies=False))
     assert said.exit_code == 2
     assert "distill.0.augmented: needs data.augment" in said.stderr
+
+
+def test_what_is_packed_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    from pocketbert.core.recipe_file import load_recipe
+    from pocketbert.pipeline.pack import portable_recipe
+
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        """schema: 1
+name: portable
+task: text-classification
+data:
+  train: {path: sub/train.jsonl}
+  eval: {path: dev.jsonl}
+  corpus: {sources: [{path: sub/text.jsonl}]}
+  augment: {vectors: sub/words.txt}
+teacher: {model: google-bert/bert-base-uncased}
+student: {model: ./general}
+distill:
+  - {method: tinybert-general, steps: 1}
+  - {method: tinybert-prediction, steps: 1, augmented: true}
+"""
+    )
+    recipe = load_recipe(path)
+    assert recipe.data.augment is not None
+    assert recipe.data.augment.vectors == tmp_path / "sub" / "words.txt", "counted from the recipe"
+    written = portable_recipe(recipe)
+    assert str(tmp_path) not in written
+    for name in ("train.jsonl", "dev.jsonl", "text.jsonl", "words.txt", "general"):
+        assert f": {name}\n" in written
+    assert "google-bert/bert-base-uncased" in written

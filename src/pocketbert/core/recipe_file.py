@@ -21,7 +21,8 @@ MAX_BITS = 64
 """Python's whole numbers have no end; every library that takes one does."""
 MAX_NODES = 20_000
 """Far above any recipe; aliases of aliases can make a short file grow without end."""
-_PATH_KEYS = ("path", "model", "dataset")
+_LOCAL_KEYS = ("path", "vectors")
+_PATH_KEYS = (*_LOCAL_KEYS, "model", "dataset")
 
 Keys = tuple[str | int, ...]
 
@@ -212,7 +213,7 @@ def _absolute_paths(value: Any, base: Path, keys: Keys, note: Callable[[Keys, st
 
 def _absolute(key: str, item: str, base: Path) -> str:
     path = Path(item).expanduser()
-    local = key == "path" or item.startswith((".", "~")) or (base / path).is_dir()
+    local = key in _LOCAL_KEYS or item.startswith((".", "~")) or (base / path).is_dir()
     if not local or not item:
         return item
     (base / path).is_dir()  # fails where the system takes no such name

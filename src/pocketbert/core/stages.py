@@ -34,7 +34,21 @@ class Optimisation(Section):
     checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
 
 
-class SignalWeights(Section):
+class TermWeights(Section):
+    """Weight of each term of a loss; 0 leaves it out."""
+
+    @model_validator(mode="after")
+    def _something(self) -> TermWeights:
+        if not self.weighted():
+            raise ValueError("all weights are 0: the student would learn nothing")
+        return self
+
+    def weighted(self) -> dict[str, float]:
+        """Weights above 0, by term."""
+        return {name: weight for name, weight in self.model_dump().items() if weight > 0}
+
+
+class SignalWeights(TermWeights):
     """Weight of each term of the loss; 0 leaves it out."""
 
     logits: float = Field(
@@ -43,12 +57,6 @@ class SignalWeights(Section):
     hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
     attention: float = Field(1.0, ge=0, description="KL of the attention distributions of mapped layers.")
     labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
-
-    @model_validator(mode="after")
-    def _something(self) -> SignalWeights:
-        if not any((self.logits, self.hidden, self.attention, self.labels)):
-            raise ValueError("all weights are 0: the student would learn nothing")
-        return self
 
     def active(self) -> tuple[Signal, ...]:
         """Teacher signals with a weight above 0."""
@@ -88,18 +96,12 @@ class GeneralText(Section):
     )
 
 
-class TripleWeights(Section):
+class TripleWeights(TermWeights):
     """Weight of each term of DistilBERT's loss; 0 leaves it out. The defaults are those of the original training command."""
 
     logits: float = Field(5.0, ge=0, description="KL of the softened vocabulary distributions, times T^2.")
     mlm: float = Field(2.0, ge=0, description="Cross-entropy of the hidden tokens.")
     cosine: float = Field(1.0, ge=0, description="1 - cos of the last hidden states.")
-
-    @model_validator(mode="after")
-    def _something(self) -> TripleWeights:
-        if not any((self.logits, self.mlm, self.cosine)):
-            raise ValueError("all weights are 0: the student would learn nothing")
-        return self
 
 
 class SparseCache(Section):
@@ -153,18 +155,12 @@ class DistilBertStage(GeneralText, Optimisation):
         return out
 
 
-class LayerWeights(Section):
+class LayerWeights(TermWeights):
     """Weight of each term of TinyBERT's loss; 0 leaves it out. The original has 1 everywhere."""
 
     attention: float = Field(1.0, ge=0, description="Squared error of the attention scores of mapped layers.")
     hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
     embeddings: float = Field(1.0, ge=0, description="Squared error of the embeddings.")
-
-    @model_validator(mode="after")
-    def _something(self) -> LayerWeights:
-        if not any((self.attention, self.hidden, self.embeddings)):
-            raise ValueError("all weights are 0: the student would learn nothing")
-        return self
 
 
 class LayerStage(Optimisation):
@@ -224,7 +220,7 @@ class TinyBertPredictionStage(Optimisation):
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
 
-class RelationWeights(Section):
+class RelationWeights(TermWeights):
     """Weight of each term of MiniLM's loss; 0 leaves it out. The defaults are version 2's; version 1 is attention and value."""
 
     attention: float = Field(
@@ -233,12 +229,6 @@ class RelationWeights(Section):
     query: float = Field(1.0, ge=0, description="KL of the relations between queries.")
     key: float = Field(1.0, ge=0, description="KL of the relations between keys.")
     value: float = Field(1.0, ge=0, description="KL of the relations between values.")
-
-    @model_validator(mode="after")
-    def _something(self) -> RelationWeights:
-        if not any((self.attention, self.query, self.key, self.value)):
-            raise ValueError("all weights are 0: the student would learn nothing")
-        return self
 
 
 class MiniLmStage(GeneralText, Optimisation):

@@ -239,9 +239,14 @@ def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:
 def portable_recipe(recipe: Recipe) -> str:
     """The resolved recipe without paths of this machine: local files by name only."""
     content = recipe.model_dump(mode="json", by_alias=True)
-    for part in (content["data"]["train"], content["data"]["eval"]):
-        if part and part["path"]:
-            part["path"] = Path(part["path"]).name
-    if Path(content["teacher"]["model"]).is_absolute():
-        content["teacher"]["model"] = Path(content["teacher"]["model"]).name
+    data, student = content["data"], content["student"] or {}
+    sources = [data["train"], data["eval"], *(data["corpus"] or {}).get("sources", [])]
+    for part, key in (
+        *((s, "path") for s in sources),
+        (data["augment"], "vectors"),
+        (content["teacher"], "model"),
+        (student, "model"),
+    ):
+        if part and part.get(key) and (key != "model" or Path(part[key]).is_absolute()):
+            part[key] = Path(part[key]).name
     return dump_recipe(Recipe.model_validate(content))

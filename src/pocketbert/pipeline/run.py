@@ -94,7 +94,7 @@ class Run:
             return None
         return open_model_folder(wanted.model, wanted.revision, "student.model")
 
-    @property
+    @cached_property
     def _vectors(self) -> str | None:
         """Digest of the word vectors that rows are augmented with."""
         augment = self.recipe.data.augment

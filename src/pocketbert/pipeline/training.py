@@ -20,7 +20,7 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.pipeline.augmenting import augmented_set
 from pocketbert.pipeline.data import RunData
 from pocketbert.pipeline.finishing import Curve, Finished, finish, pooling_for
-from pocketbert.pipeline.general import Learnt, general_student, layer_stage, with_encoder
+from pocketbert.pipeline.general import general_student, layer_stage, with_encoder
 from pocketbert.pipeline.training_job import TrainingJob
 
 
@@ -78,12 +78,12 @@ def make_student(
     teacher, pooling = load_model(source, task), pooling_for(recipe, source)
     copies = cache(partial(augmented_set, recipe, model, data, length, work / "augmented"))
     job = TrainingJob(recipe, source, data, length, target, work, copies)
-    student, learnt = _start(job, teacher, task), Learnt(None, None, [])
+    student, curves, projection = _start(job, teacher, task), list[Curve](), None
     if any(isinstance(s, GENERAL) for s in recipe.distill):
         general = replace(job, source=model)
         learnt = general_student(general, partial(_start, general), corpora)
         student = learnt.student if task.name is TaskName.FILL_MASK else with_encoder(student, learnt.student)
-    curves, projection = [*learnt.curves], learnt.projection
+        curves, projection = learnt.curves, learnt.projection
     with frozen(teacher):
         for number, stage in enumerate(recipe.distill):
             where = f"distill.{number}"
