@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.distill.losses import wide
+from pocketbert.distill.squared_error import squared_error_sum
 
 MASKED_BELOW = -1e2
 """The released code takes scores at or below this for those of padded keys, to which it adds -1e4."""
@@ -33,11 +34,8 @@ def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tenso
     Returns:
         Scalar, float32 or wider.
     """
-    real, ours = mask.bool(), wide(student)
-    pairs = real[:, None, :, None] & real[:, None, None, :]
-    # Where padding is, the student learns from itself: error and gradient are exactly 0, at half the cost of weighing.
-    target = torch.where(pairs, wide(teacher), ours.detach())
-    return F.mse_loss(ours, target, reduction="sum") / (real_pairs(mask) * student.shape[1])
+    pairs = mask[:, None, :, None] * mask[:, None, None, :]
+    return squared_error_sum(student, teacher, pairs) / (real_pairs(mask) * student.shape[1])
 
 
 def real_pairs(mask: Tensor) -> Tensor:

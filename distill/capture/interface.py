@@ -60,9 +60,10 @@ def capturing_attention(
         if layer in recorder.relation_layers:
             recorder.relations[layer] = QueryKeyValue(query, key, value)
         if layer in recorder.layers:
-            scores = torch.matmul(query, key.transpose(2, 3)) * (scaling or query.shape[-1] ** -0.5)
+            # Passes over scores cost more than those over queries, forwards and backwards: none but the mask's, in place.
+            scores = torch.matmul(query * (scaling or query.shape[-1] ** -0.5), key.transpose(2, 3))
             if attention_mask is not None:
-                scores = scores + attention_mask
+                scores += attention_mask
             recorder.scores[layer] = scores
         recorder.end_behind(layer)
     if scores is None:
