@@ -70,6 +70,20 @@ def masked_lm(student: Tensor, labels: Tensor) -> Term:
     return Term.of(total / max(1, len(hidden)), len(hidden))
 
 
+def next_sentence(logits: Tensor, labels: Tensor) -> Term:
+    """Cross-entropy of whether the second segment follows the first (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+
+    Args:
+        logits: Of yes and no, [B, 2].
+        labels: See `pocketbert.distill.pairs.PairedRows`: 0 where it follows, 1 where it does not, -100 where a row has
+            one segment; [B].
+
+    Returns:
+        Mean over the rows with two segments, in nats.
+    """
+    return masked_lm(logits, labels)
+
+
 def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
     """``1 - cos`` of the last hidden states: L_cos of DistilBERT (Sanh et al. 2019, arXiv 1910.01108, section 3).
 

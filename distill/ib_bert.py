@@ -16,12 +16,25 @@ table), a row with a pad behind it and the same row without give different state
 from __future__ import annotations
 
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    MobileBertTokenizer,
+)
 from transformers.models.mobilebert.modeling_mobilebert import (
     MobileBertEmbeddings,
     MobileBertEncoder,
     MobileBertForMaskedLM,
     MobileBertForPreTraining,
+    MobileBertForQuestionAnswering,
+    MobileBertForSequenceClassification,
+    MobileBertForTokenClassification,
     MobileBertLayer,
     MobileBertModel,
     MobileBertOnlyMLMHead,
@@ -106,15 +119,65 @@ class IbBertForPreTraining(MobileBertForPreTraining):  # type: ignore[misc]
         self.post_init()
 
 
+class IbBertForSequenceClassification(MobileBertForSequenceClassification):  # type: ignore[misc]
+    """IB-BERT with a linear head on the pooled state: one answer to a text or a pair."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mobilebert = IbBertModel(config)
+        self.dropout = _head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class IbBertForTokenClassification(MobileBertForTokenClassification):  # type: ignore[misc]
+    """IB-BERT with a linear head on every token."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mobilebert = IbBertModel(config, add_pooling_layer=False)
+        self.dropout = _head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class IbBertForQuestionAnswering(MobileBertForQuestionAnswering):  # type: ignore[misc]
+    """IB-BERT with a head that says of every token how likely an answer starts or ends there."""
+
+    config_class = IbBertConfig
+
+    def __init__(self, config: IbBertConfig) -> None:
+        MobileBertPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mobilebert = IbBertModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
 def register_ib_bert() -> None:
     """Let transformers' Auto classes open IB-BERT folders, in this process; may be called again."""
     AutoConfig.register(IbBertConfig.model_type, IbBertConfig, exist_ok=True)
+    AutoTokenizer.register(IbBertConfig, MobileBertTokenizer, exist_ok=True)
     for auto, model in (
         (AutoModel, IbBertModel),
         (AutoModelForMaskedLM, IbBertForMaskedLM),
         (AutoModelForPreTraining, IbBertForPreTraining),
+        (AutoModelForSequenceClassification, IbBertForSequenceClassification),
+        (AutoModelForTokenClassification, IbBertForTokenClassification),
+        (AutoModelForQuestionAnswering, IbBertForQuestionAnswering),
     ):
         auto.register(IbBertConfig, model, exist_ok=True)
+
+
+def _head_dropout(config: IbBertConfig) -> nn.Dropout:
+    own = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
 
 
 def _set_epsilon(norm: nn.Module, config: IbBertConfig) -> None:

@@ -12,8 +12,10 @@ from torch import Tensor
 from pocketbert.core.families import Family
 from pocketbert.distill.capture import QueryKeyValue, record_attention
 
-OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state")
-"""Fields of transformers' results that are answers to a task."""
+OUTPUTS = (
+    "logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits",
+)  # fmt: skip
+"""Fields of transformers' results that are answers to a task, pre-training included."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Taught:
 
     Attributes:
         outputs: Task outputs by name: ``logits`` [B, C] or [B, S, C], ``start_logits`` and ``end_logits``
-            [B, S], ``last_hidden_state`` [B, S, d].
+            [B, S], ``last_hidden_state`` [B, S, d], of both pre-training heads ``prediction_logits`` [B, S, V] and
+            ``seq_relationship_logits`` [B, 2].
         hidden: Hidden states by number, 0 being the embeddings, each [B, S, d].
         scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], the additive mask
             applied: -1e4 and below at padded keys.

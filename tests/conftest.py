@@ -24,6 +24,7 @@ atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 from filelock import FileLock
 from hypothesis import settings
 
+from pocketbert.core import families
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.tokenization import TextTokenizer
 
@@ -164,7 +165,7 @@ def write_tokenizer(folder: Path, pad_id: int = 0, baked_in: bool = True) -> Non
 
 
 def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any) -> Any:
-    """Configuration of a tiny classifier: width 32, 4 heads."""
+    """Configuration of a tiny classifier: width 32 (of IB-BERT's blocks 48 inside), 4 heads."""
     import transformers
 
     names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
@@ -189,6 +190,12 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
         "intermediate_size": 32,
         "num_feedforward_networks": 2,
     }
+    if family == "ib-bert":
+        from pocketbert.distill.ib_bert_config import IbBertConfig
+
+        families.family_of("ib_bert").make_known()
+        widened = {"embedding_size": 16, "intra_bottleneck_size": 48}
+        return IbBertConfig(**{**common, **sizes, **widened, **changes})
     return transformers.MobileBertConfig(**{**common, **sizes, **narrow, **changes})
 
 

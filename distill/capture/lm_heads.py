@@ -19,6 +19,8 @@ HEAD_STARTS = {
     "BertForMaskedLM": "cls.predictions",
     "BertForPreTraining": "cls.predictions",
     "DistilBertForMaskedLM": "vocab_transform",
+    "IbBertForMaskedLM": "cls.predictions",
+    "IbBertForPreTraining": "cls.predictions",
     "MobileBertForMaskedLM": "cls.predictions",
     "MobileBertForPreTraining": "cls.predictions",
     "RobertaForMaskedLM": "lm_head",
@@ -33,10 +35,13 @@ class TokenOutput:
     Attributes:
         hidden: Last hidden states, behind the final norm, [B, S, d].
         logits: At the selected tokens, in their order in the batch, [n, V].
+        next_sentence: Whether the second segment follows the first, as logits of yes and no, [B, 2]; None of a model
+            without that head.
     """
 
     hidden: Tensor
     logits: Tensor
+    next_sentence: Tensor | None = None
 
 
 class LmHead:
@@ -45,6 +50,9 @@ class LmHead:
     Args:
         model: A transformers model, not wrapped.
         where: Recipe key, for errors.
+
+    Attributes:
+        judges_pairs: Whether the model has a next-sentence head too.
 
     Raises:
         InputError: If the class has no masked-language-model head, or none that is known.
@@ -57,6 +65,7 @@ class LmHead:
                 Problem(where, f"{name} has no known masked-language-model head; known: {', '.join(HEAD_STARTS)}.",
                         "Load the checkpoint with its pre-training head.")
             )  # fmt: skip
+        self.judges_pairs = name.endswith("ForPreTraining")
         self._start: nn.Module = model.get_submodule(HEAD_STARTS[name])
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
@@ -68,7 +77,7 @@ class LmHead:
             selected: Places of the tokens to project, in the batch flattened to B * S; [n] int64.
 
         Returns:
-            Hidden states of all tokens, logits of the selected ones.
+            Hidden states of all tokens, logits of the selected ones, and what the model says of its pairs.
 
         Raises:
             RuntimeError: If the head did not run exactly once.
@@ -81,7 +90,7 @@ class LmHead:
 
         handle = self._start.register_forward_pre_hook(gather)
         try:
-            made = model(**inputs, return_dict=False)
+            made = model(**inputs, return_dict=True)
         finally:
             handle.remove()
         if len(seen) != 1:
@@ -89,7 +98,7 @@ class LmHead:
         logits: Tensor = made[0]
         if logits.shape[:-1] != selected.shape:
             raise RuntimeError(f"logits of shape {tuple(logits.shape)} for {len(selected)} selected tokens")
-        return TokenOutput(seen[0], logits)
+        return TokenOutput(seen[0], logits, made.get("seq_relationship_logits"))
 
 
 def places(mask: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.torch_predictor import TorchPredictor
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
+FAMILIES = ("bert", "roberta", "distilbert", "mobilebert", "ib-bert")
 State = dict[str, torch.Tensor]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ import transformers
 
 from pocketbert.core import families
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, all_families, family_of, register_family
+from pocketbert.core.families import Family, all_families, check_exported, family_of, register_family
 from pocketbert.core.types import Signal
 
 NAMES = [f.name for f in all_families()]
@@ -22,12 +23,20 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 def test_the_first_rows() -> None:
-    assert {"bert", "roberta", "distilbert", "mobilebert"} <= set(NAMES)
+    assert {"bert", "roberta", "distilbert", "mobilebert", "ib-bert"} <= set(NAMES)
 
 
 def test_class_names_exist(family: Family) -> None:
-    assert hasattr(transformers, f"{family.classes}ForSequenceClassification")
-    assert hasattr(transformers, f"{family.classes}Model")
+    classes = transformers if family.module is None else importlib.import_module(family.module)
+    assert hasattr(classes, f"{family.classes}ForSequenceClassification")
+    assert hasattr(classes, f"{family.classes}Model")
+
+
+def test_a_family_that_no_exporter_writes_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(InputError, match=r"teacher.model: no exporter writes IB-BERT.*Distil a MobileBERT"):
+        check_exported(family_of("ib_bert"), "teacher.model")
+    for name in ("bert", "roberta", "distilbert", "mobilebert"):
+        check_exported(family_of(name))
 
 
 def test_the_layer_path_leads_to_the_layers(family: Family, make_classifier: Callable[..., Any]) -> None:

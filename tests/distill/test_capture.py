@@ -15,7 +15,7 @@ from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
 
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
+FAMILIES = ("bert", "roberta", "distilbert", "mobilebert", "ib-bert")
 Opened = tuple[Any, Any, dict[str, Tensor]]
 
 
@@ -329,4 +329,5 @@ def test_layers_that_the_model_does_not_have_are_refused(
 
 def test_widths_of_the_queries(make_classifier: Callable[..., Any]) -> None:
     widths = [query_width(make_classifier(f, 1, ("a", "b")).config) for f in FAMILIES]
-    assert widths == [32, 32, 32, 16]  # MobileBERT's attention lies within its bottleneck
+    # MobileBERT's attention lies within its bottleneck, IB-BERT's within its blocks that widen
+    assert widths == [32, 32, 32, 16, 48]

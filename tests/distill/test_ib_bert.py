@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,14 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import query_width, record_attention
-from pocketbert.distill.ib_bert import IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
+from pocketbert.distill.ib_bert import (
+    IbBertForMaskedLM,
+    IbBertForPreTraining,
+    IbBertForQuestionAnswering,
+    IbBertForSequenceClassification,
+    IbBertForTokenClassification,
+    IbBertModel,
+)
 from pocketbert.distill.ib_bert_config import IbBertConfig
 from pocketbert.distill.ib_bert_names import new_name, renamed
 from pocketbert.distill.students import parameter_count
@@ -201,6 +207,9 @@ def test_every_weight_learns() -> None:
         (IbBertModel, transformers.AutoModel),
         (IbBertForMaskedLM, transformers.AutoModelForMaskedLM),
         (IbBertForPreTraining, transformers.AutoModelForPreTraining),
+        (IbBertForSequenceClassification, transformers.AutoModelForSequenceClassification),
+        (IbBertForTokenClassification, transformers.AutoModelForTokenClassification),
+        (IbBertForQuestionAnswering, transformers.AutoModelForQuestionAnswering),
     ],
 )
 @torch.no_grad()
@@ -217,6 +226,26 @@ def test_a_saved_folder_opens_bit_equal(kind: Any, auto: Any, tmp_path: Path) ->
         for name, value in model.state_dict().items():
             assert torch.equal(value, again.state_dict()[name]), name
         assert torch.equal(model(**inputs())[0], again.eval()(**inputs())[0])
+
+
+@torch.no_grad()
+def test_task_heads_read_the_last_block() -> None:
+    kinds = (IbBertForSequenceClassification, IbBertForTokenClassification, IbBertForQuestionAnswering)
+    one, each, answer = (tiny(kind).double() for kind in kinds)
+    made = one(**inputs())
+    pooled = one.mobilebert(**inputs()).pooler_output
+    torch.testing.assert_close(made.logits, dense(pooled, dict(one.state_dict()), "classifier"))
+    last = each.mobilebert(**inputs()).last_hidden_state
+    torch.testing.assert_close(each(**inputs()).logits, dense(last, dict(each.state_dict()), "classifier"))
+    both = dense(answer.mobilebert(**inputs()).last_hidden_state, dict(answer.state_dict()), "qa_outputs")
+    found = answer(**inputs())
+    torch.testing.assert_close(torch.stack([found.start_logits, found.end_logits], -1), both)
+
+
+@pytest.mark.parametrize("own", [None, 0.4])
+def test_the_heads_dropout_is_the_configured_one(own: float | None) -> None:
+    for kind in (IbBertForSequenceClassification, IbBertForTokenClassification):
+        assert kind(config(hidden_dropout_prob=0.2, classifier_dropout=own)).dropout.p == (own or 0.2)
 
 
 @torch.no_grad()
@@ -245,7 +274,7 @@ def test_weights_start_as_configured_and_from_the_seed() -> None:
 @torch.no_grad()
 def test_capture_records_every_layer() -> None:
     model = tiny(IbBertForMaskedLM)
-    family = dataclasses.replace(family_of("mobilebert"), name="ib-bert", model_types=("ib_bert",))
+    family = family_of("ib_bert")
     model.set_attn_implementation("eager")
     maps = model(**inputs(), output_attentions=True).attentions
     expected = model(**inputs()).logits

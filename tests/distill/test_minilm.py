@@ -62,9 +62,11 @@ def teacher(request: pytest.FixtureRequest, make_classifier: Callable[..., Any])
 
 @torch.no_grad()
 def test_a_full_copy_of_the_teacher_costs_nothing(teacher: tuple[str, Any]) -> None:
-    name, model = teacher
+    _, model = teacher
     student = student_of(model, 3)
-    terms = MiniLmDistillation(model, student, family_of(name), stage_for())(student, batch_of())
+    terms = MiniLmDistillation(model, student, family_of(model.config.model_type), stage_for())(
+        student, batch_of()
+    )
     assert set(terms) == set(EVERY)
     assert all(abs(float(t.mean)) < 1e-6 for t in terms.values()), terms
 
@@ -72,8 +74,8 @@ def test_a_full_copy_of_the_teacher_costs_nothing(teacher: tuple[str, Any]) -> N
 def test_every_term_counts_for_a_random_student_and_is_what_whole_passes_give(
     teacher: tuple[str, Any],
 ) -> None:
-    name, model = teacher
-    family, batch = family_of(name), batch_of()
+    _, model = teacher
+    family, batch = family_of(model.config.model_type), batch_of()
     student = student_of(model, 2, init="random").train()
     for module in student.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -121,7 +123,7 @@ def test_queries_keys_and_values_of_the_last_layer_learn_and_nothing_behind_them
 def test_appended_padding_changes_no_term(teacher: tuple[str, Any]) -> None:
     name, model = teacher
     student = student_of(model)
-    objective = MiniLmDistillation(model, student, family_of(name), stage_for())
+    objective = MiniLmDistillation(model, student, family_of(model.config.model_type), stage_for())
     short, right = batch_of(), batch_of(extra=9)
     for batch in (short, right):
         batch["input_ids"] += model.config.pad_token_id * (1 - batch["attention_mask"])
@@ -218,11 +220,11 @@ def test_terms_without_weight_are_not_computed(
 
 
 def test_the_teacher_gets_no_gradient_never_changes_and_drops_nothing(teacher: tuple[str, Any]) -> None:
-    name, model = teacher
+    _, model = teacher
     before = {k: v.clone() for k, v in model.state_dict().items()}
     student = student_of(model)
     with frozen(model):
-        objective = MiniLmDistillation(model, student, family_of(name), stage_for())
+        objective = MiniLmDistillation(model, student, family_of(model.config.model_type), stage_for())
         model.train()
         first, second = objective(student, batch_of()), objective(student, batch_of())
         assert not model.training

@@ -21,7 +21,7 @@ def batch_of(tokenizer: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert", "ib-bert"])
 def test_every_signal_is_what_the_model_computes(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 3)
     batch = batch_of(tokenizer)
@@ -40,6 +40,7 @@ def test_every_signal_is_what_the_model_computes(name: str, open_tiny: Callable[
         ("AutoModelForQuestionAnswering", {"start_logits", "end_logits"}),
         ("AutoModelForTokenClassification", {"logits"}),
         ("AutoModel", {"last_hidden_state"}),
+        ("AutoModelForPreTraining", {"prediction_logits", "seq_relationship_logits"}),
     ],
 )
 def test_outputs_go_by_their_task(

@@ -60,6 +60,7 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+    folder.family.make_known()
     config = _configuration(folder, task, labels, new_head)
     weights = folder.weights
     state = _read_state(weights)

@@ -7,6 +7,7 @@ those two folders names an architecture. Users add a row with `register_family`.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -68,6 +69,8 @@ class Family:
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
         capture: Code that captures signals.
         adapter: Code that prepares the export.
+        module: Module whose import makes the classes known to transformers, where these are not its own.
+        instead_of_export: What to do where no exporter writes the family; None where one does.
     """
 
     name: str
@@ -88,11 +91,18 @@ class Family:
     limits: tuple[str, ...] = ()
     capture: Capture = Capture.INTERFACE
     adapter: Adapter = Adapter.MASK_4D
+    module: str | None = None
+    instead_of_export: str | None = None
 
     @property
     def uses_segments(self) -> bool:
         """Whether the graph tells the first text of a pair from the second by token types."""
         return "token_type_ids" in self.inputs
+
+    def make_known(self) -> None:
+        """Let transformers open folders of the family, in this process; may be called again."""
+        if self.module is not None:
+            importlib.import_module(self.module)
 
 
 _IDS_MASK = ("input_ids", "attention_mask")
@@ -139,6 +149,20 @@ def family_of(model_type: str, where: str = "config.json") -> Family:
     )  # fmt: skip
 
 
+def check_exported(family: Family, where: str = "model") -> None:
+    """Refuse a model that no file can be written of.
+
+    Args:
+        family: Its row.
+        where: Recipe key or folder to blame.
+
+    Raises:
+        InputError: If no exporter writes the family, with what to do instead.
+    """
+    if family.instead_of_export is not None:
+        raise InputError(Problem(where, f"no exporter writes {family.title}.", family.instead_of_export))
+
+
 register_family(Family(
     name="bert", title="BERT", model_types=("bert",), classes="Bert", tokenizer=TokenizerKind.WORDPIECE,
     inputs=_IDS_MASK_TYPES, layer_path="bert.encoder.layer", key_renames=_GAMMA_BETA,
@@ -161,4 +185,12 @@ register_family(Family(
     signals=(Signal.LOGITS, Signal.ATTENTION, Signal.RELATIONS),
     invalid_signals={Signal.HIDDEN: "its hidden states reach 1e5 to 1e6, so a plain squared error explodes"},
     objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+))  # fmt: skip
+register_family(Family(
+    name="ib-bert", title="IB-BERT", model_types=("ib_bert",), classes="IbBert",
+    tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK_TYPES, layer_path="mobilebert.encoder.layer",
+    objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+    limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
+    module="pocketbert.distill.ib_bert",
+    instead_of_export="Distil a MobileBERT student from it, and export that.",
 ))  # fmt: skip

@@ -11,6 +11,7 @@ from pocketbert.core.data import read_examples
 from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
+from pocketbert.core.families import check_exported
 from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
@@ -38,6 +39,7 @@ def export_model(
         task_of(task, "--task")
     _check_choices(scheme, formats, targets)
     folder = open_model_folder(model, revision, "--model")
+    check_exported(folder.family, "--model")
     task = task or known_task(folder)
     recipe = recipe_of({
         "schema": 1, "name": _name(folder), "task": task,

@@ -15,6 +15,7 @@ import numpy as np
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
+from pocketbert.core.families import all_families, check_exported
 from pocketbert.core.files import remove_tree, sha256_file, sha256_path, write_atomic, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
@@ -125,6 +126,19 @@ class Run:
         """Folder of the model that is exported."""
         return self.path / ("student" if self.recipe.student else "teacher")
 
+    def _check_exported(self) -> None:
+        """Refuse a model that no file can be written of before it is trained."""
+        wanted = self.recipe.student
+        if wanted is not None and wanted.size is not None:
+            return  # a MobileBERT, whatever its teacher is
+        where, family = "teacher.model", self.model.family
+        if self._start is not None:
+            where, family = "student.model", self._start.family
+        elif wanted is not None:
+            where = "student.family"
+            family = next((f for f in all_families() if f.name == wanted.family), family)
+        check_exported(family, where)
+
     def stages(self) -> list[Stage]:
         """All stages of the recipe, in order."""
         recipe = self.recipe
@@ -216,7 +230,7 @@ class Run:
         )
         if measuring.is_timed(recipe):
             needs = ["verify"]
-            if recipe.student is not None:
+            if recipe.student is not None and self.model.family.instead_of_export is None:
                 first = measuring.teacher_file(recipe).format
                 name = measuring.teacher_file(recipe).stage
                 stages.append(Stage(name, "export the teacher to compare with", name, self._export_settings(first), ("teacher",),
@@ -245,6 +259,8 @@ class Run:
 
     def _execute(self, until: str | None) -> None:
         require_for(self.recipe, until)
+        if until is None:
+            self._check_exported()
         stages = self.stages()  # before the lock: a model that is not there leaves no folder behind
         with self.folder.locked():
             if until is not None:
@@ -273,6 +289,7 @@ class Run:
             InputError: If the folder holds results of other settings, or a data file is not there.
         """
         check_files(self.recipe.data)
+        self._check_exported()
         stages = self.stages()
         self.folder.refuse_foreign()
         outdated = self.folder.plan(stages)

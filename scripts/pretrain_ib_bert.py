@@ -1,0 +1,95 @@
+"""A mini IB-BERT, pre-trained by masked LM and next sentence: a teacher that MobileBERT students of a machine without GPU can learn from.
+
+No IB-BERT checkpoint was ever published. This one has six blocks, a quarter as wide as IB-BERT-large's everywhere
+(`pocketbert.distill.mobilebert_students.mini_teacher_config`). Started again with the same arguments, it goes on from
+its last checkpoint.
+
+Run: python scripts/pretrain_ib_bert.py TOKENIZER CORPUS OUT [--steps 20000 --batch 64 --length 64 --seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from pocketbert.core.checkpoints import save_tokenizer
+from pocketbert.core.families import family_of
+from pocketbert.core.files import building, remove_tree, sha256_json
+from pocketbert.core.recipe import CorpusSection, CorpusSource
+from pocketbert.core.seeds import derive_seed
+from pocketbert.core.stages import Optimisation
+from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.types import MaskingKind
+from pocketbert.distill.general_set import GeneralSet
+from pocketbert.distill.ib_bert import IbBertForPreTraining
+from pocketbert.distill.loop import train
+from pocketbert.distill.masking_kinds import masking_of
+from pocketbert.distill.mobilebert_students import mini_teacher_config
+from pocketbert.distill.pairs import pairs_of
+from pocketbert.distill.pretraining import Pretraining
+from pocketbert.pipeline.corpora import open_corpora, write_corpora
+
+PURPOSE = "pretrain"
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tokenizer", type=Path, help="folder with tokenizer.json of a WordPiece vocabulary")
+    parser.add_argument("corpus", type=Path, help=".jsonl[.gz], .csv, .tsv or .parquet with a column 'text'")
+    parser.add_argument("out", type=Path, help="folder to write; must not be there")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--length", type=int, default=64, help="longest row in tokens")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    options = parser.parse_args()
+    if options.out.exists():
+        parser.error(f"{options.out} is there already")
+    return options
+
+
+def main() -> None:
+    """Write the folder."""
+    options = arguments()
+    # of other settings, a checkpoint is no beginning
+    settled = sha256_json({k: str(v) for k, v in vars(options).items()})[:8]
+    work = options.out.parent / f".{options.out.name}.{settled}.work"
+    section = CorpusSection(sources=[CorpusSource(path=str(options.corpus))], length=options.length)
+    if not (work / "corpus").is_dir():
+        with building(work / "corpus") as folder:
+            write_corpora(section, options.tokenizer, folder)
+    rows = open_corpora(section, options.tokenizer, work / "corpus", options.seed)
+    tokenizer, vocabulary = TextTokenizer(options.tokenizer, options.length), len(rows.counts)
+
+    config = mini_teacher_config(vocabulary)
+    config.pad_token_id = tokenizer.pad_id
+    torch.manual_seed(derive_seed(options.seed, PURPOSE))
+    model = IbBertForPreTraining(config)
+    family = family_of(config.model_type)
+    masking = masking_of(MaskingKind.DYNAMIC, rows.counts, tokenizer, options.seed, PURPOSE)
+    pairs = pairs_of(tokenizer, vocabulary, options.seed, PURPOSE)
+    data = GeneralSet(rows, tokenizer, masking, family.padding_side, pairs)
+    settings = Optimisation(steps=options.steps, batch=options.batch, lr=options.lr)
+
+    started = time.process_time()
+    made = train(
+        model, Pretraining(model, family), data, settings, options.seed, PURPOSE, work / "checkpoint"
+    )
+    for record in made.history[:: max(1, len(made.history) // 20)]:
+        terms = ", ".join(f"{name} {value:.3f}" for name, value in record.terms.items())
+        print(f"step {record.step}: {terms}")
+    print(f"{time.process_time() - started:.0f} s of CPU time, {made.dtype}, {made.threads} threads")
+    with building(options.out) as folder:
+        model.save_pretrained(folder)
+        save_tokenizer(options.tokenizer, config.max_position_embeddings, folder)
+    remove_tree(work)
+
+
+if __name__ == "__main__":
+    main()
