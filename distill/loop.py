@@ -23,9 +23,9 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
 from pocketbert.core.seeds import derive_seed
-from pocketbert.core.stages import Optimisation
-from pocketbert.core.types import Schedule
+from pocketbert.core.stages import Updates
 from pocketbert.distill.batches import BatchOrder, divide, parts
+from pocketbert.distill.course import Course, course_of
 from pocketbert.distill.precision import training_dtype
 from pocketbert.distill.processes import here
 from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
@@ -34,6 +34,9 @@ from pocketbert.distill.train_set import TrainData
 
 LOG_EVERY = 20
 """Steps between two records of the losses."""
+
+_STEPS = "_steps/"
+"""Before a term's name: how many steps of the pending sums it was in."""
 
 PATIENCE = timedelta(hours=1)
 """How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
@@ -80,21 +83,6 @@ class Outcome:
     threads: int
 
 
-def learning_rate(step: int, settings: Optimisation) -> float:
-    """Linear warm-up, then linear decay to 0, or none.
-
-    Args:
-        step: The step about to be made, from 0.
-        settings: Peak rate, steps, warm-up share and schedule.
-    """
-    warm = max(1, round(settings.warmup * settings.steps))
-    if step < warm:
-        return settings.lr * (step + 1) / warm
-    if settings.schedule is Schedule.CONSTANT:
-        return settings.lr
-    return settings.lr * max(0.0, (settings.steps - step) / max(1, settings.steps - warm))
-
-
 class TrainingLoop:
     """A training run that is advanced step by step, from its checkpoint if the work folder has one.
 
@@ -114,14 +102,15 @@ class TrainingLoop:
         seed: Seed of the run.
         purpose: What is trained (``finetune``, ``distill.0``); keys the random choices.
         work: Where checkpoints go; all processes read the same folder.
+        course: Optimiser and learning rates; default AdamW with the settings' schedule.
 
     Raises:
         InputError: If the processes do not see the same checkpoint.
     """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, data: TrainData, settings: Optimisation, seed: int, purpose: str,
-        work: Path,
+        self, model: nn.Module, objective: Objective, data: TrainData, settings: Updates, seed: int, purpose: str,
+        work: Path, course: Course | None = None,
     ) -> None:  # fmt: skip
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -148,7 +137,8 @@ class TrainingLoop:
                         "Start with torchrun or accelerate launch, on CPUs or on GPUs that torch can use.")
             )  # fmt: skip
         _prepare_parameters(model, settings)
-        self._optimizer = _optimizer(model, settings)
+        self._course = course_of(settings, course)
+        self._optimizer = self._course.optimizer(model)
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(
             step=0, history=[], pending={}
         )
@@ -177,9 +167,7 @@ class TrainingLoop:
             The weighted loss over the rows of all processes.
         """
         accelerator, step = self._accelerator, self.progress.step
-        rate = learning_rate(step, self.settings)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        rate = self._course.prepare(self._optimizer, step)
         loss, terms = self._backward(step)
         accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
         self._prepared.step()
@@ -286,11 +274,12 @@ def train(
     model: nn.Module,
     objective: Objective,
     data: TrainData,
-    settings: Optimisation,
+    settings: Updates,
     seed: int,
     purpose: str,
     work: Path,
     metrics: Path | None = None,
+    course: Course | None = None,
 ) -> Outcome:
     """Train a model in place to the last step; see `TrainingLoop`.
 
@@ -304,12 +293,13 @@ def train(
         work: Where checkpoints go.
         metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
             Process 0 alone writes it.
+        course: Optimiser and learning rates; default AdamW with the settings' schedule.
 
     Returns:
         The losses, and what they were computed with.
     """
     with _own_settings(model):
-        loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
+        loop = TrainingLoop(model, objective, data, settings, seed, purpose, work, course)
         metrics = metrics if loop.main else None
         label = f"train {purpose}" if loop.main else ""
         with Meter(label, settings.steps, loop.progress.step) as meter:
@@ -340,7 +330,7 @@ def _own_settings(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(flag)
 
 
-def _prepare_parameters(model: nn.Module, settings: Optimisation) -> None:
+def _prepare_parameters(model: nn.Module, settings: Updates) -> None:
     for module in model.modules():
         if settings.dropout is not None and isinstance(module, nn.Dropout):
             module.p = settings.dropout
@@ -348,26 +338,15 @@ def _prepare_parameters(model: nn.Module, settings: Optimisation) -> None:
             module.requires_grad_(False)
 
 
-def _optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.AdamW:
-    """AdamW without decay on biases and norms, which have one dimension."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps, fused=True
-    )
-
-
 def _record(progress: Progress, loss: float, terms: dict[str, float], rate: float, steps: int) -> None:
     progress.step += 1
     pending = progress.pending
-    for name, value in {"_count": 1.0, "_loss": loss, **terms}.items():
+    # a term may be in some steps only: its mean is over these
+    seen = {"_loss": loss, **terms}
+    for name, value in {**seen, **{f"{_STEPS}{name}": 1.0 for name in seen}}.items():
         pending[name] = pending.get(name, 0.0) + value
     if progress.step % LOG_EVERY == 0 or progress.step == steps:
-        count = pending.pop("_count")
-        mean = {k: v / count for k, v in pending.items()}
+        mean = {k: v / pending[f"{_STEPS}{k}"] for k, v in pending.items() if not k.startswith(_STEPS)}
         progress.history.append(StepRecord(step=progress.step, loss=mean.pop("_loss"), terms=mean, lr=rate))
         progress.pending = {}
 

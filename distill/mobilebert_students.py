@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import torch
-from transformers import (
-    MobileBertConfig,
-    MobileBertForMaskedLM,
-    MobileBertForPreTraining,
-    MobileBertModel,
-    MobileBertPreTrainedModel,
-)
+import transformers
+from transformers import MobileBertConfig, MobileBertPreTrainedModel
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import family_of
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.ib_bert import IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
+from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.ib_bert_config import IbBertConfig
 
-
-class MobileBertSize(StrEnum):
-    """Inner size of a student's blocks; depth and the width between blocks are the teacher's."""
-
-    MOBILEBERT = "mobilebert"
-    """The published model: 24,581,888 parameters below IB-BERT-large, no pooler among them (the paper says 25.3M)."""
-    TINY = "tiny"
-    """MobileBERT-TINY: 15,485,696 (the paper says 15.1M)."""
-    MINI = "mini"
-    """MobileBERT with everything a quarter as wide, for `mini_teacher_config`: trains on two cores."""
+HEADS = 4
+"""Of the published models."""
+_TASK_HEADS = ("classifier.", "qa_outputs.")
 
 
 @dataclass(frozen=True)
@@ -38,6 +26,7 @@ class Block:
     """What lies between a block's two 512-wide ends.
 
     Attributes:
+        outer: Width between blocks, where the teacher has none of its own.
         width: Intra-block width, all heads together.
         intermediate: Width of a feed-forward part.
         networks: Feed-forward parts in a row.
@@ -45,6 +34,7 @@ class Block:
             and keys share one of their own, and values read the block's input.
     """
 
+    outer: int
     width: int
     intermediate: int
     networks: int
@@ -52,9 +42,9 @@ class Block:
 
 
 BLOCKS: Mapping[MobileBertSize, Block] = {
-    MobileBertSize.MOBILEBERT: Block(128, 512, 4, False),
-    MobileBertSize.TINY: Block(128, 512, 2, True),
-    MobileBertSize.MINI: Block(32, 128, 4, False),
+    MobileBertSize.MOBILEBERT: Block(512, 128, 512, 4, False),
+    MobileBertSize.TINY: Block(512, 128, 512, 2, True),
+    MobileBertSize.MINI: Block(128, 32, 128, 4, False),
 }
 
 
@@ -77,37 +67,40 @@ def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
 def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
     """A student's configuration that can be compared with its teacher's block by block.
 
-    Vocabulary, lengths, widths outside the blocks, depth and heads are the teacher's; the blocks, NoNorm, ReLU, no
+    Vocabulary, lengths and depth are the teacher's, and of one with bottlenecks widths outside the blocks and heads too; an
+    ordinary teacher's student has the published ones. The blocks, NoNorm, ReLU, no
     dropout but the attention's (0.1) and the raw ``[CLS]`` state as pooled output are those of the original
     configurations (config/uncased_L-24_H-128_B-512_A-4_F-4_OPT.json and ..._F-2_tiny_OPT.json).
 
     Args:
-        teacher: Configuration of an IB-BERT, or of a MobileBERT.
+        teacher: Configuration of an IB-BERT or a MobileBERT; of another system the student needs a
+            `pocketbert.distill.state_adapter.StateAdapter`.
         size: What is inside the blocks.
 
     Raises:
-        InputError: If the teacher's blocks have no bottleneck, or its heads do not divide the student's width.
+        InputError: If the teacher's heads do not divide the student's width, or the teacher is narrower than the student.
     """
     block, problems = BLOCKS[size], []
-    if not isinstance(teacher, MobileBertConfig) or not teacher.use_bottleneck:
+    bottlenecks = has_bottlenecks(teacher)
+    width = teacher.hidden_size if bottlenecks else block.outer
+    heads = teacher.num_attention_heads if bottlenecks else HEADS
+    if block.width % heads:
         problems.append(
-            Problem("teacher", f"a model of type '{getattr(teacher, 'model_type', type(teacher).__name__)}' has no blocks "
-                    "with a width of their own between; allowed: ib_bert, mobilebert with bottlenecks.",
-                    "Pre-train an IB-BERT first.")
+            Problem("student.size", f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads.")
         )  # fmt: skip
-    elif block.width % teacher.num_attention_heads:
+    if width > teacher.hidden_size:
         problems.append(
-            Problem("student.size", f"'{size}' has blocks {block.width} wide, no multiple of the teacher's "
-                    f"{teacher.num_attention_heads} heads.")
+            Problem("student.size", f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}.",
+                    f"Choose one of: {', '.join(s for s, b in BLOCKS.items() if b.outer <= teacher.hidden_size) or 'none fits'}.")
         )  # fmt: skip
     if problems:
         raise InputError(problems)
     return MobileBertConfig(
         vocab_size=teacher.vocab_size, type_vocab_size=teacher.type_vocab_size,
         max_position_embeddings=teacher.max_position_embeddings, pad_token_id=teacher.pad_token_id,
-        hidden_size=teacher.hidden_size, embedding_size=teacher.embedding_size,
-        trigram_input=teacher.trigram_input, initializer_range=teacher.initializer_range,
-        num_hidden_layers=teacher.num_hidden_layers, num_attention_heads=teacher.num_attention_heads,
+        hidden_size=width, embedding_size=teacher.embedding_size if bottlenecks else width // 4,
+        trigram_input=teacher.trigram_input if bottlenecks else True, initializer_range=teacher.initializer_range,
+        num_hidden_layers=teacher.num_hidden_layers, num_attention_heads=heads,
         layer_norm_eps=teacher.layer_norm_eps, tie_word_embeddings=teacher.tie_word_embeddings,
         intra_bottleneck_size=block.width, intermediate_size=block.intermediate,
         num_feedforward_networks=block.networks, use_bottleneck_attention=block.bottleneck_attention,
@@ -118,39 +111,46 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
     )  # fmt: skip
 
 
-def transfer_student(teacher: Any, size: MobileBertSize, seed: int) -> MobileBertPreTrainedModel:
+def has_bottlenecks(config: Any) -> bool:
+    """Whether a model's blocks have a width of their own inside: an IB-BERT's and a MobileBERT's."""
+    return isinstance(config, MobileBertConfig) and bool(config.use_bottleneck)
+
+
+def transfer_student(
+    teacher: Any, size: MobileBertSize, seed: int, head: str | None = None
+) -> MobileBertPreTrainedModel:
     """A student, before knowledge transfer.
 
-    Its blocks are random; the rest is the teacher's, as `copy_outside_blocks` says.
+    Its blocks are random. The rest is that of a teacher with bottlenecks, as `copy_outside_blocks` says; of another teacher
+    it is random too, until `pocketbert.distill.state_adapter.reduce_embeddings`.
 
     Args:
-        teacher: `IbBertModel`, `IbBertForMaskedLM`, `IbBertForPreTraining`, or transformers' MobileBERT of these kinds.
+        teacher: A model with any head.
         size: What is inside the blocks.
         seed: Seed of the random weights.
+        head: Suffix of the class, such as ``ForPreTraining``; default the teacher's.
 
     Returns:
-        transformers' MobileBERT with the same head; fp32, in training mode.
+        transformers' MobileBERT with the head; fp32, in training mode.
 
     Raises:
         InputError: If there is no such student; see `transfer_config`.
     """
-    kinds = {
-        MobileBertForPreTraining: (IbBertForPreTraining, MobileBertForPreTraining),
-        MobileBertForMaskedLM: (IbBertForMaskedLM, MobileBertForMaskedLM),
-        MobileBertModel: (IbBertModel, MobileBertModel),
-    }
-    found = [student for student, teachers in kinds.items() if type(teacher) in teachers]
-    if not found:
-        names = sorted(t.__name__ for teachers in kinds.values() for t in teachers)
+    name = type(teacher).__name__
+    suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
+    kind = getattr(transformers, f"MobileBert{suffix}", None)
+    if kind is None:
         raise InputError(
-            Problem("teacher", f"a {type(teacher).__name__} has no MobileBERT student; allowed: {', '.join(names)}.",
-                    "Load the teacher with its pre-training head.")
+            Problem("student.size", f"MobileBERT has no class like {name}.", "Load the teacher with another head.")
         )  # fmt: skip
     config = transfer_config(teacher.config, size)
+    for key in ("id2label", "label2id", "problem_type"):
+        setattr(config, key, getattr(teacher.config, key))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
-        student = found[0](config)
-    copy_outside_blocks(teacher, student)
+        student: MobileBertPreTrainedModel = kind(config)
+    if has_bottlenecks(teacher.config):
+        copy_outside_blocks(teacher, student)
     return student.train()
 
 
@@ -161,7 +161,8 @@ def copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
     three neighbours to the inter-block width, the masked-LM head (transform, norm, extra output matrix, bias) and the
     next-sentence layer. A NoNorm has another name there than a LayerNorm, so that the norm of the embeddings stays as
     the student has it (new: scale 1, bias 0) unless both models have the same kind. The teacher's pooler goes to no
-    student that has none: its next-sentence layer starts from weights made for a pooled state, and gets a raw one.
+    student that has none: its next-sentence layer starts from weights made for a pooled state, and gets a raw one. A task's head is not copied: it
+    belongs to the teacher's states, which the student has yet to learn.
 
     Args:
         teacher: An IB-BERT or MobileBERT, not wrapped.
@@ -182,6 +183,7 @@ def copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
         for key in (name, f"mobilebert.{name}", name.removeprefix("mobilebert."))
         if key in theirs
         and "encoder" not in name.split(".")
+        and not name.startswith(_TASK_HEADS)
         and (same_norm or "embeddings.LayerNorm." not in name)
     }
     problems = [

@@ -20,8 +20,8 @@ class StepRecord(BaseModel):
     Attributes:
         step: Steps done.
         loss: Mean weighted loss since the last record.
-        terms: Mean of each unweighted term since the last record.
-        lr: Learning rate.
+        terms: Mean of each unweighted term since the last record, over the steps that it was in.
+        lr: Learning rate; the largest where there are several.
     """
 
     step: int
@@ -36,7 +36,7 @@ class Progress(BaseModel):
     Attributes:
         step: Steps done.
         history: Losses so far.
-        pending: Sums since the last record: count, loss, then the terms by name.
+        pending: Sums since the last record: loss and terms by name, and in how many steps each was.
     """
 
     step: int

@@ -10,16 +10,14 @@ Here that step is not lost; moments are set to 0 as there, so that a layer's fir
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import sqrt
-from typing import Any
-
-import torch
-from torch import nn
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.types import Transfer
 
 LEARNING_RATE = 1.5e-3
 """Peak of all phases."""
@@ -160,29 +158,33 @@ class TransferPhases:
         phase = self.phase_of(step)
         return phase.rates.times(self.lr * phase.background(self._within(step)))
 
-    def reduced(self, steps: int, where: str = "steps") -> TransferPhases:
+    def reduced(self, steps: int, transfer: int | None = None, where: str = "distill.0") -> TransferPhases:
         """The same strategy in fewer steps, each phase and warm-up shortened alike; `name` tells.
 
         Args:
             steps: Of all phases together.
-            where: Recipe key, for errors.
+            transfer: Of those before pre-training distillation together; default their share in all.
+            where: Recipe key of the stage, for errors.
 
         Raises:
             InputError: If a phase would have no step left, or there are more steps than now.
         """
-        least = -(-self.steps // min(phase.steps for phase in self.phases))
-        if not least <= steps <= self.steps:
-            raise InputError(
-                Problem(where, f"{steps:,} steps do not divide into the {len(self.phases)} phases of {self.strategy} transfer.",
-                        f"Set steps from {least:,} to {self.steps:,}.")
-            )  # fmt: skip
-        ends = [(2 * end * steps + self.steps) // (2 * self.steps) for end in self._ends]
-        starts = [0, *ends[:-1]]
-        shorter = (
-            _shortened(phase, end - start)
-            for phase, start, end in zip(self.phases, starts, ends, strict=True)
-        )
-        return replace(self, phases=tuple(shorter))
+        early = [phase for phase in self.phases if not phase.pretraining]
+        late = self.phases[len(early) :]
+        if transfer is None or not early or not late:
+            return self._with(_shorter(self.phases, steps, f"{where}.steps", self.strategy))
+        first = _shorter(early, transfer, f"{where}.transfer_steps", self.strategy)
+        return self._with(first + _shorter(late, steps - transfer, f"{where}.steps", self.strategy))
+
+    def with_embeddings(self) -> TransferPhases:
+        """The same strategy with everything outside the encoder learning as the first layer does.
+
+        Not published: for a student whose embeddings are no copy of its teacher's.
+        """
+        return self._with([replace(p, rates=replace(p.rates, rest=p.rates.layers[0])) for p in self.phases])
+
+    def _with(self, phases: Sequence[Phase]) -> TransferPhases:
+        return replace(self, phases=tuple(phases))
 
     def _within(self, step: int) -> int:
         number = self.number_of(step)
@@ -232,71 +234,12 @@ def auxiliary(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
     return _published("auxiliary", whole)
 
 
-def layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser: those of each encoder layer, and the rest, each with and without weight decay.
-
-    Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group names its ``layer``, from 0;
-    None is the rest. What is not trained is in none.
-
-    Args:
-        model: The student.
-        layer_path: Where its encoder layers stand, such as ``mobilebert.encoder.layer``.
-        weight_decay: Of the matrices.
-
-    Raises:
-        ValueError: If there are no layers, or two share a parameter and could not have two rates.
-    """
-    found: Any = model
-    for part in layer_path.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, nn.ModuleList) or not len(found):
-        raise ValueError(f"no list of layers at '{layer_path}' of {type(model).__name__}")
-    owner: dict[int, int] = {}
-    for number, layer in enumerate(found):
-        for name, parameter in layer.named_parameters():
-            if owner.setdefault(id(parameter), number) != number:
-                raise ValueError(f"layers {owner[id(parameter)]} and {number} share the parameter '{name}'")
-    trained = [p for p in model.parameters() if p.requires_grad]
-    out: list[dict[str, Any]] = []
-    for place in (*range(len(found)), None):
-        own = [p for p in trained if owner.get(id(p)) == place]
-        for decay, params in (
-            (weight_decay, [p for p in own if p.ndim > 1]),
-            (0.0, [p for p in own if p.ndim <= 1]),
-        ):
-            if params:
-                out.append({"params": params, "weight_decay": decay, "layer": place})
-    return out
-
-
-def prepare_step(optimizer: torch.optim.Optimizer, phases: TransferPhases, step: int) -> None:
-    """Give every group its learning rate for a step; a phase begins with moments at 0, in all groups.
-
-    Args:
-        optimizer: With groups of `layer_groups`.
-        phases: The strategy.
-        step: The step about to be made, from 0.
-    """
-    if phases.begins(step):
-        optimizer.state.clear()
-    rates = phases.learning_rates(step)
-    for group in optimizer.param_groups:
-        group["lr"] = rates.rest if group["layer"] is None else rates.layers[group["layer"]]
-
-
-def drop_gradients_at_rest(optimizer: torch.optim.Optimizer) -> None:
-    """Forget the gradients of groups whose learning rate is 0: neither momentum nor the norm to clip should know of them.
-
-    Between the backward pass and clipping. The released code keeps the moments of such groups at 0, but clips with their
-    gradients.
-
-    Args:
-        optimizer: Its rates are set.
-    """
-    for group in optimizer.param_groups:
-        if group["lr"] == 0:
-            for parameter in group["params"]:
-                parameter.grad = None
+STRATEGIES = {
+    Transfer.PROGRESSIVE: progressive,
+    Transfer.JOINT: joint,
+    Transfer.AUXILIARY: auxiliary,
+}
+"""What makes the published phases of each strategy, for a depth."""
 
 
 def _turn_rates(turn: int, depth: int) -> tuple[float, ...]:
@@ -310,6 +253,20 @@ def _pretraining(depth: int) -> Phase:
 
 def _published(strategy: str, *phases: Phase) -> TransferPhases:
     return TransferPhases(strategy, phases, sum(phase.steps for phase in phases))
+
+
+def _shorter(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> list[Phase]:
+    """Phases in fewer steps, their shares as before."""
+    total = sum(phase.steps for phase in phases)
+    least = -(-total // min(phase.steps for phase in phases))
+    if not least <= steps <= total:
+        raise InputError(
+            Problem(where, f"{steps:,} steps do not divide into the {len(phases)} phases of {strategy} transfer.",
+                    f"Set {where.rpartition('.')[2]} from {least:,} to {total:,}.")
+        )  # fmt: skip
+    ends = [(2 * end * steps + total) // (2 * total) for end in accumulate(p.steps for p in phases)]
+    starts = [0, *ends[:-1]]
+    return [_shortened(p, end - start) for p, start, end in zip(phases, starts, ends, strict=True)]
 
 
 def _shortened(phase: Phase, steps: int) -> Phase:

@@ -19,13 +19,25 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
-from pocketbert.core.stages import MiniLmStage, Optimisation, TinyBertGeneralStage
-from pocketbert.core.types import Projection
+from pocketbert.core.stages import (
+    MiniLmStage,
+    MobileBertStage,
+    Optimisation,
+    TinyBertGeneralStage,
+    TransferWeights,
+)
+from pocketbert.core.types import MobileBertSize, Projection
 from pocketbert.distill import loop
+from pocketbert.distill.course import Course
+from pocketbert.distill.ib_bert import IbBertForMaskedLM
+from pocketbert.distill.ib_bert_config import IbBertConfig
 from pocketbert.distill.minilm import MiniLmDistillation
+from pocketbert.distill.mobilebert import MobileBertDistillation
+from pocketbert.distill.mobilebert_students import transfer_student
 from pocketbert.distill.projection import attach_projection
 from pocketbert.distill.terms import Term
 from pocketbert.distill.tinybert import TinyBertDistillation
+from pocketbert.distill.transfer_course import TransferCourse
 
 VOCABULARY, CLASSES, NONE = 50, 3, -100
 
@@ -62,7 +74,7 @@ class Rows:
             labels[torch.rand(size, generator=random) > 0.3] = NONE
             if self.labelled is None or place < self.labelled:
                 out["labels"][place, :size] = labels
-        return out
+        return out | {"steps": torch.full((len(rows),), step)}
 
 
 class Tagging:
@@ -92,10 +104,13 @@ class Tagging:
 
 
 class Teaching:
-    """An objective with a teacher, made for the model that is trained."""
+    """An objective with a teacher, made for the model that is trained; with another model or course where given."""
 
-    def __init__(self, make: Callable[[nn.Module], Any]) -> None:
-        self.make, self.left = make, -1
+    def __init__(
+        self, make: Callable[[nn.Module], Any], start: Callable[[], nn.Module] | None = None,
+        course: Callable[[Any, Optimisation], Course] | None = None,
+    ) -> None:  # fmt: skip
+        self.make, self.start, self.course, self.left = make, start or tagger, course, -1
 
     def join(self, student: nn.Module) -> None:
         """Make it."""
@@ -131,6 +146,38 @@ def minilm(student: nn.Module) -> MiniLmDistillation:
     return MiniLmDistillation(teacher, student, family, MiniLmStage(method="minilm", steps=1))
 
 
+BLOCKS = ("input_ids", "attention_mask")
+
+
+def ib_bert() -> Any:
+    """A tiny random IB-BERT with its masked-LM head, in float64."""
+    config = IbBertConfig(vocab_size=VOCABULARY, num_hidden_layers=2, hidden_size=16, embedding_size=8, intra_bottleneck_size=24,
+                          intermediate_size=32, num_attention_heads=4, max_position_embeddings=32)  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return IbBertForMaskedLM(config).double().requires_grad_(False)
+
+
+def mobilebert() -> nn.Module:
+    """A MobileBERT of its width."""
+    made: nn.Module = transfer_student(ib_bert(), MobileBertSize.MINI, 1).double()
+    return made
+
+
+def transfer(student: nn.Module) -> MobileBertDistillation:
+    """Two layers in turn, then the guesses: four of the eight steps for each."""
+    stage = MobileBertStage(
+        method="mobilebert", steps=8, transfer_steps=4, weights=TransferWeights(next_sentence=0)
+    )
+    families = [replace(family_of(name), inputs=BLOCKS) for name in ("ib_bert", "mobilebert")]
+    return MobileBertDistillation(ib_bert(), student, families[0], stage, student_family=families[1])
+
+
+def by_layer(objective: MobileBertDistillation, settings: Optimisation) -> Course:
+    """LAMB with the rates of the phases."""
+    return TransferCourse(objective.phases, "mobilebert.encoder.layer", settings)
+
+
 def tagger(**more: int) -> nn.Module:
     """A tiny random BERT with a head on every token, in float64: rounding must not hide a wrong mean."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, **more}
@@ -156,6 +203,7 @@ CASES: dict[str, tuple[Tagging | Teaching, Rows, dict[str, Any]]] = {
     "dropout": (Tagging(), Rows(), {"dropout": 0.3}),
     "relations": (Teaching(minilm), Rows(), {"micro_batch": 3, "weight_decay": 0.5}),
     "tinybert": (Teaching(tinybert(reference=False)), Rows(), {"micro_batch": 3}),
+    "mobilebert": (Teaching(transfer, mobilebert, by_layer), Rows(), {"micro_batch": 3}),
     "tinybert reference": (Teaching(tinybert(reference=True)), Rows(), {}),
 }
 """What is minimised, on what, with which settings. The default batch of 7 rows divides into 4 and 3."""
@@ -173,15 +221,17 @@ def run(name: str, out: Path, at: int = -1) -> None:
     objective.left = at
     loop.LOG_EVERY = 1
     loop.training_dtype = lambda: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
-    model = tagger()
+    model, course, plan = tagger(), None, settings(**more)
     if isinstance(objective, Teaching):
+        model = objective.start()
         objective.join(model)
+        course = objective.course(objective.right, plan) if objective.course else None
     outcome = loop.train(
-        model, objective, data, settings(**more), 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl"
+        model, objective, data, plan, 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl", course
     )
     if loop.here().main:
         (out / f"{name}.json").write_text(json.dumps([r.model_dump() for r in outcome.history]))
-        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, out / f"{name}.safetensors")
+        save_file({k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors")
 
 
 def killed(name: str, out: Path, at: int) -> None:

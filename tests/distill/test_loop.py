@@ -19,8 +19,9 @@ from pocketbert.core.stages import Optimisation, SignalWeights, TaskStage
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Schedule
 from pocketbert.distill import loop
+from pocketbert.distill.course import learning_rate
 from pocketbert.distill.finetune import Finetune
-from pocketbert.distill.loop import Outcome, frozen, learning_rate, train
+from pocketbert.distill.loop import Outcome, frozen, train
 from pocketbert.distill.students import build_student
 from pocketbert.distill.task import TaskDistillation
 from pocketbert.distill.terms import Term

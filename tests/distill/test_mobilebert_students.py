@@ -8,11 +8,11 @@ import transformers
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
+from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.ib_bert import IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
 from pocketbert.distill.ib_bert_config import IbBertConfig
 from pocketbert.distill.mobilebert_students import (
-    MobileBertSize,
     copy_outside_blocks,
     mini_teacher_config,
     transfer_config,

@@ -12,9 +12,17 @@ from pocketbert.core.data_source import DataSource
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.section import Fraction, Section
-from pocketbert.core.stages import GENERAL, DistilBertStage, LayerStage, Optimisation, Stage, TaskStage
+from pocketbert.core.stages import (
+    GENERAL,
+    DistilBertStage,
+    LayerStage,
+    MobileBertStage,
+    Optimisation,
+    Stage,
+    TaskStage,
+)
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Client, Format, Layout, MaskingKind, Scheme, Shapes, Target
+from pocketbert.core.types import Client, Format, Layout, MaskingKind, MobileBertSize, Scheme, Shapes, Target
 
 SCHEMA_VERSION = 1
 
@@ -89,13 +97,18 @@ class TeacherSection(Section):
 class StudentSection(Section):
     """The small model; whatever is not given is the teacher's own."""
 
-    layers: PositiveInt | None = Field(None, description="Encoder layers; needed without model.")
+    layers: PositiveInt | None = Field(None, description="Encoder layers; needed without model or size.")
     model: str | None = Field(
         None,
         min_length=1,
         description="Folder or Hub name of a student to go on with, e.g. one that learnt general text; it has its own sizes.",
     )
     revision: str | None = Field(None, description="Hub revision of model.")
+    size: MobileBertSize | None = Field(
+        None,
+        description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of one with bottlenecks: "
+        "mobilebert, tiny or mini.",
+    )
     init: Literal["teacher-layers", "random"] = Field(
         "teacher-layers", description="Where its weights start."
     )
@@ -117,10 +130,17 @@ class StudentSection(Section):
     @model_validator(mode="after")
     def _consistent(self) -> StudentSection:
         sizes = ("layers", "teacher_layers", "hidden", "heads", "intermediate", "family")
-        if self.model is None and self.layers is None:
-            raise ValueError("give layers: N, or model: FOLDER to go on with a student")
-        if self.model is not None and (given := [k for k in sizes if getattr(self, k) is not None]):
+        if self.model is None and self.size is None and self.layers is None:
+            raise ValueError("give layers: N, or model: FOLDER to go on with a student, or size: mobilebert")
+        given = [k for k in sizes if getattr(self, k) is not None]
+        if self.model is not None and self.size is not None:
+            given.append("size")
+        if self.model is not None and given:
             raise ValueError(f"{', '.join(given)}: the student in model has its own; leave them out")
+        if self.size is not None and given:
+            raise ValueError(
+                f"{', '.join(given)}: a student of size {self.size} has the teacher's; leave them out"
+            )
         if self.model is None and self.revision is not None:
             raise ValueError("revision is that of model, which is not given")
         if self.init == "teacher-layers" and (self.hidden or self.heads or self.intermediate):
@@ -296,7 +316,7 @@ class Recipe(Section):
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
             if (
-                isinstance(stage, TaskStage | LayerStage)
+                isinstance(stage, TaskStage | LayerStage | MobileBertStage)
                 and stage.layers is not None
                 and depth is not None
                 and len(stage.layers) != depth
@@ -323,10 +343,10 @@ class Recipe(Section):
         if (
             self.task is TaskName.FILL_MASK
             and any(general)
-            and not any(isinstance(s, DistilBertStage | TaskStage) for s in self.distill)
+            and not any(isinstance(s, DistilBertStage | MobileBertStage | TaskStage) for s in self.distill)
         ):
             problems.append(
-                "distill: no stage teaches the head that guesses hidden words: add one of method distilbert or task"
+                "distill: no stage teaches the head that guesses hidden words: add one of method distilbert, mobilebert or task"
             )
         kinds = {s.projection for s in self.distill if isinstance(s, LayerStage)}
         if len(kinds) > 1:

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from pocketbert.core.section import Fraction, Rate, Section
-from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal
+from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal, Transfer
 
 
-class Optimisation(Section):
-    """Steps and rates that finetune and distil stages share."""
+class Updates(Section):
+    """How a model is changed, whatever it learns."""
 
     steps: PositiveInt = Field(description="Optimiser steps.")
     batch: PositiveInt = Field(64, description="Rows per step.")
@@ -19,19 +19,26 @@ class Optimisation(Section):
         None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
     )
     lr: Rate = Field(1e-4, description="Peak learning rate.")
-    warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate.")
-    schedule: Schedule = Field(
-        Schedule.LINEAR, description="After the warm-up: linear, falling to 0 at the last step, or constant."
+    weight_decay: float = Field(
+        0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms."
     )
-    weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW weight decay, not on biases and norms.")
-    beta2: Rate = Field(0.999, description="AdamW's decay of squared gradients.")
-    eps: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
+    beta2: Rate = Field(0.999, description="The optimiser's decay of squared gradients.")
+    eps: float = Field(1e-8, gt=0, description="The optimiser's epsilon.")
     clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
     dropout: float | None = Field(
         None, ge=0, lt=1, description="Dropout of the trained model; default its own."
     )
     freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
     checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
+
+
+class Optimisation(Updates):
+    """Steps and rates that finetune and most distil stages share: AdamW, with one learning rate for all weights."""
+
+    warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate.")
+    schedule: Schedule = Field(
+        Schedule.LINEAR, description="After the warm-up: linear, falling to 0 at the last step, or constant."
+    )
 
 
 class TermWeights(Section):
@@ -251,15 +258,98 @@ class MiniLmStage(GeneralText, Optimisation):
     )
 
 
+class TransferWeights(TermWeights):
+    """Weight of each term of MobileBERT's losses; 0 leaves it out. The defaults are those of the original training command."""
+
+    maps: float = Field(100.0, ge=0, description="Squared error of the normalised states of each layer.")
+    means: float = Field(5000.0, ge=0, description="Squared error of the states' means over channels.")
+    variances: float = Field(5.0, ge=0, description="Absolute error of the states' variances over channels.")
+    attention: float = Field(
+        1.0,
+        ge=0,
+        description="KL of the attention distributions of each layer; as many heads as the teacher.",
+    )
+    guesses: float = Field(
+        1.0, ge=0, description="Cross-entropy of the hidden tokens, with the truth and the teacher's guesses."
+    )
+    next_sentence: float = Field(
+        1.0, ge=0, description="Cross-entropy of whether the second segment follows the first; needs pairs."
+    )
+
+
+class MobileBertStage(GeneralText, Updates):
+    """Method `mobilebert`: the student's blocks learn a pre-trained teacher's, then its guesses, on plain text.
+
+    The optimiser is LAMB; how the learning rate of each layer runs is the strategy's.
+    """
+
+    method: Literal["mobilebert"] = Field(description="Distillation method.")
+    strategy: Transfer = Field(
+        Transfer.PROGRESSIVE, description="In which order layers and guesses are learnt."
+    )
+    transfer_steps: PositiveInt | None = Field(
+        None,
+        description="Steps for the layers, the others being for the guesses; default as published: 10,000 a layer to 500,000.",
+    )
+    batch: PositiveInt = Field(2048, description="Rows per step.")
+    lr: Rate = Field(1.5e-3, description="Peak learning rate.")
+    eps: float = Field(1e-6, gt=0, description="The optimiser's epsilon.")
+    dropout: float | None = Field(0.0, ge=0, lt=1, description="Dropout of the trained model.")
+    weights: TransferWeights = Field(
+        default_factory=lambda: TransferWeights(), description="Terms of the loss."
+    )
+    truth: Fraction = Field(
+        0.5, description="Share of the original token, against the teacher's guess, in what is to be guessed."
+    )
+    layers: list[PositiveInt] | None = Field(
+        None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
+    )
+    reference: bool = Field(False, description="Average as the original code does: padding counts.")
+    masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to hide are chosen.")
+    pairs: bool = Field(
+        True,
+        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MobileBertStage:
+        problems = []
+        if self.weights.next_sentence and not self.pairs:
+            problems.append("pairs: false leaves no next sentence to tell: set weights.next_sentence: 0")
+        if self.weights.guesses and self.masking is MaskingKind.NONE:
+            problems.append("masking: none leaves nothing to guess: set weights.guesses: 0, or hide tokens")
+        own = self.weights
+        if not (own.maps or own.means or own.variances or own.attention):
+            problems.append(
+                "weights.maps, means, variances and attention are 0: the layers would learn nothing"
+            )
+        if not (self.weights.guesses or self.weights.next_sentence):
+            problems.append(
+                "weights.guesses and weights.next_sentence are 0: the last phase would learn nothing"
+            )
+        if self.transfer_steps is not None and self.strategy is Transfer.AUXILIARY:
+            problems.append(
+                "transfer_steps has no meaning with strategy: auxiliary, which learns both at once"
+            )
+        if self.transfer_steps is not None and self.transfer_steps >= self.steps:
+            problems.append(
+                f"transfer_steps {self.transfer_steps} leaves none of {self.steps} steps for the guesses"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
 Stage = Annotated[
     TaskStage
     | DistilBertStage
     | TinyBertGeneralStage
     | TinyBertIntermediateStage
     | TinyBertPredictionStage
-    | MiniLmStage,
+    | MiniLmStage
+    | MobileBertStage,
     Field(discriminator="method"),
 ]
 
-GENERAL = (DistilBertStage, TinyBertGeneralStage, MiniLmStage)
+GENERAL = (DistilBertStage, TinyBertGeneralStage, MiniLmStage, MobileBertStage)
 """Stages that learn from a pre-trained teacher on plain text."""

@@ -114,6 +114,28 @@ class Schedule(StrEnum):
     CONSTANT = "constant"
 
 
+class Transfer(StrEnum):
+    """In which order a MobileBERT learns its teacher's layers, and its guesses."""
+
+    PROGRESSIVE = "progressive"
+    """Layer after layer from the bottom, then the guesses (PKT)."""
+    JOINT = "joint"
+    """All layers at once, then the guesses (JKT)."""
+    AUXILIARY = "auxiliary"
+    """All layers and the guesses at once (AKT)."""
+
+
+class MobileBertSize(StrEnum):
+    """What is inside a MobileBERT student's blocks; their number, and the width between them, are the teacher's."""
+
+    MOBILEBERT = "mobilebert"
+    """The published model: 24,581,888 parameters below IB-BERT-large, no pooler among them (the paper says 25.3M)."""
+    TINY = "tiny"
+    """MobileBERT-TINY: 15,485,696 (the paper says 15.1M)."""
+    MINI = "mini"
+    """MobileBERT with blocks a quarter as wide: trains on two cores."""
+
+
 class Role(StrEnum):
     """What a weight does in an encoder; quantization policies are written per role."""
 

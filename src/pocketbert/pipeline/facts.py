@@ -190,7 +190,9 @@ def _curves(run: Path) -> dict[str, list[tuple[int, float]]]:
             out[base] = list(zip(curve.steps, curve.loss, strict=True))
             if len(curve.terms) > 1:
                 out |= {
-                    f"{base}/{term}": list(zip(curve.steps, values, strict=True))
+                    f"{base}/{term}": [
+                        (s, v) for s, v in zip(curve.steps, values, strict=True) if v is not None
+                    ]
                     for term, values in curve.terms.items()
                 }
     return out

@@ -43,7 +43,7 @@ class Curve(BaseModel):
         stage: ``finetune``, ``distill.0``, ...
         steps: Steps done at each record.
         loss: Mean weighted loss since the record before.
-        terms: Mean of each unweighted term.
+        terms: Mean of each unweighted term; None at records in which it was off.
         dtype: Number type of the matrix products.
         threads: Threads used.
     """
@@ -51,7 +51,7 @@ class Curve(BaseModel):
     stage: str
     steps: list[int]
     loss: list[float]
-    terms: dict[str, list[float]]
+    terms: dict[str, list[float | None]]
     dtype: str
     threads: int
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.checkpoints import load_model
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
-from pocketbert.core.stages import GENERAL, DistilBertStage, LayerStage, MiniLmStage, TinyBertGeneralStage
+from pocketbert.core.model_folder import ModelFolder
+from pocketbert.core.progress import say
+from pocketbert.core.stages import (
+    GENERAL,
+    DistilBertStage,
+    LayerStage,
+    MiniLmStage,
+    MobileBertStage,
+    TinyBertGeneralStage,
+)
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.pipeline.corpora import open_corpora
@@ -19,9 +29,8 @@ from pocketbert.pipeline.training_job import TrainingJob
 if TYPE_CHECKING:
     from pocketbert.distill.general_set import GeneralSet
     from pocketbert.distill.projection import LayerProjection
+    from pocketbert.distill.state_adapter import StateAdapter
     from pocketbert.distill.train_set import TrainData
-
-GeneralStage = DistilBertStage | TinyBertGeneralStage | MiniLmStage
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,12 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
     recipe, source, curves = job.recipe, job.source, []
     stages = {f"distill.{n}": s for n, s in enumerate(recipe.distill) if isinstance(s, GENERAL)}
     assert recipe.data.corpus is not None
-    guesses = any(isinstance(s, DistilBertStage) for s in stages.values())
-    task = TASKS[TaskName.FILL_MASK if guesses else TaskName.FEATURE_EXTRACTION]
-    teacher = load_model(source, task)
+    task = _head_wanted([*stages.values()])
+    teacher = _teacher(source, task, stages)
     student = build(teacher, task)
     tokenizer = TextTokenizer(source.path, min(recipe.data.corpus.length, source.positions))
     rows = open_corpora(recipe.data.corpus, source.path, corpora, recipe.seed)
-    vocabulary, projection = len(rows.counts), None
+    vocabulary, projection, adapter = len(rows.counts), None, None
     with frozen(teacher):
         for where, stage in stages.items():
             masking = masking_of(
@@ -72,6 +80,8 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
             part = replace(job, work=job.work / where)
             if isinstance(stage, TinyBertGeneralStage):
                 curve, projection = layer_stage(part, teacher, student, stage, where, own, projection)
+            elif isinstance(stage, MobileBertStage):
+                curve, adapter = _transfer(part, teacher, student, stage, where, own, adapter)
             else:
                 curve = part.train(
                     student, _objective(job, teacher, student, stage, where, own), stage, where, own
@@ -79,6 +89,56 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
             curves.append(curve)
             student.requires_grad_(True)
     return Learnt(student, projection, curves)
+
+
+def _head_wanted(stages: Sequence[object]) -> Task:
+    """What teacher and student are loaded as: with the heads that the stages train, or none."""
+    guesses = TASKS[TaskName.FILL_MASK]
+    if any(isinstance(s, MobileBertStage) and s.weights.next_sentence for s in stages):
+        return replace(guesses, head="ForPreTraining", auto_class="AutoModelForPreTraining")
+    if any(isinstance(s, DistilBertStage | MobileBertStage) for s in stages):
+        return guesses
+    return TASKS[TaskName.FEATURE_EXTRACTION]
+
+
+def _teacher(source: ModelFolder, task: Task, stages: Mapping[str, object]) -> Any:
+    """The teacher with the heads that stages learn from: with none where they learn its layers and the truth alone."""
+    silent = [isinstance(s, MobileBertStage) and s.truth == 1 for s in stages.values()]
+    if all(silent):
+        return load_model(source, TASKS[TaskName.FEATURE_EXTRACTION])
+    try:
+        return load_model(source, task)
+    except InputError as error:
+        advice = [
+            Problem(f"{where}.truth", f"{stage.truth}: the teacher's guesses are learnt, so it needs its pre-training heads.",
+                    "Set truth: 1 to learn its layers, and the original tokens alone.")
+            for where, stage in stages.items() if isinstance(stage, MobileBertStage)
+        ]  # fmt: skip
+        raise InputError([*error.problems, *advice]) from error
+
+
+def _transfer(
+    job: TrainingJob, teacher: Any, student: Any, stage: MobileBertStage, where: str, own: GeneralSet,
+    adapter: StateAdapter | None,
+) -> tuple[Curve, StateAdapter | None]:  # fmt: skip
+    """A stage of bottleneck transfer; from a teacher without bottlenecks through an adapter, which the next stage goes on with."""
+    from pocketbert.distill.mobilebert import MobileBertDistillation
+    from pocketbert.distill.mobilebert_students import has_bottlenecks
+    from pocketbert.distill.state_adapter import fit_adapter, reduce_embeddings
+    from pocketbert.distill.transfer_course import TransferCourse
+
+    family, ours = job.source.family, family_of(student.config.model_type)
+    if adapter is None and has_bottlenecks(student.config) and not has_bottlenecks(teacher.config):
+        adapter = fit_adapter(teacher, family, own, student.config.hidden_size)
+        reduce_embeddings(teacher, student, adapter)
+        say(f"  {family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of their "
+            "variance, stand in for them")  # fmt: skip
+    objective = MobileBertDistillation(
+        teacher, student, family, stage, where, student_family=ours, adapter=adapter
+    )
+    say(f"  {objective.phases.name}")
+    course = TransferCourse(objective.phases, ours.layer_path, stage)
+    return job.train(student, objective, stage, where, own, course), adapter
 
 
 def _objective(
@@ -142,10 +202,19 @@ def layer_stage(
 def with_encoder(model: Any, learnt: Any) -> Any:
     """A model whose encoder is another one's; its head stays."""
     encoders = [getattr(m, m.base_model_prefix, m) for m in (model, learnt)]
-    theirs = encoders[1].state_dict()
-    lost = encoders[0].load_state_dict(theirs, strict=False)
     # an encoder alone has a pooler that some heads do without, and a masked-language model has none
-    differ = [k for k in (*lost.missing_keys, *lost.unexpected_keys) if not k.startswith("pooler.")]
-    if differ:
-        raise RuntimeError(f"the encoders differ: {differ[:3]}")
+    _fill(encoders[0], encoders[1], "pooler.")
     return model
+
+
+def with_guesses(model: Any, learnt: Any) -> Any:
+    """A masked-language model with encoder and head of another one, which may judge pairs too."""
+    _fill(model, learnt, "cls.seq_relationship.", f"{model.base_model_prefix}.pooler.")
+    return model
+
+
+def _fill(model: Any, learnt: Any, *may_differ: str) -> None:
+    lost = model.load_state_dict(learnt.state_dict(), strict=False)
+    differ = [k for k in (*lost.missing_keys, *lost.unexpected_keys) if not k.startswith(may_differ)]
+    if differ:
+        raise RuntimeError(f"the models differ: {differ[:3]}")

@@ -20,7 +20,7 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.pipeline.augmenting import augmented_set
 from pocketbert.pipeline.data import RunData
 from pocketbert.pipeline.finishing import Curve, Finished, finish, pooling_for
-from pocketbert.pipeline.general import general_student, layer_stage, with_encoder
+from pocketbert.pipeline.general import general_student, layer_stage, with_encoder, with_guesses
 from pocketbert.pipeline.training_job import TrainingJob
 
 
@@ -82,7 +82,8 @@ def make_student(
     if any(isinstance(s, GENERAL) for s in recipe.distill):
         general = replace(job, source=model)
         learnt = general_student(general, partial(_start, general), corpora)
-        student = learnt.student if task.name is TaskName.FILL_MASK else with_encoder(student, learnt.student)
+        fill = with_guesses if task.name is TaskName.FILL_MASK else with_encoder
+        student = fill(student, learnt.student)
         curves, projection = learnt.curves, learnt.projection
     with frozen(teacher):
         for number, stage in enumerate(recipe.distill):
@@ -106,6 +107,10 @@ def _start(job: TrainingJob, teacher: Any, task: Task) -> Any:
 
     wanted, source = job.recipe.student, job.source
     assert wanted is not None
+    if wanted.size is not None:
+        from pocketbert.distill.mobilebert_students import transfer_student
+
+        return transfer_student(teacher, wanted.size, job.recipe.seed, task.head)
     if wanted.model is None:
         return build_student(teacher, source.family, wanted, job.recipe.seed)
     start = open_model_folder(wanted.model, wanted.revision, "student.model")

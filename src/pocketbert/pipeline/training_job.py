@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.model_folder import ModelFolder
 from pocketbert.core.recipe import Recipe
-from pocketbert.core.stages import Optimisation
+from pocketbert.core.stages import Updates
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.pipeline.data import RunData
 from pocketbert.pipeline.finishing import Curve
 
 if TYPE_CHECKING:
+    from pocketbert.distill.course import Course
     from pocketbert.distill.train_set import TrainData
 
 
@@ -69,9 +70,10 @@ class TrainingJob:
         return GeneralSet(encoded, tokenizer, masking, side)
 
     def train(
-        self, model: Any, objective: Any, settings: Optimisation, purpose: str, rows: TrainData | None = None
-    ) -> Curve:
-        """Train a model in place, on the task's rows where no others are given."""
+        self, model: Any, objective: Any, settings: Updates, purpose: str, rows: TrainData | None = None,
+        course: Course | None = None,
+    ) -> Curve:  # fmt: skip
+        """Train a model in place, on the task's rows where no others are given, with AdamW where no other course is."""
         from pocketbert.distill.loop import train
 
         metrics = self.target.parent / "metrics.jsonl"
@@ -84,10 +86,11 @@ class TrainingJob:
             purpose,
             self.work,
             metrics,
+            course,
         )
         history = outcome.history
         return Curve(
             stage=purpose, steps=[r.step for r in history], loss=[r.loss for r in history],
-            terms={k: [r.terms[k] for r in history] for k in (history[0].terms if history else {})},
+            terms={k: [r.terms.get(k) for r in history] for k in dict.fromkeys(k for r in history for k in r.terms)},
             dtype=outcome.dtype, threads=outcome.threads,
         )  # fmt: skip
