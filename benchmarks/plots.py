@@ -206,7 +206,12 @@ def curve(lines: Mapping[str, Sequence[tuple[int, float]]], title: str) -> str:
             steps, losses = (np.asarray(column, np.float64) for column in zip(*_thinned(points), strict=True))
             color = _color(number + 1)
             smooth = _running_mean(losses)
-            axes.plot(steps, losses, color=color, linewidth=0.8, alpha=0.35 if smooth is not None else 1.0)
+            # a line of two points is short, of one point nothing
+            marker = "o" if len(steps) < 3 else ""
+            axes.plot(
+                steps, losses, color=color, linewidth=0.8, marker=marker, markersize=2.5,
+                alpha=0.35 if smooth is not None else 1.0,
+            )  # fmt: skip
             if smooth is not None:
                 axes.plot(steps, smooth, color=color, linewidth=1.5)
         if values and min(values) > 0 and max(values) > 30 * min(values):

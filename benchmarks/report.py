@@ -277,16 +277,18 @@ def _shown_ops(profile: Profile) -> list[tuple[str, int, float, float]]:
 
 
 def _curves(data: ReportData) -> list[Figure]:
-    """One plot per trained model: its loss, and the loss's terms when there are any."""
+    """One plot per trained model: its loss, and the loss's terms when there are any; layers that learn apart have their own."""
     from markupsafe import Markup
 
     groups: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for name, points in data.curves.items():
         if points:
             owner, _, term = name.partition("/")
-            groups.setdefault(owner, {})[term or "loss"] = points
+            of_layer = term.startswith("layer_")
+            groups.setdefault(f"{owner}, layer by layer" if of_layer else owner, {})[term or "loss"] = points
     out = []
     for owner, lines in groups.items():
-        caption = f"Training loss of the {owner}" + (", with its terms." if len(lines) > 1 else ".")
+        terms = ", with its terms." if len(lines) > 1 and "loss" in lines else "."
+        caption = f"Training loss of the {owner}{terms}"
         out.append(Figure(Markup(plots.curve(lines, f"Training of {owner}")), caption, _stamp(data)))  # noqa: S704
     return out

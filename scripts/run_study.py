@@ -1,4 +1,4 @@
-"""What TinyBERT's and MiniLM's stages are worth on SST-2, at a budget of minutes.
+"""What TinyBERT's, MiniLM's and MobileBERT's stages are worth on SST-2, at a budget of minutes.
 
 Every arm is a recipe of its own and is run in a process of its own, in OUTPUT/ARM-SEED; its teacher, all-MiniLM-L6-v2
 fine-tuned on SST-2, is made once per seed. Finished arms are skipped, an arm that was stopped goes on where it was. What

@@ -17,6 +17,8 @@ from torch import Tensor
 
 SEED = 1
 LENGTH = 128
+TURN = 11
+"""Layer, from 0, whose transfer is timed: the middle of 24, whose step costs as much as the mean over all of them."""
 SHORTEST = 12
 """Fewer tokens are dropped from general text, as DistilBERT's data preparation does."""
 
@@ -27,13 +29,14 @@ TITLES = {
     "tinybert": "tinybert-general: BERT-base sizes with RANDOM weights to TinyBERT4 (4 x 312, shared projection), batch 16",
     "distilbert": "distilbert: BERT-base sizes with RANDOM weights to 6 layers, triple loss at all real tokens, batch 8",
     "minilm": "minilm (version 2, 48 relation heads): BERT-base sizes with RANDOM weights to 6 x 384, batch 16",
+    "mobilebert": "mobilebert, progressive transfer of layer 12 of 24: IB-BERT with RANDOM weights to MobileBERT, batch 8",
 }
 """What is compared, by method."""
 
-BATCHES = {"task": 64, "task-cached": 64, "tinybert": 16, "distilbert": 8, "minilm": 16}
+BATCHES = {"task": 64, "task-cached": 64, "tinybert": 16, "distilbert": 8, "minilm": 16, "mobilebert": 8}
 """Rows of a step. Small, so that a step takes a second or two; AdamW's share is the larger for it."""
 
-GENERAL = ("tinybert", "distilbert", "minilm")
+GENERAL = ("tinybert", "distilbert", "minilm", "mobilebert")
 """Methods on plain text."""
 
 
@@ -48,6 +51,7 @@ class Case:
         family: Row of the family table.
         stage: Settings of the stage; the plain loops take rates and weights from it.
         rows: Training rows.
+        first: The first step.
     """
 
     name: str
@@ -56,12 +60,13 @@ class Case:
     family: Any
     stage: Any
     rows: Any
+    first: int = 0
 
     def batches(self, width: int | None = None) -> Iterator[dict[str, Tensor]]:
-        """Batches of step 0, 1, ..., of length buckets; padded to their longest row or to a fixed width."""
+        """Batches of the first step and those after, of length buckets; padded to their longest row or to a fixed width."""
         from pocketbert.distill.batches import BatchOrder
 
-        order, step = BatchOrder(self.rows.lengths, self.stage.batch, SEED, "distill.0"), 0
+        order, step = BatchOrder(self.rows.lengths, self.stage.batch, SEED, "distill.0"), self.first
         while True:
             batch = self.rows.batch(order.rows(step).tolist(), step)
             yield batch if width is None else _widened(batch, width)
@@ -108,19 +113,45 @@ def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     return Case(name, teacher, student, folder.family, stage, rows)
 
 
+def _transfer(tokenizer: Any) -> tuple[Any, Any, Any, int]:
+    """IB-BERT and MobileBERT as published, the stage, and the first step of the layer's turn."""
+    from pocketbert.core.stages import MobileBertStage
+    from pocketbert.core.types import MobileBertSize
+    from pocketbert.distill.ib_bert import IbBertForPreTraining
+    from pocketbert.distill.ib_bert_config import IbBertConfig
+    from pocketbert.distill.mobilebert_students import transfer_student
+    from pocketbert.distill.transfer_phases import STEPS_PER_LAYER, progressive
+
+    teacher = IbBertForPreTraining(IbBertConfig(vocab_size=tokenizer.vocabulary_size))
+    student = transfer_student(teacher, MobileBertSize.MOBILEBERT, SEED)
+    stage = MobileBertStage(
+        method="mobilebert", steps=progressive().steps, batch=BATCHES["mobilebert"], lr=1e-5
+    )
+    return teacher, student, stage, TURN * STEPS_PER_LAYER
+
+
 def _general(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from transformers import BertConfig, BertForMaskedLM, BertModel
 
+    from pocketbert.core.families import family_of
     from pocketbert.core.recipe import StudentSection
     from pocketbert.core.stages import DistilBertStage, MiniLmStage, TinyBertGeneralStage
     from pocketbert.core.types import MaskingKind, Projection
     from pocketbert.distill.encoded_rows import EncodedRows
     from pocketbert.distill.general_set import GeneralSet
     from pocketbert.distill.masking_kinds import masking_of
+    from pocketbert.distill.pairs import pairs_of
     from pocketbert.distill.projection import attach_projection
     from pocketbert.distill.students import build_student
 
     config = BertConfig(vocab_size=tokenizer.vocabulary_size)
+    corpus = EncodedRows([e for e in tokenizer.encode(texts) if len(e) >= SHORTEST], config.vocab_size)
+    if name == "mobilebert":
+        large, small, transfer, first = _transfer(tokenizer)
+        masking = masking_of(MaskingKind.DYNAMIC, corpus.counts, tokenizer, SEED, "distill.0")
+        pairs = pairs_of(tokenizer, config.vocab_size, SEED, "distill.0")
+        rows = GeneralSet(corpus, tokenizer, masking, pairs=pairs)
+        return Case(name, large, small, family_of("ib_bert"), transfer, rows, first)
     teacher = BertForMaskedLM(config) if name == "distilbert" else BertModel(config)
     common = {"steps": 100_000, "batch": BATCHES[name], "dropout": 0.0}
     if name == "tinybert":
@@ -135,7 +166,6 @@ def _general(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     student = build_student(teacher, folder.family, wanted, SEED)
     if name == "tinybert":
         attach_projection(student, config.hidden_size, Projection.SHARED, SEED)
-    corpus = EncodedRows([e for e in tokenizer.encode(texts) if len(e) >= SHORTEST], config.vocab_size)
     kind = MaskingKind.FREQUENCY if name == "distilbert" else MaskingKind.NONE
     masking = masking_of(kind, corpus.counts, tokenizer, SEED, "distill.0")
     return Case(name, teacher, student, folder.family, stage, GeneralSet(corpus, tokenizer, masking))

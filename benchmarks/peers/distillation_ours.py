@@ -17,8 +17,16 @@ def ours(made: Case) -> TrainingLoop:
     from pocketbert.distill.loop import TrainingLoop
 
     work = Path(tempfile.mkdtemp(prefix="pocketbert-bench-"))
-    objective = _objective(made, work)
-    return TrainingLoop(made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run")
+    objective, course = _objective(made, work), None
+    if made.name == "mobilebert":
+        from pocketbert.distill.transfer_course import TransferCourse
+
+        course = TransferCourse(objective.phases, made.family.layer_path, made.stage)
+    loop = TrainingLoop(
+        made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run", course
+    )
+    loop.progress.step = made.first
+    return loop
 
 
 def _objective(made: Case, work: Path) -> Any:
@@ -28,6 +36,7 @@ def _objective(made: Case, work: Path) -> Any:
     from pocketbert.distill.distilbert import DistilBertDistillation
     from pocketbert.distill.layer_map import layer_map
     from pocketbert.distill.minilm import MiniLmDistillation
+    from pocketbert.distill.mobilebert import MobileBertDistillation
     from pocketbert.distill.task import TaskDistillation
     from pocketbert.distill.tinybert import TinyBertDistillation
 
@@ -39,6 +48,8 @@ def _objective(made: Case, work: Path) -> Any:
         return TinyBertDistillation(*models, stage, **student)
     if made.name == "minilm":
         return MiniLmDistillation(*models, stage, **student)
+    if made.name == "mobilebert":
+        return MobileBertDistillation(*models, stage, **student)
     signals = None
     if made.name == "task-cached":
         wanted = TaskDistillation.wanted(stage, layer_map(3, 6, None, "layers"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from distillation_cases import LENGTH, Case, plain_step
+from distillation_cases import LENGTH, TURN, Case, plain_step
 from torch import Tensor
 
 Loss = Callable[[dict[str, Tensor]], Tensor]
@@ -21,7 +21,7 @@ def plain(made: Case) -> Callable[[], float]:
     """(b): length buckets, real tokens gathered before the vocabulary, the CPU's better number type, SDPA without maps."""
     from pocketbert.distill.precision import training_dtype
 
-    losses = {"distilbert": _triple, "tinybert": _layers, "minilm": _relations}
+    losses = {"distilbert": _triple, "tinybert": _layers, "minilm": _relations, "mobilebert": _blocks}
     return plain_step(made, losses.get(made.name, _task)(made, False), training_dtype(), None)
 
 
@@ -30,7 +30,7 @@ def original(made: Case) -> Callable[[], float]:
 
     Kinder than the originals in that the teacher drops nothing out and makes no autograd graph.
     """
-    losses = {"distilbert": _triple, "tinybert": _layers, "minilm": _relations}
+    losses = {"distilbert": _triple, "tinybert": _layers, "minilm": _relations, "mobilebert": _blocks}
     return plain_step(made, losses.get(made.name, _task)(made, True), torch.float32, LENGTH, foreach=False)
 
 
@@ -198,5 +198,37 @@ def _relations(made: Case, old: bool) -> Loss:
             rows = F.kl_div(s, t, reduction="none", log_target=True).sum(-1) * mask[:, None]
             total = total + rows.sum() / (48 * mask.sum())
         return total
+
+    return loss
+
+
+def _blocks(made: Case, old: bool) -> Loss:
+    """Transfer of one block: only its weights are trained fast, those below slowly, nothing above and around it."""
+    teacher, student = made.teacher, made.student
+    layers = student.mobilebert.encoder.layer
+    student.requires_grad_(False)
+    layers[: TURN + 1].requires_grad_(True)
+    for model in (teacher, student):
+        model.set_attn_implementation("eager")
+    wanted = {"output_hidden_states": True, "output_attentions": True}
+
+    def run(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        inputs = _inputs(batch, "token_type_ids")
+        # the heads would be idle; the original's graph has them all the same
+        made = (model if old else model.mobilebert)(**inputs, **wanted)
+        return made.hidden_states[TURN + 1].float(), made.attentions[TURN].float()
+
+    def loss(batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            t, their_map = run(teacher, batch)
+        s, our_map = run(student, batch)
+        mask, width = batch["attention_mask"].float(), s.shape[-1:]
+        apart = (F.layer_norm(t, width, eps=1e-12) - F.layer_norm(s, width, eps=1e-12)).square().mean(-1)
+        means = (t.mean(-1) - s.mean(-1)).square()
+        variances = (t.var(-1, correction=0) - s.var(-1, correction=0)).abs()
+        total = ((100 * apart + 5000 * means + 5 * variances) * mask).sum() / mask.sum()
+        b, a = their_map.clamp_min(1e-9), our_map.clamp_min(1e-9)
+        divergence = (b * (b.log() - a.log())).sum(-1) * mask[:, None]
+        return (total + divergence.sum() / mask.sum() / a.shape[1]) / len(layers)
 
     return loss

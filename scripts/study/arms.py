@@ -13,14 +13,18 @@ from pocketbert.core.recipe import DataSection, Recipe, StudentSection, TeacherS
 from pocketbert.core.stages import (
     GENERAL,
     MiniLmStage,
+    MobileBertStage,
     Optimisation,
+    SignalWeights,
     Stage,
     TaskStage,
     TinyBertGeneralStage,
     TinyBertIntermediateStage,
     TinyBertPredictionStage,
+    TransferWeights,
 )
 from pocketbert.core.tasks import TaskName
+from pocketbert.core.types import MobileBertSize, Transfer
 from study.sources import Sources
 
 BASE_MINUTES = 6.0
@@ -29,6 +33,7 @@ BATCH = 32
 COPIES = 4
 _TINY_STEPS, _TINY_GENERAL = 1000, 150
 _WIDE_STEPS, _WIDE_GENERAL = 800, 150
+_MINI_STEPS, _MINI_GENERAL, _MINI_TRANSFER = 700, 600, 450
 _PARTS = 50
 """Steps are whole multiples of it, and are scaled by fiftieths: sums of stages stay equal to each other."""
 _LENGTH = 128
@@ -38,6 +43,8 @@ TINY = StudentSection(layers=4, hidden=312, heads=12, intermediate=1200, init="r
 WIDE = StudentSection(layers=4, init="random")
 """4x384: as wide as the teacher."""
 FIRST_LAYERS = StudentSection(layers=3, init="teacher-layers")
+MINI = StudentSection(size=MobileBertSize.MINI)
+"""Six MobileBERT blocks, 128 wide between and 32 within."""
 AUGMENT = AugmentSection(copies=COPIES, masked_lm=False)
 """all-MiniLM-L6-v2 has no masked-language-model head: all words come from neighbours in its embedding table."""
 
@@ -75,7 +82,16 @@ class Arm:
     def scaled(self, factor: float) -> list[Stage]:
         """Its stages with so many times the steps, in fiftieths."""
         parts = max(1, round(_PARTS * factor))
-        return [s.model_copy(update={"steps": s.steps // _PARTS * parts}) for s in self.stages]
+        return [
+            s.model_copy(
+                update={
+                    key: value // _PARTS * parts
+                    for key in ("steps", "transfer_steps")
+                    if (value := getattr(s, key, None))
+                }
+            )
+            for s in self.stages
+        ]
 
 
 def _prediction(steps: int, augmented: bool = False) -> TinyBertPredictionStage:
@@ -103,6 +119,21 @@ _TINY_TEXT = TinyBertGeneralStage(
 )
 _RELATIONS = MiniLmStage(method="minilm", steps=_WIDE_GENERAL, batch=BATCH, lr=6e-4, dropout=0.0)
 
+
+def _transfer(strategy: Transfer) -> MobileBertStage:
+    """The teacher has neither heads for guesses nor as many attention heads as the student: its states alone are learnt."""
+    return MobileBertStage(
+        method="mobilebert", strategy=strategy, steps=_MINI_GENERAL, batch=BATCH, truth=1,
+        transfer_steps=None if strategy is Transfer.AUXILIARY else _MINI_TRANSFER, weights=TransferWeights(attention=0),
+    )  # fmt: skip
+
+
+def _mini_task() -> TaskStage:
+    """Outputs alone: other heads than the teacher's, and states that are not to be compared as they are."""
+    signals = SignalWeights(logits=1, hidden=0, attention=0)
+    return TaskStage(method="task", steps=_MINI_STEPS, batch=BATCH, lr=1e-3, dropout=0.0, signals=signals)
+
+
 ARMS = (
     Arm("t4-prediction", "TinyBERT4 on the teacher's outputs alone", TINY, (_prediction(_TINY_STEPS),)),
     Arm("t4-intermediate", "half of the steps on the teacher's layers", TINY, _both()),
@@ -112,6 +143,10 @@ ARMS = (
     Arm("task-3x384", "method task from the teacher's own layers", FIRST_LAYERS, (_task(_WIDE_STEPS),)),
     Arm("m4-none", "method task from random weights", WIDE, (_task(_WIDE_STEPS),)),
     Arm("m4-minilm", "MiniLM's general stage before method task", WIDE, (_RELATIONS, _task(_WIDE_STEPS))),
+    Arm("mobile-none", "MobileBERT-mini by method task from random weights", MINI, (_mini_task(),)),
+    Arm("mobile-auxiliary", "auxiliary transfer (AKT) before method task", MINI, (_transfer(Transfer.AUXILIARY), _mini_task())),
+    Arm("mobile-joint", "joint transfer (JKT) before method task", MINI, (_transfer(Transfer.JOINT), _mini_task())),
+    Arm("mobile-progressive", "progressive transfer (PKT) before method task", MINI, (_transfer(Transfer.PROGRESSIVE), _mini_task())),
 )  # fmt: skip
 
 

@@ -35,6 +35,10 @@ COMPARISONS = (
     Comparison("Augmentation with the intermediate stage", "t4-intermediate-augmented", "t4-intermediate"),
     Comparison("TinyBERT's general stage", "t4-general", "t4-intermediate"),
     Comparison("MiniLM's general stage", "m4-minilm", "m4-none"),
+    Comparison("Progressive transfer of MobileBERT's blocks", "mobile-progressive", "mobile-none"),
+    Comparison("Progressive instead of joint transfer", "mobile-progressive", "mobile-joint"),
+    Comparison("Joint instead of auxiliary transfer", "mobile-joint", "mobile-auxiliary"),
+    Comparison("Progressive instead of auxiliary transfer", "mobile-progressive", "mobile-auxiliary"),
 )
 
 

@@ -42,7 +42,13 @@ def test_compared_arms_see_as_many_task_rows(comparison, minutes):
 def test_compared_arms_differ_in_one_thing(comparison):
     with_it, without = BY_NAME[comparison.having], BY_NAME[comparison.lacking]
     more = [s.method for s in with_it.stages if s.method not in {w.method for w in without.stages}]
-    if "general" in comparison.what:
+    if "instead" in comparison.what:
+        one, other = (arm.stages for arm in (with_it, without))
+        assert one[1:] == other[1:]
+        assert one[0].strategy != other[0].strategy
+        same = {"strategy": "joint", "transfer_steps": None}
+        assert one[0].model_copy(update=same) == other[0].model_copy(update=same)
+    elif "general" in comparison.what or "transfer" in comparison.what:
         assert with_it.stages[1:] == without.stages
         assert isinstance(with_it.stages[0], GENERAL)
     elif "Augmentation" in comparison.what:

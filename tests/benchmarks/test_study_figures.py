@@ -124,7 +124,7 @@ def test_only_seeds_that_both_arms_have_are_compared():
     assert found is not None
     assert found.seeds == (2,)
     assert found.estimate.mean == pytest.approx(0.4)
-    assert found.sentence.startswith("MiniLM's general stage helps: +40.00 [")
+    assert found.sentence.startswith(f"{comparison.what} helps: +40.00 [")
     assert "1 seed." in found.sentence
     assert difference(comparison, some[:2]) is None
 
