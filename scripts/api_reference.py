@@ -42,13 +42,15 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
         [*(f"distill.losses.{n}" for n in ("soft_targets", "hard_targets", "hidden_mse", "attention_kl", "mean_over_layers")),
          *(f"distill.general_losses.{n}" for n in ("token_soft_targets", "masked_lm", "cosine_distance")),
          *(f"distill.layer_losses.{n}" for n in ("attention_score_mse", "reference_score_mse", "reference_state_mse", "sum_over_layers")),
-         "distill.relation_losses.relation_kl", "distill.relation_losses.relation_heads",
+         *(f"distill.transfer_losses.{n}" for n in ("feature_transfer", "FeatureTransfer", "pretraining_distillation")),
+         "distill.general_losses.next_sentence", "distill.relation_losses.relation_kl", "distill.relation_losses.relation_heads",
          "distill.task_losses.gold_loss", "distill.task_losses.soft_loss"],
     ),
     "Objectives": (
         "A model and a batch in, weighted terms out; `weights` says how they are summed.",
         ["distill.terms.Term", "distill.terms.Counting", "distill.task.TaskDistillation",
          "distill.distilbert.DistilBertDistillation", "distill.tinybert.TinyBertDistillation", "distill.minilm.MiniLmDistillation",
+         "distill.mobilebert.MobileBertDistillation", "distill.pretraining.Pretraining",
          "distill.finetune.Finetune", "distill.loop.train"],
     ),
     "Signals of a teacher": (
@@ -61,7 +63,14 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
     "Students": (
         "",
         [f"distill.{n}" for n in ("students.build_student", "projection.attach_projection", "projection.detach_projection",
-                                  "projection.projected")],
+                                  "projection.projected", "mobilebert_students.transfer_student",
+                                  "mobilebert_students.mini_teacher_config", "state_adapter.fit_adapter", "state_adapter.StateAdapter",
+                                  "state_adapter.reduce_embeddings")],
+    ),
+    "MobileBERT's course": (
+        "Which layers learn when, and how fast; `distill.loop.train` takes a course.",
+        [f"distill.{n}" for n in ("transfer_phases.progressive", "transfer_phases.joint", "transfer_phases.auxiliary",
+                                  "transfer_phases.TransferPhases", "transfer_course.TransferCourse", "lamb.Lamb")],
     ),
     "Text of general stages": (
         "",

@@ -159,7 +159,7 @@ def recipes(page: Path) -> Iterator[dict[str, Any]]:
             whole["distill"] = [{"method": "task", "steps": 1}]
         methods = {s["method"] for s in whole.get("distill", [])}
         data = {**whole.get("data", {})}
-        general = methods & {"distilbert", "tinybert-general", "minilm"}
+        general = methods & {"distilbert", "tinybert-general", "minilm", "mobilebert"}
         if methods - general or "finetune" in whole["teacher"]:
             data = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}, **data}
         if "corpus" in data and not general:

@@ -102,7 +102,7 @@ def test_all_mistakes_are_listed_with_line_and_nearest_key(recipe: Path) -> None
         "R:8 data.lables: unknown key 'lables'; did you mean 'labels'? (allowed: augment, corpus, eval, holdout, labels, "
         "max_length, train).",
         "R:10 student.layers: 0: input should be greater than 0.",
-        "R:12 distill.0: method 'tasks' is unknown; did you mean 'task'? (allowed: distilbert, minilm, "
+        "R:12 distill.0: method 'tasks' is unknown; did you mean 'task'? (allowed: distilbert, minilm, mobilebert, "
         "task, tinybert-general, tinybert-intermediate, tinybert-prediction).",
         "R:13 distill.1.steps: required key 'distill.1.steps' is missing. Fix: Add 'steps'.",
         "R:4 sed: unknown key 'sed'; did you mean 'seed'? (allowed: answer, benchmark, data, description, distill, "
@@ -230,7 +230,7 @@ def test_a_wrong_override_is_blamed_on_the_override(recipe: Path) -> None:
         "override 'oops': not of the form key.sub=value.",
         "override seed: -1: input should be greater than or equal to 0.",
         "override student.layer: unknown key 'layer'; did you mean 'layers'? (allowed: family, fold_segments, heads, "
-        "hidden, init, intermediate, layers, model, revision, teacher_layers).",
+        "hidden, init, intermediate, layers, model, revision, size, teacher_layers).",
     ]
 
 
