@@ -36,7 +36,7 @@ bench: $(VENV)/.installed ## ratios against plain loops, interleaved; Core ML pa
 	$(IN_VENV) bin/python ../benchmarks/peers/distillation.py
 	$(IN_VENV) bin/python ../benchmarks/peers/coreml.py
 
-study: $(VENV)/.installed ## what TinyBERT's and MiniLM's stages are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
+study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
 	$(PY) scripts/run_study.py -o runs/study $(STUDY)
 
 dev: $(VENV)/.deps ## editable install

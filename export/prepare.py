@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.core.families import Adapter, Family
+from pocketbert.core.families import Adapter, Family, check_exported
 from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.core.versions import version_of
-from pocketbert.export.adapters import ane, mask_4d
+from pocketbert.export.adapters import ane, half_range, mask_4d
 
 
 def prepare(
     model: Any, family: Family, task: Task, format: Format = Format.ONNX, layout: Layout = Layout.PLAIN,
-    pooling: Pooling = DEFAULT_POOLING,
+    pooling: Pooling = DEFAULT_POOLING, samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
 ) -> nn.Module:  # fmt: skip
     """Make a model exportable without touching it.
 
@@ -33,14 +33,21 @@ def prepare(
         format: What it will be written as: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is made, where the task has that output.
+        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see `half_range`.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
+
+    Raises:
+        InputError: If no exporter writes the family.
     """
+    check_exported(family)
+    copied = copy.deepcopy(model).eval()
+    carried = half_range.fit(copied, task.outputs, samples)
     if layout is Layout.ANE:
-        return ane.wrap(copy.deepcopy(model).eval(), family.inputs, task.outputs, pooling)
+        return ane.wrap(copied, family.inputs, task.outputs, pooling, carried)
     adapters = {Adapter.MASK_4D: mask_4d.wrap}
-    return adapters[family.adapter](copy.deepcopy(model).eval(), family.inputs, task.outputs, format, pooling)
+    return adapters[family.adapter](copied, family.inputs, task.outputs, format, pooling, carried)
 
 
 def sample_inputs(inputs: Sequence[str], length: int) -> dict[str, Tensor]:

@@ -20,8 +20,9 @@ from pocketbert.export.adapters.parts import READ_FIRST_TOKEN, encoder_layers, f
 
 
 def wrap(
-    model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], pooling: Pooling = DEFAULT_POOLING
-) -> nn.Module:
+    model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], pooling: Pooling = DEFAULT_POOLING,
+    carried: float = 1.0,
+) -> nn.Module:  # fmt: skip
     """A module with explicit named inputs and plain tensor outputs, its encoder channels first.
 
     Args:
@@ -29,6 +30,7 @@ def wrap(
         inputs: Names of the graph's inputs, of the family table.
         outputs: Names of the graph's outputs, of the task table.
         pooling: How `sentence_embedding` is made, where it is an output.
+        carried: What the model's last states are multiplied with; see `half_range.fit`.
 
     Returns:
         The module, in eval mode.
@@ -46,7 +48,7 @@ def wrap(
         # MobileBERT's last layer is one of 24: not worth a form of its own for the first token
         layers[i] = ChannelsFirstLayer(parts, only_first) if parts else channels_first_layer(layer)
     setattr(base, stack, ChannelsFirst(getattr(base, stack)))
-    return mask_4d.wrap(model, inputs, outputs, Format.COREML, pooling)
+    return mask_4d.wrap(model, inputs, outputs, Format.COREML, pooling, carried)
 
 
 class ChannelsFirst(nn.Module):

@@ -231,7 +231,9 @@ def run(name: str, out: Path, at: int = -1) -> None:
     )
     if loop.here().main:
         (out / f"{name}.json").write_text(json.dumps([r.model_dump() for r in outcome.history]))
-        save_file({k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors")
+        save_file(
+            {k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors"
+        )
 
 
 def killed(name: str, out: Path, at: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from pocketbert.core.errors import InputError
 from pocketbert.core.families import Adapter, all_families
 from pocketbert.core.parity import build_probe, compare, padding_difference
 from pocketbert.core.predictor import Arrays
@@ -67,6 +68,12 @@ def test_inputs_are_explicit_and_named(open_tiny: Callable[..., Any]) -> None:
 def test_every_adapter_of_the_table_is_known() -> None:
     assert {f.adapter for f in all_families()} <= {Adapter.MASK_4D}
     assert np.isfinite(np.float16(mask_4d.MASKED))
+
+
+def test_a_family_that_no_exporter_writes_is_refused(open_tiny: Callable[..., Any]) -> None:
+    model, folder, _ = open_tiny("ib-bert", 2)
+    with pytest.raises(InputError, match=r"no exporter writes IB-BERT.*Distil a MobileBERT student"):
+        prepare(model, folder.family, TASK)
 
 
 def test_an_adapter_that_forgets_the_mask_is_caught(

@@ -56,8 +56,10 @@ def make_export(
     tokenizer = TextTokenizer(weights, length)
     reference = reference_model(folder, task)
     layout = recipe.export.coreml.layout if files[0].format is Format.COREML else Layout.PLAIN
-    module = prepare(reference.model, family, task, files[0].format, layout, reference.pooling)
     probed = probe_texts(folder, task, texts, tokenizer)
+    rows = tokenizer.encode(probed)
+    samples = [tokenizer.pad(rows[i : i + 8], None, family.padding_side) for i in range(0, len(rows), 8)]
+    module = prepare(reference.model, family, task, files[0].format, layout, reference.pooling, samples)
     bound = recipe.export.atol or family.parity_atol
     results = []
 
