@@ -30,7 +30,7 @@ check: $(VENV)/.installed ## lint, types, import rules
 	$(IN_VENV) bin/mypy --config-file ../pyproject.toml -p pocketbert
 	$(IN_VENV) bin/lint-imports --config ../pyproject.toml --no-logo
 
-bench: $(VENV)/.installed ## ratios against plain loops, interleaved; Core ML packages of published shapes; about 20 minutes
+bench: $(VENV)/.installed ## ratios against plain loops, interleaved; Core ML packages of published shapes; about 45 minutes
 	$(IN_VENV) bin/python ../benchmarks/peers/startup.py
 	$(IN_VENV) bin/python ../benchmarks/peers/prediction.py --model ../runs/demo/phone
 	$(IN_VENV) bin/python ../benchmarks/peers/distillation.py

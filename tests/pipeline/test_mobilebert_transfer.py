@@ -80,7 +80,9 @@ def test_a_student_of_an_ib_bert_learns_its_blocks_and_its_guesses(
     teacher = {"model": str(ib_bert), "finetune": {"steps": 10}}
     run = cli("distill", recipe([stage, TASK], teacher=teacher), "-o", tmp_path / "run")
     assert run.exit_code == 0, run.output
-    assert "progressive, reduced to 24 of 520,000 steps" in run.stderr
+    reduced = "MobileBERT transfer: progressive, reduced to 24 of 520,000 steps"
+    assert reduced in run.stderr
+    assert reduced in json.loads((tmp_path / "run" / "student" / "training.json").read_text())["notes"]
     made = records(tmp_path / "run")
     assert {k for r in made for k in r["terms"]} == {"layer_1", "layer_2", "guesses", "next_sentence"}
     assert made[0]["lr"] > made[-1]["lr"]

@@ -76,7 +76,7 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
         for p in read_parity(run / format)
         if p.subject.startswith(format)
     ]
-    notes = honest_notes(recipe, folder.family)
+    notes = honest_notes(recipe, folder.family) + _learning_notes(recipe, run)
     mediapipe = [f for f in model_files(recipe, folder.path) if f.client is Client.MEDIAPIPE]
     if mediapipe:
         notes.append(
@@ -119,6 +119,11 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
     return out
 
 
+def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
+    """What the student's stages say of themselves, such as that a published schedule was reduced."""
+    return [f"{note}." for note in read_training(run / "student").notes] if recipe.student else []
+
+
 def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[str, str, int]]) -> ReportData:
     """Everything the HTML report shows."""
     from pocketbert.benchmarks.report_data import GateRow, ParityRow, ReportData
@@ -145,7 +150,7 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
         data=DataReport.model_validate(read_json(data)) if data.is_file() and recipe.data.eval else None,
         curves=_curves(run), confusion=confusion,
         confusion_of=f"{row_name(default_file(files), recipe)} on eval" if confusion else "",
-        notes=[result.protocol, *honest_notes(recipe, family), *(f"{family.title}: {x}" for x in family.limits)],
+        notes=[result.protocol, *honest_notes(recipe, family), *_learning_notes(recipe, run), *(f"{family.title}: {x}" for x in family.limits)],
         recipe=dump_recipe(recipe), command=command,
     )  # fmt: skip
 

@@ -63,7 +63,7 @@ class Training(BaseModel):
         parameters: Number of weights.
         curves: Losses per stage.
         score: Score of the torch model on eval, batch by length.
-        notes: What was done to labels.
+        notes: What was done to labels, and what a reader of the figures must know.
         thresholds: Of multi-label: probability from which each label is given, found on training rows.
     """
 
@@ -86,7 +86,7 @@ class Finished:
         length: Longest input in tokens.
         pooling: How token states become a vector.
         curves: Losses per stage.
-        notes: What was done to labels.
+        notes: What was done to labels, and what a reader of the figures must know.
     """
 
     model: Any

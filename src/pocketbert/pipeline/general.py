@@ -41,11 +41,13 @@ class Learnt:
         student: With the head that guesses hidden words where a stage taught it, else the encoder alone.
         projection: From its width to the teacher's, where a stage trained one.
         curves: Losses of each stage.
+        notes: What a reader of the student's figures must know.
     """
 
     student: Any
     projection: LayerProjection | None
     curves: list[Curve]
+    notes: list[str]
 
 
 def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora: Path) -> Learnt:
@@ -61,7 +63,7 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
     from pocketbert.distill.masking_kinds import masking_of
     from pocketbert.distill.pairs import pairs_of
 
-    recipe, source, curves = job.recipe, job.source, []
+    recipe, source, curves, notes = job.recipe, job.source, list[Curve](), list[str]()
     stages = {f"distill.{n}": s for n, s in enumerate(recipe.distill) if isinstance(s, GENERAL)}
     assert recipe.data.corpus is not None
     task = _head_wanted([*stages.values()])
@@ -81,14 +83,14 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
             if isinstance(stage, TinyBertGeneralStage):
                 curve, projection = layer_stage(part, teacher, student, stage, where, own, projection)
             elif isinstance(stage, MobileBertStage):
-                curve, adapter = _transfer(part, teacher, student, stage, where, own, adapter)
+                curve, adapter = _transfer(part, teacher, student, stage, where, own, adapter, notes)
             else:
                 curve = part.train(
                     student, _objective(job, teacher, student, stage, where, own), stage, where, own
                 )
             curves.append(curve)
             student.requires_grad_(True)
-    return Learnt(student, projection, curves)
+    return Learnt(student, projection, curves, notes)
 
 
 def _head_wanted(stages: Sequence[object]) -> Task:
@@ -119,7 +121,7 @@ def _teacher(source: ModelFolder, task: Task, stages: Mapping[str, object]) -> A
 
 def _transfer(
     job: TrainingJob, teacher: Any, student: Any, stage: MobileBertStage, where: str, own: GeneralSet,
-    adapter: StateAdapter | None,
+    adapter: StateAdapter | None, notes: list[str],
 ) -> tuple[Curve, StateAdapter | None]:  # fmt: skip
     """A stage of bottleneck transfer; from a teacher without bottlenecks through an adapter, which the next stage goes on with."""
     from pocketbert.distill.mobilebert import MobileBertDistillation
@@ -131,12 +133,14 @@ def _transfer(
     if adapter is None and has_bottlenecks(student.config) and not has_bottlenecks(teacher.config):
         adapter = fit_adapter(teacher, family, own, student.config.hidden_size)
         reduce_embeddings(teacher, student, adapter)
-        say(f"  {family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of their "
-            "variance, stand in for them")  # fmt: skip
+        notes.append(f"{family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
+                     "their variance, stand in for them")  # fmt: skip
+        say(f"  {notes[-1]}")
     objective = MobileBertDistillation(
         teacher, student, family, stage, where, student_family=ours, adapter=adapter
     )
-    say(f"  {objective.phases.name}")
+    notes.append(f"MobileBERT transfer: {objective.phases.name}")
+    say(f"  {notes[-1]}")
     course = TransferCourse(objective.phases, ours.layer_path, stage)
     return job.train(student, objective, stage, where, own, course), adapter
 

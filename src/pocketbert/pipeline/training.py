@@ -79,12 +79,13 @@ def make_student(
     copies = cache(partial(augmented_set, recipe, model, data, length, work / "augmented"))
     job = TrainingJob(recipe, source, data, length, target, work, copies)
     student, curves, projection = _start(job, teacher, task), list[Curve](), None
+    notes = list[str]()
     if any(isinstance(s, GENERAL) for s in recipe.distill):
         general = replace(job, source=model)
         learnt = general_student(general, partial(_start, general), corpora)
         fill = with_guesses if task.name is TaskName.FILL_MASK else with_encoder
         student = fill(student, learnt.student)
-        curves, projection = learnt.curves, learnt.projection
+        curves, projection, notes = learnt.curves, learnt.projection, learnt.notes
     with frozen(teacher):
         for number, stage in enumerate(recipe.distill):
             where = f"distill.{number}"
@@ -96,7 +97,8 @@ def make_student(
             elif isinstance(stage, TaskStage | TinyBertPredictionStage):
                 curves.append(_task_stage(own, teacher, student, stage, where, pooling))
     student.set_attn_implementation("sdpa")
-    finish(Finished(student, recipe, source, data, length, pooling, tuple(curves)), target, teacher_folder)
+    made = Finished(student, recipe, source, data, length, pooling, tuple(curves), tuple(notes))
+    finish(made, target, teacher_folder)
     return ()
 
 
