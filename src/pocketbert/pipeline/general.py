@@ -83,7 +83,8 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
             if isinstance(stage, TinyBertGeneralStage):
                 curve, projection = layer_stage(part, teacher, student, stage, where, own, projection)
             elif isinstance(stage, MobileBertStage):
-                curve, adapter = _transfer(part, teacher, student, stage, where, own, adapter, notes)
+                new = not curves and recipe.student is not None and recipe.student.model is None
+                curve, adapter = _transfer(part, teacher, student, stage, where, own, adapter, notes, new)
             else:
                 curve = part.train(
                     student, _objective(job, teacher, student, stage, where, own), stage, where, own
@@ -121,9 +122,13 @@ def _teacher(source: ModelFolder, task: Task, stages: Mapping[str, object]) -> A
 
 def _transfer(
     job: TrainingJob, teacher: Any, student: Any, stage: MobileBertStage, where: str, own: GeneralSet,
-    adapter: StateAdapter | None, notes: list[str],
+    adapter: StateAdapter | None, notes: list[str], new: bool,
 ) -> tuple[Curve, StateAdapter | None]:  # fmt: skip
-    """A stage of bottleneck transfer; from a teacher without bottlenecks through an adapter, which the next stage goes on with."""
+    """A stage of bottleneck transfer.
+
+    From a teacher without bottlenecks through an adapter, which the next stage goes on with; a student that is new then gets
+    its embeddings from the teacher's.
+    """
     from pocketbert.distill.mobilebert import MobileBertDistillation
     from pocketbert.distill.mobilebert_students import has_bottlenecks
     from pocketbert.distill.state_adapter import fit_adapter, reduce_embeddings
@@ -132,7 +137,8 @@ def _transfer(
     family, ours = job.source.family, family_of(student.config.model_type)
     if adapter is None and has_bottlenecks(student.config) and not has_bottlenecks(teacher.config):
         adapter = fit_adapter(teacher, family, own, student.config.hidden_size)
-        reduce_embeddings(teacher, student, adapter)
+        if new:
+            reduce_embeddings(teacher, student, adapter)
         notes.append(f"{family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
                      "their variance, stand in for them")  # fmt: skip
         say(f"  {notes[-1]}")
