@@ -76,7 +76,10 @@ class MobileBertDistillation:
         self._own_head = LmHead(student, "student")
         self._teacher_head = LmHead(teacher, "teacher") if stage.truth < 1 and stage.weights.guesses else None
         if stage.weights.next_sentence and not self._own_head.judges_pairs:
-            raise ValueError(f"{type(student).__name__} has no next-sentence head")
+            raise InputError(
+                Problem(f"{where}.weights.next_sentence", f"{type(student).__name__} has no next-sentence head.",
+                        "Set next_sentence: 0 and pairs: false.")
+            )  # fmt: skip
         for model, row in ((teacher, family), (student, self._student_family)):
             record_attention(model, row, ())  # switches its attention to the one that is captured
 

@@ -96,12 +96,12 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
     if problems:
         raise InputError(problems)
     return MobileBertConfig(
-        vocab_size=teacher.vocab_size, type_vocab_size=teacher.type_vocab_size,
-        max_position_embeddings=teacher.max_position_embeddings, pad_token_id=teacher.pad_token_id,
+        vocab_size=teacher.vocab_size, type_vocab_size=getattr(teacher, "type_vocab_size", 2),
+        max_position_embeddings=teacher.max_position_embeddings - family_of(teacher.model_type).position_offset, pad_token_id=teacher.pad_token_id,
         hidden_size=width, embedding_size=teacher.embedding_size if bottlenecks else width // 4,
         trigram_input=teacher.trigram_input if bottlenecks else True, initializer_range=teacher.initializer_range,
         num_hidden_layers=teacher.num_hidden_layers, num_attention_heads=heads,
-        layer_norm_eps=teacher.layer_norm_eps, tie_word_embeddings=teacher.tie_word_embeddings,
+        layer_norm_eps=getattr(teacher, "layer_norm_eps", 1e-12), tie_word_embeddings=teacher.tie_word_embeddings,
         intra_bottleneck_size=block.width, intermediate_size=block.intermediate,
         num_feedforward_networks=block.networks, use_bottleneck_attention=block.bottleneck_attention,
         # with both flags set transformers builds a second bottleneck that nothing uses

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pocketbert.core.families import Family
+from pocketbert.core.families import Family, family_of
+from pocketbert.core.hardware import default_threads
+from pocketbert.distill.losses import wide
 from pocketbert.distill.train_set import TrainData
 
 _ROWS, _BATCH = 256, 32
@@ -44,12 +46,17 @@ class StateAdapter:
         if self.basis.device != states.device:
             object.__setattr__(self, "centre", self.centre.to(states.device))
             object.__setattr__(self, "basis", self.basis.to(states.device))
-        return (states - self.centre.to(states.dtype)) @ self.basis.to(states.dtype)
+        # a target rounded to bf16's eight bits would be most of a small loss
+        with torch.autocast(states.device.type, enabled=False):
+            own = wide(states)
+            return (own - self.centre.to(own.dtype)) @ self.basis.to(own.dtype)
 
 
 @torch.no_grad()
 def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> StateAdapter:
     """Principal components of a teacher's states, those of all layers and real tokens of the first rows.
+
+    On the CPU, with the loop's threads, so that a run that resumes finds the same ones wherever its teacher was.
 
     Args:
         teacher: Frozen model; put into eval mode.
@@ -57,13 +64,15 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
         rows: Text as the student will see it.
         width: d, at most the teacher's D.
     """
-    teacher.eval()
+    torch.set_num_threads(default_threads())
+    home = next(teacher.parameters()).device
+    encoder = teacher.eval().to("cpu").base_model
     size, count = teacher.config.hidden_size, 0
     total, products = torch.zeros(size, dtype=torch.float64), torch.zeros(size, size, dtype=torch.float64)
     chosen = range(min(_ROWS, len(rows.lengths)))
     for start in range(0, len(chosen), _BATCH):
         batch = rows.batch(list(chosen[start : start + _BATCH]), 0)
-        made = teacher(**{name: batch[name] for name in family.inputs}, output_hidden_states=True)
+        made = encoder(**{name: batch[name] for name in family.inputs}, output_hidden_states=True)
         real = batch["attention_mask"].bool()
         for state in made.hidden_states:
             # in double: the covariance is a difference of large sums
@@ -71,6 +80,7 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
             total += own.sum(0)
             products += own.T @ own
             count += len(own)
+    teacher.to(home)
     centre = total / count
     values, vectors = torch.linalg.eigh(products / count - torch.outer(centre, centre))
     basis = vectors.flip(-1)[:, :width]
@@ -105,11 +115,15 @@ def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None
     dense.weight[:, narrow : 2 * narrow].copy_((axes.T @ basis).T)
     dense.bias.zero_()
     for name in ("position_embeddings", "token_type_embeddings"):
-        table, own = getattr(theirs, name, None), getattr(ours, name)
+        found, own = getattr(theirs, name, None), getattr(ours, name)
         own.weight.zero_()
-        if table is not None:
-            rows = min(len(table.weight), len(own.weight))
-            own.weight[:rows].copy_((table.weight[:rows].double() - table.weight.double().mean(0)) @ basis)
+        if found is not None:
+            unused = (
+                family_of(teacher.config.model_type).position_offset if name.startswith("position") else 0
+            )
+            table = found.weight[unused:].double()
+            rows = min(len(table), len(own.weight))
+            own.weight[:rows].copy_((table[:rows] - table.mean(0)) @ basis)
     normed = theirs.LayerNorm(theirs.word_embeddings.weight).double()
     scale = (normed - normed.mean(0)).norm() / (words - middle).norm()
     ours.LayerNorm.weight.fill_(float(scale))

@@ -21,6 +21,8 @@ from pocketbert.core.types import Transfer
 
 LEARNING_RATE = 1.5e-3
 """Peak of all phases."""
+BATCH = 2048
+"""Rows of a step."""
 STEPS_PER_LAYER = 10_000
 """Of transfer: 240,000 for MobileBERT's 24 layers."""
 PRETRAINING_STEPS = 500_000
@@ -117,7 +119,7 @@ class TransferPhases:
 
     @property
     def name(self) -> str:
-        """The strategy; where there are fewer steps than published, it says so."""
+        """The strategy; where there are fewer steps than published, it says so. No phase can have more."""
         if self.steps == self.published:
             return self.strategy
         return f"{self.strategy}, reduced to {self.steps:,} of {self.published:,} steps"

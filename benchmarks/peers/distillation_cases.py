@@ -18,7 +18,7 @@ from torch import Tensor
 SEED = 1
 LENGTH = 128
 TURN = 11
-"""Layer, from 0, whose transfer is timed: the middle of 24, whose step costs as much as the mean over all of them."""
+"""Layer, from 0, whose transfer is timed: the middle of 24."""
 SHORTEST = 12
 """Fewer tokens are dropped from general text, as DistilBERT's data preparation does."""
 

@@ -203,7 +203,7 @@ def _relations(made: Case, old: bool) -> Loss:
 
 
 def _blocks(made: Case, old: bool) -> Loss:
-    """Transfer of one block: only its weights are trained fast, those below slowly, nothing above and around it."""
+    """Transfer of one block, with whole passes and all maps, as transformers gives them: only its weights are trained fast, those below slowly, nothing above and around it."""
     teacher, student = made.teacher, made.student
     layers = student.mobilebert.encoder.layer
     student.requires_grad_(False)

@@ -402,3 +402,20 @@ def test_variables_of_other_checkpoints_are_named(name: str) -> None:
     with pytest.raises(InputError) as caught:
         renamed({name: torch.zeros(1), "another": torch.zeros(1)})
     assert [p.where for p in caught.value.problems] == [name, "another"]
+
+
+@pytest.mark.parametrize("build", [tiny, mobilebert])
+def test_a_folder_with_the_original_names_opens(build: Any, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from pocketbert.core.checkpoints import load_model
+    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.core.tasks import TASKS, TaskName
+
+    model = build()
+    state = {name: torch.randn(shape) for name, shape in original_variables(model).items()}
+    model.config.save_pretrained(tmp_path)
+    save_file(state, tmp_path / "model.safetensors")
+    made = load_model(open_model_folder(str(tmp_path)), TASKS[TaskName.FILL_MASK])
+    kernel = state["bert/encoder/layer_1/attention/output/dense/kernel"]
+    assert torch.equal(made.mobilebert.encoder.layer[1].attention.output.dense.weight.detach(), kernel.T)

@@ -189,9 +189,19 @@ def test_weights_that_do_not_fit_are_named_and_nothing_changes() -> None:
     [transformers.BertConfig(), transformers.MobileBertConfig(use_bottleneck=False)],
     ids=["bert", "no bottleneck"],
 )
-def test_a_teacher_without_bottlenecks_is_refused(config: Any) -> None:
-    with pytest.raises(InputError, match="no blocks"):
-        transfer_config(config, MINI)
+def test_a_teacher_without_bottlenecks_has_a_student_of_the_published_widths(config: Any) -> None:
+    for size, width in ((MINI, 128), (MobileBertSize.MOBILEBERT, 512)):
+        made = transfer_config(config, size)
+        assert (made.hidden_size, made.embedding_size, made.num_attention_heads) == (width, width // 4, 4)
+        assert made.num_hidden_layers == config.num_hidden_layers
+
+
+def test_a_narrow_teacher_is_refused_with_the_sizes_that_fit() -> None:
+    narrow = transformers.BertConfig(hidden_size=384, num_attention_heads=12)
+    with pytest.raises(
+        InputError, match="'tiny' is 512 wide between its blocks, the teacher only 384.* Choose one of: mini"
+    ):
+        transfer_config(narrow, MobileBertSize.TINY)
 
 
 def test_heads_must_divide_the_students_width() -> None:
@@ -199,10 +209,13 @@ def test_heads_must_divide_the_students_width() -> None:
         transfer_config(IbBertConfig(num_attention_heads=5, intra_bottleneck_size=1000), MINI)
 
 
-def test_a_teacher_of_another_class_is_refused() -> None:
-    with torch.device("meta"):
-        large = transformers.MobileBertForSequenceClassification(
-            transformers.MobileBertConfig(num_hidden_layers=1)
-        )
-    with pytest.raises(InputError, match="MobileBertForSequenceClassification has no MobileBERT student"):
-        transfer_student(large, MINI, 0)
+def test_a_head_that_mobilebert_lacks_is_refused() -> None:
+    with pytest.raises(InputError, match="MobileBERT has no class like IbBertForMaskedLM"):
+        transfer_student(teacher(IbBertForMaskedLM), MINI, 0, "ForRetelling")
+
+
+def test_a_task_s_head_is_new() -> None:
+    large = teacher()
+    small = transfer_student(large, MINI, 0, "ForSequenceClassification")
+    assert type(small) is transformers.MobileBertForSequenceClassification
+    assert not [n for n in copy_outside_blocks(large, small) if n.startswith("classifier")]

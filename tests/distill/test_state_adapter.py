@@ -92,6 +92,49 @@ def test_embeddings_start_where_the_teacher_s_are() -> None:
     assert likeness() > 0.4
 
 
+@pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel"])
+def test_teachers_with_other_tables_have_a_student_too(name: str) -> None:
+    import transformers
+
+    kind = getattr(transformers, name)
+    sizes: dict[str, Any] = {"vocab_size": WORDS, "max_position_embeddings": 34, "type_vocab_size": 1}
+    if name == "DistilBertModel":
+        sizes = {
+            "vocab_size": WORDS,
+            "max_position_embeddings": 32,
+            "dim": WIDTH,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 64,
+        }
+    else:
+        sizes |= {
+            "hidden_size": WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 64,
+        }
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**sizes)).eval()
+    student = transfer_student(model, MobileBertSize.MINI, 0)
+    assert student.config.max_position_embeddings == 32
+    adapter = fit_adapter(model, family_of(model.config.model_type), Rows(), 128)
+    reduce_embeddings(model, student, adapter)
+    table = model.embeddings.position_embeddings.weight.detach()[-32:].double()
+    expected = (table - table.mean(0)) @ adapter.basis.double()
+    torch.testing.assert_close(
+        student.embeddings.position_embeddings.weight.detach().double(), expected, atol=1e-5, rtol=1e-4
+    )
+
+
+def test_half_precision_around_it_does_not_round_the_target() -> None:
+    adapter = StateAdapter(torch.zeros(8), torch.linalg.qr(torch.randn(8, 8))[0], 1.0)
+    states = torch.randn(5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = adapter(states)
+    assert torch.equal(found, adapter(states))
+
+
 def test_the_map_is_linear_around_the_centre() -> None:
     adapter = StateAdapter(torch.ones(3), torch.eye(3)[:, :2], 0.5)
     assert adapter.width == 2

@@ -161,6 +161,11 @@ def test_steps_of_transfer_and_of_the_guesses_can_be_given_apart() -> None:
         progressive(6).reduced(100, 5)
 
 
+def test_as_many_steps_cannot_be_divided_in_another_way() -> None:
+    with pytest.raises(InputError, match=r"739,976 steps do not divide .* Set steps from 1 to 500,000"):
+        PUBLISHED.reduced(740_000, 24)
+
+
 def test_every_strategy_has_a_name() -> None:
     assert {name: make(3).strategy for name, make in BY_NAME.items()} == {
         name: name.value for name in BY_NAME

@@ -82,7 +82,8 @@ def test_a_student_of_an_ib_bert_learns_its_blocks_and_its_guesses(
     assert run.exit_code == 0, run.output
     reduced = "MobileBERT transfer: progressive, reduced to 24 of 520,000 steps"
     assert reduced in run.stderr
-    assert reduced in json.loads((tmp_path / "run" / "student" / "training.json").read_text())["notes"]
+    told = json.loads((tmp_path / "run" / "student" / "training.json").read_text())["notes"]
+    assert told == [f"{reduced}, batch 8 instead of 2,048"]
     made = records(tmp_path / "run")
     assert {k for r in made for k in r["terms"]} == {"layer_1", "layer_2", "guesses", "next_sentence"}
     assert made[0]["lr"] > made[-1]["lr"]
@@ -110,6 +111,47 @@ def test_an_ordinary_teacher_teaches_through_its_principal_components(
     assert again.exit_code == 0, again.output
     one, two = ((tmp_path / n / "student" / "model.safetensors").read_bytes() for n in ("run", "again"))
     assert one == two
+
+
+def test_stages_follow_each_other_and_embeddings_go_on(
+    recipe: Write, wide: Path, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    before = {"method": "minilm", "steps": 3, "batch": 8}
+    again = {**STAGE, "steps": 12, "transfer_steps": 6}
+    teacher = {"model": str(wide), "finetune": {"steps": 5}}
+    run = cli("distill", recipe([before, again, again, TASK], teacher=teacher), "-o", tmp_path / "run")
+    assert run.exit_code == 0, run.output
+    notes = json.loads((tmp_path / "run" / "student" / "training.json").read_text())["notes"]
+    assert [n.split(":")[0] for n in notes] == [
+        f"BERT has no bottlenecks{notes[0].removeprefix('BERT has no bottlenecks').partition(':')[0]}", *["MobileBERT transfer"] * 2,
+    ]  # fmt: skip
+    assert all("reduced to 12 of 520,000 steps, batch 8 instead of 2,048" in n for n in notes[1:])
+
+
+def test_words_can_be_guessed_after_a_stage_without_that_head(
+    recipe: Write, kit: Any, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    import torch
+    import transformers
+    import yaml
+
+    folder = tmp_path / "lm"
+    config = transformers.BertConfig(vocab_size=len(kit.vocabulary()), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                     intermediate_size=64, max_position_embeddings=64)  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        transformers.BertForMaskedLM(config).save_pretrained(folder)
+    kit.write_tokenizer(folder, kit.vocabulary())
+    task = {"method": "task", "steps": 4, "batch": 8}
+    path = recipe([{"method": "minilm", "steps": 3, "batch": 8}, task], teacher={"model": str(folder), "finetune": None},
+                  task="fill-mask", answer=None)  # fmt: skip
+    data = yaml.safe_load(path.read_text())
+    data["data"].pop("labels")
+    data["student"] = {"layers": 1}
+    path.write_text(yaml.safe_dump(data))
+    run = cli("distill", path, "-o", tmp_path / "run")
+    assert run.exit_code == 0, run.output
+    made = json.loads((tmp_path / "run" / "student" / "config.json").read_text())
+    assert made["architectures"] == ["BertForMaskedLM"]
 
 
 def test_a_masked_language_model_comes_out_with_the_head_that_the_stage_trained(

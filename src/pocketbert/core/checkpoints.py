@@ -63,7 +63,7 @@ def load_model(
     folder.family.make_known()
     config = _configuration(folder, task, labels, new_head)
     weights = folder.weights
-    state = _read_state(weights)
+    state = dict(folder.family.read_names(_read_state(weights)))
     for old, new in folder.family.key_renames.items():
         state = {k.replace(old, new): v for k, v in state.items()}
     auto = getattr(transformers, task.auto_class)

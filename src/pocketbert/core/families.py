@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.types import Signal
@@ -69,6 +70,8 @@ class Family:
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
         capture: Code that captures signals.
         adapter: Code that prepares the export.
+        original_names: Module whose ``renamed`` puts the variables of an original TensorFlow checkpoint (with ``/`` in their
+            names) under transformers' names; None where there is none.
         module: Module whose import makes the classes known to transformers, where these are not its own.
         instead_of_export: What to do where no exporter writes the family; None where one does.
     """
@@ -91,6 +94,7 @@ class Family:
     limits: tuple[str, ...] = ()
     capture: Capture = Capture.INTERFACE
     adapter: Adapter = Adapter.MASK_4D
+    original_names: str | None = None
     module: str | None = None
     instead_of_export: str | None = None
 
@@ -99,12 +103,27 @@ class Family:
         """Whether the graph tells the first text of a pair from the second by token types."""
         return "token_type_ids" in self.inputs
 
+    def read_names(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Weights under transformers' names.
+
+        Args:
+            state: By transformers' names, or by those of the original TensorFlow checkpoint.
+
+        Raises:
+            InputError: Naming variables that such a checkpoint does not have.
+        """
+        if self.original_names is not None and any("/" in name for name in state):
+            named: Mapping[str, Any] = importlib.import_module(self.original_names).renamed(state)
+            return named
+        return state
+
     def make_known(self) -> None:
         """Let transformers open folders of the family, in this process; may be called again."""
         if self.module is not None:
             importlib.import_module(self.module)
 
 
+_MOBILEBERT_NAMES = "pocketbert.distill.ib_bert_names"
 _IDS_MASK = ("input_ids", "attention_mask")
 _IDS_MASK_TYPES = (*_IDS_MASK, "token_type_ids")
 _GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -184,13 +203,13 @@ register_family(Family(
     tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK_TYPES, layer_path="mobilebert.encoder.layer",
     signals=(Signal.LOGITS, Signal.ATTENTION, Signal.RELATIONS),
     invalid_signals={Signal.HIDDEN: "its hidden states reach 1e5 to 1e6, so a plain squared error explodes"},
-    objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+    objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE), original_names=_MOBILEBERT_NAMES,
 ))  # fmt: skip
 register_family(Family(
     name="ib-bert", title="IB-BERT", model_types=("ib_bert",), classes="IbBert",
     tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK_TYPES, layer_path="mobilebert.encoder.layer",
     objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
     limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
-    module="pocketbert.distill.ib_bert",
+    original_names=_MOBILEBERT_NAMES, module="pocketbert.distill.ib_bert",
     instead_of_export="Distil a MobileBERT student from it, and export that.",
 ))  # fmt: skip

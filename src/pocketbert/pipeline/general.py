@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,17 +106,23 @@ def _head_wanted(stages: Sequence[object]) -> Task:
 
 
 def _teacher(source: ModelFolder, task: Task, stages: Mapping[str, object]) -> Any:
-    """The teacher with the heads that stages learn from: with none where they learn its layers and the truth alone."""
-    silent = [isinstance(s, MobileBertStage) and s.truth == 1 for s in stages.values()]
-    if all(silent):
-        return load_model(source, TASKS[TaskName.FEATURE_EXTRACTION])
+    """The teacher with as many of the wanted heads as its folder has; without any only where no stage asks for its guesses."""
+    bare = TASKS[TaskName.FEATURE_EXTRACTION]
+    transfer = {w: s for w, s in stages.items() if isinstance(s, MobileBertStage)}
+    asking = [w for w, s in transfer.items() if s.truth < 1 and s.weights.guesses]
+    silent = not asking and not any(isinstance(s, DistilBertStage) for s in stages.values())
+    # a next-sentence head is never asked, only copied; so are others where the truth is all that is guessed
+    kinds = [task] if task is bare else [task, TASKS[TaskName.FILL_MASK], *([bare] if silent else [])]
+    for kind in kinds[:-1]:
+        with suppress(InputError):
+            return load_model(source, kind)
     try:
-        return load_model(source, task)
+        return load_model(source, kinds[-1])
     except InputError as error:
         advice = [
-            Problem(f"{where}.truth", f"{stage.truth}: the teacher's guesses are learnt, so it needs its pre-training heads.",
+            Problem(f"{where}.truth", f"{transfer[where].truth}: the teacher's guesses are learnt, so it needs the head that makes them.",
                     "Set truth: 1 to learn its layers, and the original tokens alone.")
-            for where, stage in stages.items() if isinstance(stage, MobileBertStage)
+            for where in asking
         ]  # fmt: skip
         raise InputError([*error.problems, *advice]) from error
 
@@ -133,6 +140,7 @@ def _transfer(
     from pocketbert.distill.mobilebert_students import has_bottlenecks
     from pocketbert.distill.state_adapter import fit_adapter, reduce_embeddings
     from pocketbert.distill.transfer_course import TransferCourse
+    from pocketbert.distill.transfer_phases import BATCH
 
     family, ours = job.source.family, family_of(student.config.model_type)
     if adapter is None and has_bottlenecks(student.config) and not has_bottlenecks(teacher.config):
@@ -145,7 +153,8 @@ def _transfer(
     objective = MobileBertDistillation(
         teacher, student, family, stage, where, student_family=ours, adapter=adapter
     )
-    notes.append(f"MobileBERT transfer: {objective.phases.name}")
+    batch = "" if stage.batch == BATCH else f", batch {stage.batch:,} instead of {BATCH:,}"
+    notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
     say(f"  {notes[-1]}")
     course = TransferCourse(objective.phases, ours.layer_path, stage)
     return job.train(student, objective, stage, where, own, course), adapter

@@ -83,7 +83,8 @@ def make_student(
     if any(isinstance(s, GENERAL) for s in recipe.distill):
         general = replace(job, source=model)
         learnt = general_student(general, partial(_start, general), corpora)
-        fill = with_guesses if task.name is TaskName.FILL_MASK else with_encoder
+        headed = hasattr(learnt.student, learnt.student.base_model_prefix)
+        fill = with_guesses if task.name is TaskName.FILL_MASK and headed else with_encoder
         student = fill(student, learnt.student)
         curves, projection, notes = learnt.curves, learnt.projection, learnt.notes
     with frozen(teacher):
