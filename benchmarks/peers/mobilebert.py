@@ -33,9 +33,9 @@ from pocketbert.core.model_folder import open_model_folder
 from pocketbert.core.progress import say
 from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, MobileBertSize, Scheme
 from pocketbert.core.versions import installed
-from pocketbert.distill.mobilebert_students import MobileBertSize, transfer_config
+from pocketbert.distill.mobilebert_students import transfer_config
 from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.backends import quantizer_of
