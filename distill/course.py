@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -45,13 +46,10 @@ class AdamWCourse:
         """AdamW in one fused pass."""
         settings = self._settings
         trained = [p for p in model.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in trained if p.ndim > 1], "weight_decay": settings.weight_decay},
-            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-        ]
         return torch.optim.AdamW(
-            groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps, fused=True
-        )
+            decay_groups(trained, settings.weight_decay), lr=settings.lr, betas=(0.9, settings.beta2),
+            eps=settings.eps, fused=True,
+        )  # fmt: skip
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
         """Give all groups the step's learning rate, and return it."""
@@ -59,6 +57,19 @@ class AdamWCourse:
         for group in optimizer.param_groups:
             group["lr"] = rate
         return rate
+
+
+def decay_groups(parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Two parameter groups: the matrices, and what has one dimension (biases, scales and shifts of norms), without decay.
+
+    Args:
+        parameters: What is trained.
+        weight_decay: Of the matrices.
+    """
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
 
 
 def course_of(settings: Updates, given: Course | None) -> Course:

@@ -20,6 +20,7 @@ from pocketbert.distill.general_losses import (
     token_soft_targets,
 )
 from pocketbert.distill.sparse_teacher import SparseTeacher
+from pocketbert.distill.teacher_signals import follow
 from pocketbert.distill.terms import Term
 
 
@@ -110,8 +111,8 @@ class DistilBertDistillation:
         """
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         mask, labels, device = batch["attention_mask"], batch["labels"], batch["input_ids"].device
-        if self.teacher is not None and next(self.teacher.parameters()).device != device:
-            self.teacher.to(device)  # the loop moves the student alone
+        if self.teacher is not None:
+            follow(self.teacher, device)
         soft, none = "logits" in self.weights, torch.empty(0, dtype=torch.long, device=device)
         selected = places(mask if soft and not self.stage.masked_only else labels != IGNORED)
         needed = selected if soft or "mlm" in self.weights else none

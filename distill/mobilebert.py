@@ -17,12 +17,12 @@ from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.layer_outputs import LayerOutputs
 from pocketbert.distill.capture.lm_heads import LmHead, TokenOutput, places
 from pocketbert.distill.capture.recorder import AttentionRecorder
-from pocketbert.distill.fitting import invalid_signals, other_vocabulary
+from pocketbert.distill.fitting import invalid_signals, mapped_layers
 from pocketbert.distill.general_losses import next_sentence
-from pocketbert.distill.layer_map import layer_map
 from pocketbert.distill.losses import attention_kl
 from pocketbert.distill.pairs import NEXT_SENTENCE
 from pocketbert.distill.state_adapter import StateAdapter
+from pocketbert.distill.teacher_signals import follow
 from pocketbert.distill.terms import Term
 from pocketbert.distill.train_set import STEPS
 from pocketbert.distill.transfer_losses import counted_tokens, feature_transfer, pretraining_distillation
@@ -128,11 +128,7 @@ class MobileBertDistillation:
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
             return None, {}
-        device = batch["input_ids"].device
-        if next(self.teacher.parameters()).device != device:
-            self.teacher.to(device)  # the loop moves the student alone
-        if self.teacher.training:
-            self.teacher.eval()
+        follow(self.teacher, batch["input_ids"].device)
         places_of_layers = [n - 1 for n in self.layers]
         with torch.no_grad():
             return self._run(self.teacher, self.family, batch, places_of_layers, phase, head, hidden)
@@ -204,7 +200,7 @@ def check_blocks(
     Raises:
         InputError: Listing everything that does not fit.
     """
-    layers, heads = list[int](), (student.num_attention_heads, teacher.num_attention_heads)
+    heads = (student.num_attention_heads, teacher.num_attention_heads)
     # the states themselves may be of any size: they are normalised, and their statistics weighed apart
     signals = {"attention": Signal.ATTENTION} if stage.weights.attention else {}
     problems = invalid_signals(family, signals, f"{where}.weights")
@@ -216,13 +212,4 @@ def check_blocks(
         problems.append(Problem(where, f"the student's blocks are {student.hidden_size} wide outside, the teacher's {width}.",
                                 "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
                                 "which learns a projection."))  # fmt: skip
-    problems += other_vocabulary(teacher, student, where)
-    try:
-        layers = layer_map(
-            student.num_hidden_layers, teacher.num_hidden_layers, stage.layers, f"{where}.layers"
-        )
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return layers
+    return mapped_layers(teacher, student, stage.layers, where, problems)

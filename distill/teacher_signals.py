@@ -127,6 +127,19 @@ def all_states(made: Any, depth: int) -> tuple[Tensor, ...]:
     return states
 
 
+def follow(teacher: Any, device: torch.device) -> None:
+    """Make a teacher ready beside a batch: in eval mode, and where the batch is. The loop moves the student alone.
+
+    Args:
+        teacher: A transformers model.
+        device: The batch's.
+    """
+    if next(teacher.parameters()).device != device:
+        teacher.to(device)
+    if teacher.training:
+        teacher.eval()
+
+
 class OnlineTeacher:
     """The teacher runs on every batch.
 
@@ -176,11 +189,7 @@ class OnlineTeacher:
         """
         if not self._wanted:
             return Taught()
-        device = batch["input_ids"].device
-        if next(self.teacher.parameters()).device != device:
-            self.teacher.to(device)  # the loop moves the student alone
-        if self.teacher.training:
-            self.teacher.eval()
+        follow(self.teacher, batch["input_ids"].device)
         inputs = {name: batch[name] for name in self.family.inputs}
         made = None
         with torch.no_grad(), self._recorder:

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import Problem
 from pocketbert.core.families import Family
 from pocketbert.core.stages import LayerStage, Optimisation, SignalWeights, TaskStage, TinyBertPredictionStage
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.fitting import invalid_signals, other_vocabulary
+from pocketbert.distill.fitting import invalid_signals, mapped_layers
 from pocketbert.distill.layer_losses import (
     attention_score_mse,
     real_pairs,
@@ -21,7 +21,6 @@ from pocketbert.distill.layer_losses import (
     reference_state_mse,
     sum_over_layers,
 )
-from pocketbert.distill.layer_map import layer_map
 from pocketbert.distill.losses import hidden_mse
 from pocketbert.distill.projection import projected, projection_of
 from pocketbert.distill.teacher_signals import OnlineTeacher, TeacherSignals, Wanted, all_states, signals_for
@@ -155,7 +154,6 @@ def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, 
     Raises:
         InputError: Listing everything that does not fit.
     """
-    layers = list[int]()
     terms = {name: _SIGNALS[name] for name in stage.weights.weighted()}
     problems = invalid_signals(family, terms, f"{where}.weights")
     heads = teacher.num_attention_heads
@@ -165,16 +163,7 @@ def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, 
                                 "head by head.",
                                 f"Set attention: 0, or student.heads: {heads}, or use method: minilm, whose relations take any "
                                 "number of heads."))  # fmt: skip
-    problems += other_vocabulary(teacher, student, where)
-    try:
-        layers = layer_map(
-            student.num_hidden_layers, teacher.num_hidden_layers, stage.layers, f"{where}.layers"
-        )
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return layers
+    return mapped_layers(teacher, student, stage.layers, where, problems)
 
 
 def prediction_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pocketbert.core.stages import Updates
+from pocketbert.distill.course import decay_groups
 from pocketbert.distill.lamb import Lamb
 from pocketbert.distill.transfer_phases import TransferPhases
 
@@ -76,10 +77,5 @@ def layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01) 
     out: list[dict[str, Any]] = []
     for place in (*range(len(found)), None):
         own = [p for p in trained if owner.get(id(p)) == place]
-        for decay, params in (
-            (weight_decay, [p for p in own if p.ndim > 1]),
-            (0.0, [p for p in own if p.ndim <= 1]),
-        ):
-            if params:
-                out.append({"params": params, "weight_decay": decay, "layer": place})
+        out += [{**group, "layer": place} for group in decay_groups(own, weight_decay) if group["params"]]
     return out

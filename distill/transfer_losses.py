@@ -21,16 +21,8 @@ from pocketbert.distill.capture.lm_heads import places
 from pocketbert.distill.losses import attention_kl, wide
 from pocketbert.distill.terms import Term
 
-FEATURE_MAP_WEIGHT = 100.0
-"""Of `FeatureTransfer.maps` in the released training command (hidden_distill_factor)."""
-MEAN_WEIGHT = 5000.0
-"""Of `FeatureTransfer.means` there (beta_distill_factor)."""
-VARIANCE_WEIGHT = 5.0
-"""Of `FeatureTransfer.variances` there (gamma_distill_factor)."""
-ATTENTION_WEIGHT = 1.0
-"""Of `pocketbert.distill.losses.attention_kl` there (attention_distill_factor)."""
 TRUTH_SHARE = 0.5
-"""Alpha of `pretraining_distillation` there (distill_ground_truth_ratio)."""
+"""Alpha of `pretraining_distillation` in the released training command (distill_ground_truth_ratio)."""
 
 _EPSILON = 1e-12
 """Added to the variance by the norm of the released code."""

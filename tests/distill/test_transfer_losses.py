@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pocketbert.core.stages import MobileBertStage
 from pocketbert.distill.general_losses import masked_lm, token_soft_targets
 from pocketbert.distill.losses import attention_kl
 from pocketbert.distill.terms import share
 from pocketbert.distill.transfer_losses import (
-    ATTENTION_WEIGHT,
-    FEATURE_MAP_WEIGHT,
-    MEAN_WEIGHT,
     TRUTH_SHARE,
-    VARIANCE_WEIGHT,
     FeatureTransfer,
     attention_cross_entropy,
     counted_tokens,
@@ -80,8 +77,11 @@ def test_feature_transfer_token_by_token(seed: int, reference: bool) -> None:
 
 
 def test_the_released_factors() -> None:
-    factors = (FEATURE_MAP_WEIGHT, MEAN_WEIGHT, VARIANCE_WEIGHT, ATTENTION_WEIGHT, TRUTH_SHARE)
+    stage = MobileBertStage(method="mobilebert", steps=1000)
+    weights = stage.weights
+    factors = (weights.maps, weights.means, weights.variances, weights.attention, TRUTH_SHARE)
     assert factors == (100, 5000, 5, 1, 0.5)
+    assert stage.truth == TRUTH_SHARE
 
 
 @pytest.mark.parametrize("scale", [1e5, 1e6])
@@ -95,9 +95,7 @@ def test_huge_states_keep_their_digits(scale: float) -> None:
         s.requires_grad_()
         made = feature_transfer(s, t, mask_of(0))
         assert floats(made) == pytest.approx(by_hand(s, t, mask_of(0)), rel=1e-4)
-        (
-            FEATURE_MAP_WEIGHT * made.maps + MEAN_WEIGHT * made.means + VARIANCE_WEIGHT * made.variances
-        ).backward()
+        (100 * made.maps + 5000 * made.means + 5 * made.variances).backward()
         assert s.grad is not None and s.grad.isfinite().all()
     # a mean of squares less a square of the mean would have no digit left here
     assert floats(feature_transfer(far_s, far_t, mask_of(0))) == pytest.approx(

@@ -107,12 +107,16 @@ def _head_wanted(stages: Sequence[object]) -> Task:
 
 def _teacher(source: ModelFolder, task: Task, stages: Mapping[str, object]) -> Any:
     """The teacher with as many of the wanted heads as its folder has; without any only where no stage asks for its guesses."""
-    bare = TASKS[TaskName.FEATURE_EXTRACTION]
+    bare, guesses = TASKS[TaskName.FEATURE_EXTRACTION], TASKS[TaskName.FILL_MASK]
     transfer = {w: s for w, s in stages.items() if isinstance(s, MobileBertStage)}
     asking = [w for w, s in transfer.items() if s.truth < 1 and s.weights.guesses]
     silent = not asking and not any(isinstance(s, DistilBertStage) for s in stages.values())
     # a next-sentence head is never asked, only copied; so are others where the truth is all that is guessed
-    kinds = [task] if task is bare else [task, TASKS[TaskName.FILL_MASK], *([bare] if silent else [])]
+    kinds = [
+        task,
+        *([guesses] if task.head == "ForPreTraining" else []),
+        *([bare] if silent and task is not bare else []),
+    ]
     for kind in kinds[:-1]:
         with suppress(InputError):
             return load_model(source, kind)
