@@ -33,7 +33,6 @@ from pocketbert.core.seeds import generator
 from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Provenance
 from pocketbert.core.versions import installed
-from pocketbert.runtime.engines import open_file
 
 PROFILE_RUNS = 10
 WARMUP_SHARE = 0.25
@@ -92,10 +91,7 @@ def benchmark(
     _check(variants, threads, lengths, runs, repeats, budget_s, baseline)
     notes: list[str] = []
     # only such a file is opened to ask it: a large ONNX file is optimized for seconds
-    takes = {
-        v.name: open_file(v.path, v.format, 1).lengths if FORMATS[v.format].fixed_lengths else ()
-        for v in variants
-    }
+    takes = {v.name: v.file.open(1).lengths if FORMATS[v.format].fixed_lengths else () for v in variants}
     fitted = _fit(lengths, min(_longest(v, takes[v.name]) for v in variants), notes)
     chosen = choose_texts(texts)
     chosen = [chosen[i] for i in generator(seed, "benchmark texts").permutation(len(chosen))]
@@ -117,7 +113,7 @@ def benchmark(
             ids = _probe_ids([inputs[variant.name, x] for x in fitted])
             for count in counts:
                 wanted = PROFILE_RUNS if profile and count == counts[0] else 0
-                probes[variant.name, count] = probe(variant.path, ids, count, variant.format, wanted)
+                probes[variant.name, count] = probe(variant.file, ids, count, wanted)
                 tick(f"{variant.name}: load and memory")
         times = _tokenizer_times(variants, tokenizers, chosen, repeats)
         measurements: list[Measurement] = []
@@ -191,7 +187,7 @@ def _block(
     tick: Callable[[str], None],
 ) -> tuple[list[Cell], Load]:  # fmt: skip
     """Everything at one thread count; all files are open at once, and only here."""
-    opened = {v.name: open_file(v.path, v.format, threads) for v in variants}
+    opened = {v.name: v.file.open(threads) for v in variants}
     groups = [[Cell(v, opened[v.name], x, inputs[v.name, x]) for v in variants] for x in lengths]
     cells = [cell for group in groups for cell in group]
     allowance = WARMUP_SHARE * (deadline - time.monotonic()) / len(cells)

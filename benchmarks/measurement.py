@@ -12,7 +12,8 @@ from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.files import path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.hardware import Machine
-from pocketbert.core.types import Format, Provenance, Scheme
+from pocketbert.core.types import Format, Provenance, Scheme, Target
+from pocketbert.runtime.engines import EngineFile
 
 FILE_NAME = "benchmark.json"
 SCHEMA_VERSION = "1.1"
@@ -40,6 +41,7 @@ class Variant(_Record):
         max_length: Longest input in tokens.
         sha256: Hex digest of the model file.
         bytes: Size of the model file.
+        runtime: The runtime it was made for, if it was made for one.
     """
 
     name: str
@@ -50,11 +52,17 @@ class Variant(_Record):
     max_length: int
     sha256: str
     bytes: int
+    runtime: Target | None = None
+
+    @property
+    def file(self) -> EngineFile:
+        """What opens it."""
+        return EngineFile(self.path, self.format, self.runtime)
 
     @classmethod
     def of(
         cls, name: str, path: Path, tokenizer: Path, max_length: int,
-        scheme: Scheme | None = None, format: Format = Format.ONNX,
+        scheme: Scheme | None = None, format: Format = Format.ONNX, runtime: Target | None = None,
     ) -> Variant:  # fmt: skip
         """Describe a file that is there, filling in its digest and size.
 
@@ -65,7 +73,7 @@ class Variant(_Record):
             raise InputError(Problem(str(path), "file not found."))
         return cls(
             name=name, path=path, format=format, scheme=scheme, tokenizer=tokenizer, max_length=max_length,
-            sha256=sha256_path(path), bytes=path_bytes(path),
+            sha256=sha256_path(path), bytes=path_bytes(path), runtime=runtime,
         )  # fmt: skip
 
 

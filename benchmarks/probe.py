@@ -21,8 +21,8 @@ from pydantic import BaseModel
 
 from pocketbert.benchmarks.op_profile import OpTimes, read_profile, xnnpack_placement
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
-from pocketbert.core.types import Format
-from pocketbert.runtime.engines import open_file
+from pocketbert.core.types import Format, Target
+from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -57,16 +57,13 @@ class Probe(BaseModel):
         return max(0, self.peak_rss_bytes - self.rss_before_bytes)
 
 
-def probe(
-    path: Path, ids: Sequence[int], threads: int, format: Format = Format.ONNX, profile_runs: int = 0
-) -> Probe:
+def probe(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int = 0) -> Probe:
     """Run the child and wait for it.
 
     Args:
-        path: The model file.
+        file: The model file.
         ids: Token ids of the one input, length L.
         threads: Threads within an operator.
-        format: Format of the file.
         profile_runs: Inferences to profile per operator afterwards; 0 for no profile.
 
     Raises:
@@ -75,31 +72,31 @@ def probe(
     """
     # -P: a folder named like one of our imports in the user's working directory must not be picked up.
     command = [
-        sys.executable, "-P", "-m", "pocketbert.benchmarks.probe", str(path), "--threads", str(threads),
-        "--format", format.value, "--ids", ",".join(map(str, ids)), "--profile-runs", str(profile_runs),
+        sys.executable, "-P", "-m", "pocketbert.benchmarks.probe", str(file.path), "--threads", str(threads),
+        "--format", file.format.value, *(("--runtime", file.runtime.value) if file.runtime else ()), "--ids", ",".join(map(str, ids)), "--profile-runs", str(profile_runs),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise MachineError(
-            f"{path}: opening and running it once took more than {TIMEOUT_S:.0f} s."
+            f"{file.path}: opening and running it once took more than {TIMEOUT_S:.0f} s."
         ) from error
     if done.returncode == ExitCode.OK:
         return Probe.model_validate_json(done.stdout)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
     if done.returncode == ExitCode.INPUT:
-        raise InputError(Problem(str(path), last[0]))
-    raise MachineError(f"{path}: the process that measures load time and memory failed: {last[0]}")
+        raise InputError(Problem(str(file.path), last[0]))
+    raise MachineError(f"{file.path}: the process that measures load time and memory failed: {last[0]}")
 
 
-def measure(path: Path, ids: Sequence[int], threads: int, format: Format, profile_runs: int) -> Probe:
+def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> Probe:
     """Do what the child is for, in this process; arguments as in `probe`."""
     row = np.array([ids], np.int64)
     feed = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
     before = psutil.Process().memory_info().rss
     _reset_peak()
     begin = time.perf_counter_ns()
-    predictor = open_file(path, format, threads)
+    predictor = file.open(threads)
     loaded = time.perf_counter_ns()
     predictor.run(feed)
     first = time.perf_counter_ns()
@@ -109,18 +106,18 @@ def measure(path: Path, ids: Sequence[int], threads: int, format: Format, profil
     return Probe(
         load_ms=(loaded - begin) / 1e6, first_ms=(first - loaded) / 1e6, length=len(ids),
         rss_before_bytes=before, peak_rss_bytes=peak,
-        ops=_profile(path, format, feed, threads, profile_runs) if profile_runs else None,
+        ops=_profile(file, feed, threads, profile_runs) if profile_runs else None,
     )  # fmt: skip
 
 
-def _profile(
-    path: Path, format: Format, feed: dict[str, np.ndarray], threads: int, runs: int
-) -> OpTimes | None:
-    if format is Format.TFLITE:
-        found = TflitePredictor(path, threads).coverage
+def _profile(file: EngineFile, feed: dict[str, np.ndarray], threads: int, runs: int) -> OpTimes | None:
+    if file.runtime is Target.OPENVINO:
+        return None
+    if file.format is Format.TFLITE:
+        found = TflitePredictor(file.path, threads).coverage
         return xnnpack_placement(found) if found else None
     with tempfile.TemporaryDirectory(prefix="pocketbert-profile-") as folder:
-        predictor = OnnxPredictor(path, threads, profile=Path(folder) / "ops")
+        predictor = OnnxPredictor(file.path, threads, profile=Path(folder) / "ops")
         for _ in range(PROFILE_WARMUP + runs):
             predictor.run(feed)
         return read_profile(predictor.end_profile(), skip=PROFILE_WARMUP)
@@ -162,12 +159,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--format", type=Format, choices=list(Format), default=Format.ONNX)
+    parser.add_argument("--runtime", type=Target, choices=list(Target))
     parser.add_argument("--ids", default=",".join(map(str, _DEFAULT_IDS)), help="token ids, comma-separated")
     parser.add_argument("--profile-runs", type=int, default=0)
     given = parser.parse_args(argv)
     ids = [int(i) for i in given.ids.split(",")]
     try:
-        found = measure(given.file, ids, given.threads, given.format, given.profile_runs)
+        found = measure(
+            EngineFile(given.file, given.format, given.runtime), ids, given.threads, given.profile_runs
+        )
     except PocketBertError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)

@@ -97,16 +97,21 @@ def weight_types(path: Path) -> WeightTypes:
         if not integer and node.op_type not in ("MatMul", "Gemm", "Gather"):
             continue
         table = node.op_type == "Gather"
-        for name, dequantized in _sources(node.input[:1] if table else node.input[:2], producers):
-            tensor = weights.get(name)
-            if tensor is None or len(tensor.dims) < 2:
-                continue
-            zero = weights.get(node.input[3]) if integer and len(node.input) > 3 else None
-            uses.append(WeightUse(
-                name=name, use=Use.TABLE if table else Use.MATMUL,
-                dtype=kinds.get(tensor.data_type, str(tensor.data_type)), numbers=math.prod(tensor.dims),
-                dequantized=dequantized, per_channel=_per_channel(zero, tensor),
-            ))  # fmt: skip
+        operands = node.input[:1] if table else node.input[:2]
+        # static int8 is written as DequantizeLinear with a stored scale before both operands: engines compute it in int8
+        static = len(operands) > 1 and all(_widened(name, producers) in weights for name in operands)
+        for operand in operands:
+            for name, dequantized in _sources([operand], producers):
+                tensor = weights.get(name)
+                if tensor is None or len(tensor.dims) < 2:
+                    continue
+                scales = node.input[3] if integer and len(node.input) > 3 else _widened(operand, producers)
+                uses.append(WeightUse(
+                    name=name, use=Use.TABLE if table else Use.MATMUL,
+                    dtype=kinds.get(tensor.data_type, str(tensor.data_type)), numbers=math.prod(tensor.dims),
+                    dequantized=dequantized and not static, per_channel=_per_channel(weights.get(scales or ""), tensor),
+                    static=static,
+                ))  # fmt: skip
     size = Counter[bool]()
     for tensor in model.graph.initializer:
         size[tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)] += numpy_helper.to_array(
@@ -130,11 +135,19 @@ def _sources(names: Iterable[str], producers: Mapping[str, Any]) -> Iterator[tup
                 yield source, widened or node.op_type == "DequantizeLinear"
 
 
-def _per_channel(zero: Any, tensor: Any) -> bool | None:
-    """Whether an integer weight has a zero point for each output channel; None where there is one channel."""
-    if zero is None:
+def _widened(name: str, producers: Mapping[str, Any]) -> str | None:
+    """Name of the scale that an operand was made fp32 with; None where it always was."""
+    node = producers.get(name)
+    if node is None or node.op_type not in _MOVES:
+        return None
+    return str(node.input[1]) if node.op_type == "DequantizeLinear" else _widened(node.input[0], producers)
+
+
+def _per_channel(scales: Any, tensor: Any) -> bool | None:
+    """Whether an integer weight has a scale or zero point for each output channel; None where there is one channel."""
+    if scales is None:
         return False
-    if zero.dims and zero.dims[0] > 1:
+    if scales.dims and scales.dims[0] > 1:
         return True
     return None if 1 in tensor.dims else False
 

@@ -31,6 +31,7 @@ class WeightUse(BaseModel):
         dequantized: Whether an operator turns it into fp32 before the use, so that the product is computed in fp32.
         per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None where it has
             one channel, as a regression head: both are the same then.
+        static: Whether what it is multiplied with is int8 in a range that the file holds.
     """
 
     name: str
@@ -39,6 +40,7 @@ class WeightUse(BaseModel):
     numbers: int
     dequantized: bool = False
     per_channel: bool | None = False
+    static: bool = False
 
 
 class WeightTypes(BaseModel):
@@ -87,6 +89,7 @@ class _Wanted(NamedTuple):
     dtype: str
     dequantized: bool
     per_channel: bool | None
+    static: bool = False
 
 
 _WANTED: dict[tuple[Scheme, Target | None], dict[Use, _Wanted]] = {
@@ -94,6 +97,10 @@ _WANTED: dict[tuple[Scheme, Target | None], dict[Use, _Wanted]] = {
     (Scheme.FP16, None): dict.fromkeys(Use, _Wanted("float16", True, None)),
     (Scheme.W8, None): dict.fromkeys(Use, _Wanted("int8", True, True)),
     (Scheme.INT8, None): {Use.MATMUL: _Wanted("int8", False, True), Use.TABLE: _Wanted("int8", False, None)},
+    (Scheme.INT8, Target.OPENVINO): {
+        Use.MATMUL: _Wanted("int8", False, True, static=True),
+        Use.TABLE: _Wanted("int8", False, None),
+    },
     # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong
     (Scheme.INT8, Target.TFLITE_2_16): dict.fromkeys(Use, _Wanted("int8", False, False)),
 }
@@ -148,5 +155,11 @@ def type_problems(
         )
         out.append(
             f"{name}: int8 weights have {how}: {', '.join(u.name for u in scaled[:5])} ({len(scaled)} in all)."
+        )
+    ranged = [u for u in right if u.static is not wanted[u.use].static]
+    if ranged:
+        how = "in a measured range" if ranged[0].static else "on the fly, not in a measured range"
+        out.append(
+            f"{name}: multiplied with numbers quantized {how}: {', '.join(u.name for u in ranged[:5])} ({len(ranged)} in all)."
         )
     return out

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.predictor import Predictor
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Target
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -22,12 +22,36 @@ class FilePredictor(Predictor, Protocol):
         ...
 
 
+class EngineFile(NamedTuple):
+    """A model file, and what tells its engine.
+
+    Attributes:
+        path: The file.
+        format: Its format.
+        runtime: The runtime it was made for, if it was made for one.
+    """
+
+    path: Path
+    format: Format
+    runtime: Target | None = None
+
+    def open(self, threads: int | None = None) -> FilePredictor:
+        """Open it; see `open_file`."""
+        return open_file(self.path, self.format, threads, self.runtime)
+
+
 def _coreml(path: Path, threads: int | None) -> FilePredictor:
     from pocketbert.runtime.coreml.predictor import (
         CoremlPredictor,
     )  # 30 modules that few prediction processes need
 
     return CoremlPredictor(path, threads)
+
+
+def _openvino(path: Path, threads: int | None) -> FilePredictor:
+    from pocketbert.runtime.openvino import OpenVinoPredictor  # few folders have a file for it
+
+    return OpenVinoPredictor(path, threads)
 
 
 _ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
@@ -37,15 +61,23 @@ _ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
 }
 
 
-def open_file(path: Path, kind: Format, threads: int | None = None) -> FilePredictor:
-    """Open a model file with the engine of its format.
+_OWN_ENGINES: dict[Target, Callable[[Path, int | None], FilePredictor]] = {Target.OPENVINO: _openvino}
+"""Of files for one runtime that their format's engine is not."""
+
+
+def open_file(
+    path: Path, kind: Format, threads: int | None = None, runtime: Target | None = None
+) -> FilePredictor:
+    """Open a model file with the engine of its format, or with that of the runtime it was made for.
 
     Args:
         path: The file.
         kind: Its format.
         threads: Threads within an operator; default all cores this process may use.
+        runtime: The runtime it was made for, if it was made for one.
 
     Returns:
         A predictor.
     """
-    return _ENGINES[kind](path, threads)
+    own = _OWN_ENGINES.get(runtime) if runtime else None
+    return (own or _ENGINES[kind])(path, threads)

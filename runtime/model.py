@@ -8,7 +8,14 @@ from pathlib import Path
 from pocketbert.core.answers import Answer
 from pocketbert.core.artefacts import Artefacts, FileRecord, read_artefacts
 from pocketbert.core.data import Example
-from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
+from pocketbert.core.errors import (
+    GateError,
+    InputError,
+    MissingBackendError,
+    PocketBertError,
+    Problem,
+    nearest,
+)
 from pocketbert.core.files import path_bytes, sha256_path
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
@@ -17,7 +24,7 @@ from pocketbert.core.readout import Matrix, run_rows
 from pocketbert.core.tasks import TASKS, LabelKind, Task
 from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.fastest import fastest
 from pocketbert.runtime.selftest import self_test
 
@@ -132,7 +139,7 @@ def load(
         scheme: ``int8``, ``fp32``, ...; default that of the variant marked as default.
         threads: Threads; default all cores this process may use.
         format: ``onnx``, ``tflite`` or ``coreml``; default that of the variant marked as default.
-        engine: ``"fastest"`` for the fastest of the scheme's files at each length: measured once in a few seconds on
+        engine: ``"fastest"`` for the fastest of the scheme's files at each length: measured once, in 5 to 30 seconds, on
             this machine, then remembered. None for the one engine of the file.
         file: Path of one file of the folder, instead of scheme and format.
 
@@ -160,7 +167,7 @@ def load(
         return _fastest(path, artefacts, scheme, threads)
     record = _variant(artefacts, scheme, format, file)
     digest = _check(path, record)
-    predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
+    predictor = _file(path, record).open(threads)
     _check_tokenizer(path, artefacts)
     model = Model(path, artefacts, record, predictor)
     self_test(
@@ -170,9 +177,9 @@ def load(
 
 
 def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None) -> Model:
-    """All plain files of one scheme whose engine is installed and computes them right."""
+    """All files of one scheme that are for any client or for OpenVINO, whose engine is installed and computes them right."""
     default = _variant(artefacts, scheme, None, None)
-    records = [r for r in artefacts.models() if r.plain and _timed(r) and _serves(r, default, scheme)]
+    records = [r for r in artefacts.models() if r.for_toolkit and _timed(r) and _serves(r, default, scheme)]
     if not records:
         raise InputError(
             Problem(
@@ -181,23 +188,31 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
                 "Leave it out.",
             )
         )
-    processing, right, refused = artefacts.processing, [], []
+    processing, refused = artefacts.processing, list[PocketBertError]()
+    right: dict[EngineFile, FilePredictor] = {}
+    first: FileRecord | None = None
     _check_tokenizer(path, artefacts)
     tokenizer, task = TextTokenizer(path, processing.max_length), TASKS[artefacts.task]
     for record in records:
         digest = _check(path, record)
         try:
-            predictor = open_file(path / record.path, record.format or Format.ONNX, threads)
+            predictor = _file(path, record).open(threads)
             self_test(predictor, tokenizer, path, record, task, processing.padding_side, digest)
         except (MissingBackendError, GateError) as error:
             refused.append(error)
             continue
-        right.append(record)
-    if not right:
+        except InputError as error:
+            if record.plain:
+                raise
+            refused.append(error)  # the file is the listed one: OpenVINO cannot run it here, the others may
+            continue
+        right[_file(path, record)], first = predictor, first or record
+    if first is None:
         raise refused[0]
-    files = [(path / r.path, r.format or Format.ONNX) for r in right]
-    chosen = fastest(files, threads, processing.max_length, tokenizer.pad_id, processing.padding_side)
-    return Model(path, artefacts, right[0], chosen)
+    chosen = fastest(
+        [*right], threads, processing.max_length, tokenizer.pad_id, processing.padding_side, right
+    )  # fmt: skip
+    return Model(path, artefacts, first, chosen)
 
 
 def _counterparts(default: FileRecord, format: Format) -> set[Scheme]:
@@ -216,6 +231,10 @@ def _serves(record: FileRecord, default: FileRecord, scheme: str | None) -> bool
         return record.scheme in _counterparts(default, format)
     known = scheme in {s.value for s in Scheme}
     return record.scheme == scheme or (known and record.scheme == FORMATS[format].instead.get(Scheme(scheme)))
+
+
+def _file(folder: Path, record: FileRecord) -> EngineFile:
+    return EngineFile(folder / record.path, record.format or Format.ONNX, record.runtime)
 
 
 def _timed(record: FileRecord) -> bool:

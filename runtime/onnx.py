@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,17 @@ _DTYPES = {
 }
 
 
+class Spin(StrEnum):
+    """How threads wait for the next operator. Busily is faster on an idle machine and several times slower on a busy one."""
+
+    NO = "no"
+    """Asleep: a core that waits busily is battery on a phone, and noise here."""
+    RUN = "run"
+    """Busily until the run ends."""
+    ON = "on"
+    """Busily also after a run, for some 50 ms: ONNX Runtime's own default."""
+
+
 class OnnxPredictor:
     """Runs one ONNX file on the CPU.
 
@@ -29,8 +41,7 @@ class OnnxPredictor:
         path: The file.
         threads: Threads within an operator; default `default_threads`.
         profile: Prefix of a per-operator profile to write; None for none.
-        spin: Whether threads wait busily for the next operator, until the run ends. Faster with several threads on an
-            idle machine, several times slower on a busy one, and each wait uses a core.
+        spin: How several threads wait for work.
 
     Raises:
         InputError: If the file is missing or ONNX Runtime refuses it.
@@ -41,7 +52,7 @@ class OnnxPredictor:
     lengths: tuple[int, ...] = ()
 
     def __init__(
-        self, path: Path, threads: int | None = None, profile: Path | None = None, spin: bool = False
+        self, path: Path, threads: int | None = None, profile: Path | None = None, spin: Spin = Spin.NO
     ) -> None:
         if not path.is_file():
             raise InputError(Problem(str(path), "file not found."))
@@ -49,9 +60,8 @@ class OnnxPredictor:
         options.intra_op_num_threads = threads or default_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = 4  # errors come as exceptions, with the same text
-        # Spinning burns the second core between operators: on a phone that is battery, here it is noise.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0" if spin is Spin.NO else "1")
+        options.add_session_config_entry("session.force_spinning_stop", "0" if spin is Spin.ON else "1")
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)

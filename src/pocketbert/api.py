@@ -159,7 +159,7 @@ def export(
         max_length: Longest input in tokens; default the model's own.
         labels: Label names where config.json has none, in order of their ids.
         formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
-        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``.
+        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``. (``openvino`` needs a recipe's texts.)
         ios: Oldest iOS that opens the Core ML package: 16, 17 or 18.
         shapes: Lengths that it takes: ``enumerated`` (iOS 18), ``ranged`` (iOS 17) or ``fixed``.
         precision: What it computes in, ``fp16`` or ``fp32``.
@@ -192,7 +192,7 @@ def quantize(
         model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder.
         scheme: ``int8``; for TFLite alone also ``w8`` and ``fp16``.
-        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``.
+        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``. (``openvino`` needs a recipe's texts.)
         overwrite: Whether an existing folder may be replaced.
 
     Returns:

@@ -6,10 +6,12 @@ import pytest
 
 from pocketbert.benchmarks.probe import main, probe
 from pocketbert.core.errors import InputError, MachineError
+from pocketbert.core.types import Format
+from pocketbert.runtime.engines import EngineFile
 
 
 def test_the_child_measures_and_profiles(folder):
-    found = probe(folder / "teacher.onnx", [2, 5, 6, 3], threads=1, profile_runs=3)
+    found = probe(EngineFile(folder / "teacher.onnx", Format.ONNX), [2, 5, 6, 3], threads=1, profile_runs=3)
     assert found.length == 4
     assert found.load_ms > 0
     assert found.first_ms > 0
@@ -21,7 +23,7 @@ def test_the_child_measures_and_profiles(folder):
 
 def test_the_parents_memory_is_not_counted(folder):
     ballast = np.ones(50_000_000)  # 400 MB, resident; ru_maxrss of a child would start from here
-    found = probe(folder / "student.onnx", [2, 5, 3], threads=1)
+    found = probe(EngineFile(folder / "student.onnx", Format.ONNX), [2, 5, 3], threads=1)
     assert found.peak_rss_bytes < ballast.nbytes
     assert found.ops is None
 
@@ -30,13 +32,13 @@ def test_a_refused_file_is_the_users_error(tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     with pytest.raises(InputError, match="refuses the file"):
-        probe(broken, [2, 3], 1)
+        probe(EngineFile(broken, Format.ONNX), [2, 3], 1)
 
 
 def test_a_crash_is_the_machines_error(folder, monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(MachineError, match="exit status 1"):
-        probe(folder / "student.onnx", [2, 3], 1)
+        probe(EngineFile(folder / "student.onnx", Format.ONNX), [2, 3], 1)
 
 
 def test_the_command_line_prints_one_json_object(folder, capsys):

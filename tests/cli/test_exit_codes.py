@@ -245,6 +245,7 @@ def test_existing_folder_that_is_no_run(
         (["export", "-m", ".", "-o", "x", "--scheme", "w8"], "--scheme: ONNX has no 'w8' in this version, only fp32, int8. Fix: Leave onnx out of --format"),
         (["export", "-m", ".", "-o", "x", "--format", "onnx", "--target", "tflite-2.16"], "--target: 'tflite-2.16' is a form of tflite int8. Fix: Add --format tflite"),
         (["export", "-m", ".", "-o", "x", "--format", "tflite", "--scheme", "fp32", "--target", "tflite-2.16"], "'tflite-2.16' is a form of tflite int8."),
+        (["export", "-m", ".", "-o", "x", "--target", "openvino"], "--target: 'openvino' measures ranges on training texts, which only a recipe names. Fix: Set quantize.targets"),
         (["export", "-m", ".", "-o", "x", "--task", "text-clasification"], "--task: 'text-clasification' is no task; did you mean 'text-classification'?"),
         (["export", "-m", ".", "-o", "x", "--task", "summarise"], "--task: 'summarise' is no task; allowed: feature-extraction, fill-mask"),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),

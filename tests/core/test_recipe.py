@@ -103,6 +103,10 @@ def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
             {"export": {"formats": ["tflite"]}, "quantize": {"scheme": "w8", "targets": ["tflite-2.16"]}},
             ["'tflite-2.16' is a form of tflite int8", "set scheme: int8"],
         ),
+        (
+            {"export": {"formats": ["tflite"]}, "quantize": {"targets": ["openvino"]}},
+            ["'openvino' is a form of onnx int8; add onnx to", "'openvino' measures ranges on training texts"],
+        ),
         ({"export": {"formats": ["tflite", "onnx", "tflite"]}}, ["export.formats: lists a format twice"]),
         ({"export": {"formats": []}}, ["at least 1 item"]),
         ({"export": {"formats": ["openvino"]}}, ["'onnx', 'tflite' or 'coreml'"]),

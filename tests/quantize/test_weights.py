@@ -9,13 +9,14 @@ from pocketbert.core.types import Scheme, Target
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse, type_problems
 
 RIGHT = {
-    (Scheme.FP32, None): ("float32", False, False, False),
-    (Scheme.FP16, None): ("float16", True, False, False),
-    (Scheme.W8, None): ("int8", True, True, True),
-    (Scheme.INT8, None): ("int8", False, True, False),
-    (Scheme.INT8, Target.TFLITE_2_16): ("int8", False, False, False),
+    (Scheme.FP32, None): ("float32", False, False, False, False),
+    (Scheme.FP16, None): ("float16", True, False, False, False),
+    (Scheme.W8, None): ("int8", True, True, True, False),
+    (Scheme.INT8, None): ("int8", False, True, False, False),
+    (Scheme.INT8, Target.TFLITE_2_16): ("int8", False, False, False, False),
+    (Scheme.INT8, Target.OPENVINO): ("int8", False, True, False, True),
 }
-"""Scheme and target → type, whether it is turned into fp32, a scale per channel of matrices, one of tables."""
+"""Scheme and target → type, whether it is turned into fp32, a scale per channel of matrices, one of tables, measured ranges."""
 
 
 def weight(name: str, use: Use = Use.MATMUL, dtype: str = "int8", **more: object) -> WeightUse:
@@ -28,9 +29,12 @@ def types(*uses: WeightUse) -> WeightTypes:
 
 def right(scheme: Scheme, target: Target | None = None) -> list[WeightUse]:
     """Two matrices and two tables as a scheme wants them."""
-    dtype, dequantized, matrix, table = RIGHT[scheme, target]
+    dtype, dequantized, matrix, table, static = RIGHT[scheme, target]
     return [
-        *(weight(f"m{i}", Use.MATMUL, dtype, dequantized=dequantized, per_channel=matrix) for i in range(2)),
+        *(
+            weight(f"m{i}", Use.MATMUL, dtype, dequantized=dequantized, per_channel=matrix, static=static)
+            for i in range(2)
+        ),
         *(weight(f"t{i}", Use.TABLE, dtype, dequantized=dequantized, per_channel=table) for i in range(2)),
     ]
 
@@ -42,8 +46,8 @@ def test_what_the_scheme_wants_is_no_problem(scheme: Scheme, target: Target | No
 
 @pytest.mark.parametrize(("scheme", "target"), RIGHT)
 def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Target | None) -> None:
-    dtype, dequantized, *_ = RIGHT[scheme, target]
-    head = weight("regression", Use.MATMUL, dtype, dequantized=dequantized, per_channel=None)
+    dtype, dequantized, *_, static = RIGHT[scheme, target]
+    head = weight("regression", Use.MATMUL, dtype, dequantized=dequantized, per_channel=None, static=static)
     assert type_problems(types(*right(scheme, target), head), "a.tflite", scheme, target) == []
 
 

@@ -17,15 +17,26 @@ from pocketbert.core.files import sha256_file
 from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.core.types import Format
 from pocketbert.runtime import fastest as module
-from pocketbert.runtime.fastest import Candidate, FastestPredictor, Plan, Timing, fastest, probe
+from pocketbert.runtime import race as race_module
+from pocketbert.runtime.engines import EngineFile
+from pocketbert.runtime.fastest import FastestPredictor, fastest
+from pocketbert.runtime.onnx import Spin
+from pocketbert.runtime.plan import Candidate, Plan, Timing
+from pocketbert.runtime.race import race
 
 
 def timing(file: str, fixed: bool, steady: dict[int, float], mixed: dict[int, float] | None = None) -> Timing:
-    return Timing(file=file, threads=1, spin=False, fixed=fixed, steady=steady, mixed=mixed or steady)
+    return Timing(file=file, threads=1, spin=Spin.NO, fixed=fixed, steady=steady, mixed=mixed or steady)
 
 
 FREE = timing("a.onnx", False, {8: 1.0, 32: 4.0, 64: 8.0})
 FIXED = timing("b.tflite", True, {32: 2.0, 64: 9.0})
+
+
+@pytest.fixture(autouse=True)
+def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wins is tested with toy engines in test_race.py."""
+    monkeypatch.setattr(race_module, "ROUNDS", 1)
 
 
 @pytest.fixture
@@ -59,7 +70,18 @@ def test_a_file_of_any_length_is_interpolated_and_one_of_listed_lengths_steps() 
 def test_the_plan_takes_whoever_is_expected_to_be_fastest(length: int, scale: float) -> None:
     other = timing("b", True, {n: v * scale for n, v in FIXED.steady.items()})
     timings = [FREE, other]
-    assert timings[Plan(timings=timings).best(length)].at(length) == min(t.at(length) for t in timings)
+    assert timings[Plan(timings=timings).best([length])].at(length) == min(t.at(length) for t in timings)
+
+
+def test_threads_that_spin_on_between_runs_must_be_worth_it() -> None:
+    def plan(share: float) -> Plan:
+        on = FREE.model_copy(
+            update={"spin": Spin.ON, "steady": {n: v * share for n, v in FREE.steady.items()}}
+        )
+        return Plan(timings=[on, FREE])
+
+    assert plan(0.9).best([32]) == 0
+    assert plan(0.98).best([32]) == 1
 
 
 class Engine:
@@ -79,55 +101,87 @@ class Engine:
 
 def routed(side: str = "right", second: Timing = FIXED) -> tuple[FastestPredictor, Engine, Engine]:
     free, fixed = Engine(()), Engine((32, 64))
-    candidates = [Candidate(Path("a.onnx"), Format.ONNX, 1), Candidate(Path("b.tflite"), Format.TFLITE, 1)]
+    files = [EngineFile(Path("a.onnx"), Format.ONNX), EngineFile(Path("b.tflite"), Format.TFLITE)]
+    candidates = [Candidate(f, 1) for f in files]
     plan = Plan(timings=[FREE, second])
-    return FastestPredictor(candidates, plan, 9, side, _open={0: free, 1: fixed}), free, fixed  # type: ignore[dict-item]
+    return FastestPredictor(candidates, plan, 9, side, {0: free, 1: fixed}), free, fixed  # type: ignore[dict-item]
+
+
+def feed(length: int, rows: int = 1) -> dict[str, Any]:
+    ids = np.full((rows, length), 3, np.int64)
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0}
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_every_length_goes_where_the_plan_says_padded_where_it_must(side: str) -> None:
+def test_a_length_that_stays_goes_where_the_plan_says_padded_where_it_must(side: str) -> None:
     predictor, free, fixed = routed(side)
-    for length in (5, 30, 50):
-        ids = np.full((2, length), 3, np.int64)
-        out = predictor.run(
-            {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0}
-        )
-        assert out["logits"].tolist() == [[length], [length]]  # padding is masked
-    assert [s["input_ids"].shape[1] for s in free.seen] == [5, 50]
-    [padded] = fixed.seen
+    for length in (5, 30):
+        for _ in range(module.STEADY + 1):
+            out = predictor.run(feed(length, 2))
+            assert out["logits"].tolist() == [[length], [length]]  # padding is masked
+        last = (free if length == 5 else fixed).seen[-1]
+        assert last["input_ids"].shape == (2, 5 if length == 5 else 32)
+    padded = fixed.seen[-1]
     assert padded["input_ids"].shape == (2, 32)
     own = slice(0, 30) if side == "right" else slice(2, 32)
     assert (padded["input_ids"][:, own] == 3).all()
     assert sorted(set(padded["input_ids"].ravel().tolist())) == [3, 9]
 
 
+def test_texts_of_mixed_lengths_stay_with_one_file() -> None:
+    """At 5 tokens the one file is fastest, at 30 the other one by more: who wins is decided for all of them together."""
+    predictor, free, fixed = routed()
+    for i in range(4 * module.REVIEW):
+        predictor.run(feed((5, 30)[i % 2]))
+    assert len(fixed.seen) >= 2 * module.REVIEW
+    assert len(free.seen) <= module.REVIEW + 1  # until the first review
+    for _ in range(2 * module.RECENT):  # and again when other texts come
+        for length in (5, 7):
+            predictor.run(feed(length))
+    assert free.seen[-1]["input_ids"].shape == (1, 7)
+
+
+def test_a_longer_text_than_the_chosen_file_takes_goes_to_another() -> None:
+    predictor, free, fixed = routed()
+    for i in range(2 * module.REVIEW):
+        predictor.run(feed((20, 30)[i % 2]))
+    assert fixed.seen
+    assert predictor.run(feed(70))["logits"].tolist() == [[70]]
+    assert free.seen[-1]["input_ids"].shape == (1, 70)
+
+
 def test_a_file_that_suffers_from_mixed_lengths_waits_for_equal_ones() -> None:
     slow_at_first = timing("b.tflite", True, FIXED.steady, {32: 5.0, 64: 12.0})
     predictor, free, fixed = routed(second=slow_at_first)
-
-    def run(length: int) -> None:
-        ids = np.full((1, length), 3, np.int64)
-        predictor.run({"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0})
-
     for length in (30, 31, 30, 31):
-        run(length)
+        predictor.run(feed(length))
     assert not fixed.seen
     for _ in range(module.STEADY + 1):
-        run(32)
+        predictor.run(feed(32))
     assert len(fixed.seen) == 1
-    run(31)
+    predictor.run(feed(31))
     assert len(fixed.seen) == 1 and free.seen[-1]["input_ids"].shape == (1, 31)
 
 
+def test_what_is_open_already_is_not_opened_again(both: Path) -> None:
+    file = EngineFile(both / "onnx/model.onnx", Format.ONNX)
+    predictor = file.open(1)
+    chosen = fastest([file], 1, 32, 0, "right", {file: predictor})
+    assert [p for _, p in chosen.predictors] == [predictor]
+
+
 def test_threads_that_wait_busily_are_tried_where_there_are_several(both: Path) -> None:
-    files = [(both / "onnx/model.onnx", Format.ONNX), (both / "tflite/model.tflite", Format.TFLITE)]
+    files = [
+        EngineFile(both / "onnx/model.onnx", Format.ONNX),
+        EngineFile(both / "tflite/model.tflite", Format.TFLITE),
+    ]
     plan = fastest(files, 2, 32, 0, "right").plan
     tried = [(t.file, t.threads, t.spin) for t in plan.timings]
     assert tried == [
-        ("model.onnx", 1, False), ("model.onnx", 2, False), ("model.tflite", 1, False), ("model.tflite", 2, False),
-        ("model.onnx", 2, True),
+        ("model.onnx", 1, "no"), ("model.onnx", 2, "no"), ("model.tflite", 1, "no"), ("model.tflite", 2, "no"),
+        ("model.onnx", 2, "run"), ("model.onnx", 2, "on"),
     ]  # fmt: skip
-    assert not any(t.spin for t in fastest(files, 1, 32, 0, "right").plan.timings)
+    assert {t.spin for t in fastest(files, 1, 32, 0, "right").plan.timings} == {Spin.NO}
 
 
 def test_the_answers_are_those_of_the_files(both: Path) -> None:
@@ -141,14 +195,14 @@ def test_the_answers_are_those_of_the_files(both: Path) -> None:
     assert names == {"model.onnx", "model.tflite"}
 
 
-def test_a_probe_is_made_once_per_files_and_machine(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_is_run_once_per_files_and_machine(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def counted(candidates: Any, length: int) -> Plan:
         calls.append(length)
-        return probe(candidates, length).model_copy(update={"disturbed": False})
+        return race(candidates, length).model_copy(update={"disturbed": False})
 
-    monkeypatch.setattr(module, "probe", counted)
+    monkeypatch.setattr(module, "race_apart", counted)
     for _ in range(2):
         pocketbert.load(both, scheme="fp32", engine="fastest", threads=1)
     assert len(calls) == 1
@@ -157,11 +211,14 @@ def test_a_probe_is_made_once_per_files_and_machine(both: Path, monkeypatch: pyt
     assert len(calls) == 3
 
 
-def test_a_disturbed_probe_is_not_remembered(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_race_is_not_remembered(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [Plan(timings=[FREE, FREE], disturbed=True)] * 2
     left = iter(plans)
-    monkeypatch.setattr(module, "probe", lambda *_: next(left))
-    files = [(both / "onnx/model.onnx", Format.ONNX), (both / "tflite/model.tflite", Format.TFLITE)]
+    monkeypatch.setattr(module, "race_apart", lambda *_: next(left))
+    files = [
+        EngineFile(both / "onnx/model.onnx", Format.ONNX),
+        EngineFile(both / "tflite/model.tflite", Format.TFLITE),
+    ]
     for _ in plans:
         fastest(files, 1, 32, 0, "right")
     assert next(left, None) is None
@@ -169,9 +226,9 @@ def test_a_disturbed_probe_is_not_remembered(both: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"timings": []}', '{"timings": [{"file": "x"}]}'])
 def test_a_damaged_memory_is_made_anew(both: Path, own_cache: Path, content: str) -> None:
-    files = [(both / "onnx/model.onnx", Format.ONNX)]
+    files = [EngineFile(both / "onnx/model.onnx", Format.ONNX)]
     folder = own_cache / "fastest"
-    mark = folder / f"{module._key([Candidate(*files[0], 1)], 32)}.json"
+    mark = folder / f"{module._key([Candidate(files[0], 1)], 32)}.json"
     folder.mkdir(parents=True)
     mark.write_text(content)
     assert fastest(files, 1, 32, 0, "right").plan.timings[0].file == "model.onnx"

@@ -91,7 +91,7 @@ class FileRecord(_Record):
         default: Whether `pocketbert.load` opens it.
         alias_of: Path of the file that this one equals byte for byte.
         client: The one client that a model file is made for; None where any of its format may open it.
-        runtime: The older runtime that a model file is made for.
+        runtime: The one runtime that a model file is made for.
         signature: Inputs and outputs of model files.
         status: What the gates said of model files.
         lineage: sha256 of the weights it was made from.
@@ -119,6 +119,11 @@ class FileRecord(_Record):
     def plain(self) -> bool:
         """Whether any client of its format may open it."""
         return self.client is None and self.runtime is None
+
+    @property
+    def for_toolkit(self) -> bool:
+        """Whether the toolkit itself runs it: a file for any client, or the one for OpenVINO."""
+        return self.client is None and self.runtime in (None, Target.OPENVINO)
 
 
 class Processing(_Record):

@@ -69,7 +69,7 @@ FORMATS: dict[Format, FormatInfo] = {
     info.name: info
     for info in (
         FormatInfo(
-            Format.ONNX, "ONNX", ".onnx", (Scheme.FP32, Scheme.INT8), (), "int64", False, "onnx",
+            Format.ONNX, "ONNX", ".onnx", (Scheme.FP32, Scheme.INT8), (Target.OPENVINO,), "int64", False, "onnx",
             ("onnx", "onnxscript", "onnxruntime"), ("onnxruntime",),
         ),
         FormatInfo(
@@ -85,3 +85,8 @@ FORMATS: dict[Format, FormatInfo] = {
         ),
     )
 }  # fmt: skip
+
+
+def format_with(target: Target) -> Format:
+    """The format whose int8 file has a form for that runtime."""
+    return next(f.name for f in FORMATS.values() if target in f.targets)

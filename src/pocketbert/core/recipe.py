@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 from pocketbert.core.augment_settings import AugmentSection
 from pocketbert.core.corpus_settings import CorpusSettings
 from pocketbert.core.data_source import DataSource
-from pocketbert.core.formats import FORMATS
+from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.section import Fraction, Section
 from pocketbert.core.stages import (
@@ -237,7 +237,8 @@ class QuantizeSection(Section):
     )
     targets: list[Target] = Field(
         default_factory=list,
-        description="Older runtimes that get an int8 file of their own beside the default one.",
+        description="Runtimes that get an int8 file of their own beside the default one: tflite-2.16 for TFLite up to 2.16; "
+        "openvino for OpenVINO on a computer, calibrated on training texts.",
     )
 
 
@@ -298,10 +299,14 @@ class Recipe(Section):
                     "name other export.formats"
                 )
         for target in self.quantize.targets:
-            fitting = [f for f in self.export.formats if target in FORMATS[f].targets]
-            if not fitting or self.quantize.scheme is not Scheme.INT8:
+            format = format_with(target)
+            if format not in self.export.formats or self.quantize.scheme is not Scheme.INT8:
                 problems.append(
-                    f"quantize.targets: '{target}' is a form of tflite int8; add tflite to export.formats and set scheme: int8"
+                    f"quantize.targets: '{target}' is a form of {format} int8; add {format} to export.formats and set scheme: int8"
+                )
+            if target is Target.OPENVINO and self.data.train is None:
+                problems.append(
+                    f"quantize.targets: '{target}' measures ranges on training texts; name them in data.train"
                 )
         if len(set(self.export.formats)) < len(self.export.formats):
             problems.append("export.formats: lists a format twice")

@@ -30,6 +30,8 @@ class Target(StrEnum):
 
     TFLITE_2_16 = "tflite-2.16"
     """TFLite up to 2.16 accepts the default int8 file and computes it wrongly without an error."""
+    OPENVINO = "openvino"
+    """OpenVINO on a computer: slow with dynamic int8, fast with static int8, whose ranges are measured on texts."""
 
 
 class Client(StrEnum):

@@ -6,7 +6,7 @@ from importlib import metadata
 
 NAMES = (
     "pocketbert", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "onnx", "onnxscript",
-    "onnxruntime", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "coremltools", "protobuf", "numpy",
+    "onnxruntime", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "openvino", "coremltools", "protobuf", "numpy",
 )  # fmt: skip
 
 

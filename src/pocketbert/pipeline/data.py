@@ -19,11 +19,13 @@ from pocketbert.core.progress import say
 from pocketbert.core.recipe import DataSection, Recipe
 from pocketbert.core.spans import tags_of
 from pocketbert.core.split import hold_out, without
-from pocketbert.core.tasks import LabelKind, Task, task_of
-from pocketbert.core.tokenization import Text, TextTokenizer
+from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
+from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.pipeline.reference import task_text
 
 DEFAULT_LENGTH = 128
+CALIBRATION_ROWS = 300
+"""Rows that ranges of static int8 are measured on."""
 LONG = 384
 """Where a context is read beside a question (Devlin et al. 2019, section 4.2 and its code)."""
 
@@ -50,7 +52,19 @@ class RunData:
         """Some eval texts as the task takes them, chosen by hash so that the file's order does not matter."""
         if "eval" not in self.splits:
             return []
-        chosen = sorted(self.splits["eval"].examples, key=lambda e: e.digest)[:rows]
+        return self._texts("eval", rows, tokenizer)
+
+    def calibration(self, tokenizer: TextTokenizer) -> list[Encoded]:
+        """Training rows to measure ranges on, as the model reads them; no evaluation row is among them."""
+        if self.head.task.name is TaskName.FILL_MASK:
+            return tokenizer.encode(self._texts("train", CALIBRATION_ROWS, tokenizer))
+        split = self.splits["train"]
+        rows = split.rows_of()  # several for one example: windows of a context, both texts of a scored pair
+        chosen = sorted(range(len(split.examples)), key=lambda i: split.examples[i].digest)
+        return [split.encoded[r] for i in chosen[:CALIBRATION_ROWS] for r in rows[i]][:CALIBRATION_ROWS]
+
+    def _texts(self, split: str, rows: int, tokenizer: TextTokenizer) -> list[Text]:
+        chosen = sorted(self.splits[split].examples, key=lambda e: e.digest)[:rows]
         return [task_text(self.head.task, e.input, tokenizer) for e in chosen]
 
 

@@ -13,7 +13,7 @@ from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.families import check_exported
 from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json
-from pocketbert.core.formats import FORMATS
+from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
 from pocketbert.core.recipe import Recipe, VerifySection
@@ -129,10 +129,16 @@ def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) 
             problems.append(Problem("--scheme", f"{info.title} has no '{scheme}' in this version, only {', '.join(info.schemes)}.",
                                     f"Leave {name} out of --format, or choose another scheme."))  # fmt: skip
     for target in targets:
-        if scheme != Scheme.INT8 or not any(target in FORMATS[Format(f)].targets for f in formats):
+        format = format_with(Target(target))
+        if target == Target.OPENVINO:
+            problems.append(Problem("--target", f"'{target}' measures ranges on training texts, which only a recipe names.",
+                                    "Set quantize.targets: [openvino] and data.train in one: pocketbert run RECIPE"))  # fmt: skip
+        elif scheme != Scheme.INT8 or format not in formats:
             problems.append(
                 Problem(
-                    "--target", f"'{target}' is a form of tflite int8.", "Add --format tflite --scheme int8."
+                    "--target",
+                    f"'{target}' is a form of {format} int8.",
+                    f"Add --format {format} --scheme int8.",
                 )
             )
     if problems:

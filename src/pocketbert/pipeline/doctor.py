@@ -78,6 +78,7 @@ _PARTS = (
         EXTRAS["coreml-runtime"],
         "pip install 'pocketbert[coreml-runtime]'",
     ),
+    _Part("run files for OpenVINO", EXTRAS["openvino"], "pip install 'pocketbert[openvino]'"),
     _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.files import copy_path, write_json
@@ -18,7 +21,7 @@ from pocketbert.core.sample_texts import sample_pairs
 from pocketbert.core.scored import ScoredPredictor
 from pocketbert.core.tasks import Task, task_of
 from pocketbert.core.tokenization import Text, TextTokenizer
-from pocketbert.core.types import Client, Format, Layout, Scheme
+from pocketbert.core.types import Client, Format, Layout, Scheme, Target
 from pocketbert.pipeline.model_files import ModelFile
 from pocketbert.pipeline.reference import own_texts, reference_model, takes_both
 from pocketbert.pipeline.writing import ExportJob, write_client_data, write_file
@@ -124,8 +127,9 @@ def probe_texts(
 
 
 def make_quantized(
-    recipe: Recipe, run: Path, weights: Path, target: Path, pairs: Sequence[tuple[ModelFile, ModelFile]]
-) -> Sequence[str]:
+    recipe: Recipe, run: Path, weights: Path, target: Path, pairs: Sequence[tuple[ModelFile, ModelFile]],
+    calibration: Callable[[], Iterable[Mapping[str, NDArray[np.int64]]]],
+) -> Sequence[str]:  # fmt: skip
     """Quantize files of one format and check the types in the results.
 
     Args:
@@ -134,18 +138,23 @@ def make_quantized(
         weights: Folder of the model.
         target: Folder to write into.
         pairs: fp32 file and what to make of it.
+        calibration: Gives the inputs that ranges are measured on, each a batch of one row, where a file needs any.
 
     Returns:
         One line for each file that is not what it should be.
     """
     from pocketbert.quantize.backends import quantizer_of
+    from pocketbert.quantize.onnx_static import quantize_static
 
     failures: list[str] = []
     types = {}
     for base, file in pairs:
         path = target / Path(file.source).name
         try:
-            found = quantizer_of(file.format).quantize(run / base.source, path, file.scheme, file.runtime)
+            if file.runtime is Target.OPENVINO:
+                found = quantize_static(run / base.source, path, calibration())
+            else:
+                found = quantizer_of(file.format).quantize(run / base.source, path, file.scheme, file.runtime)
         except GateError as error:
             failures += error.failures
             continue

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.progress import say
 from pocketbert.core.recipe import BenchmarkSection, Recipe
 from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.core.tokenization import Text
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Target
+from pocketbert.core.versions import version_of
 from pocketbert.pipeline.model_files import ModelFile, exported_scheme
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def run_variants(
 ) -> list[Variant]:
     """A run's files as the benchmark takes them, the teacher's first.
 
-    Files for one client or one older runtime are left out: the same graph, opened by something else than is timed here;
+    Files for one client or one older runtime are left out, the same graph opened by something else than is timed here,
     and Core ML off macOS, where an evaluator stands in for the engine: its time is nobody's latency.
     """
     from pocketbert.benchmarks.measurement import Variant
@@ -54,12 +56,12 @@ def run_variants(
         out.append(
             Variant.of(TEACHER, run / teacher.source, run / "teacher", length, teacher.scheme, teacher.format)
         )
-    plain = (f for f in files if f.plain and FORMATS[f.format].timed)
+    timed = (f for f in files if f.for_toolkit and FORMATS[f.format].timed)
     return [
         *out,
         *(
-            Variant.of(row_name(f, recipe), run / f.source, weights, length, f.scheme, f.format)
-            for f in plain
+            Variant.of(row_name(f, recipe), run / f.source, weights, length, f.scheme, f.format, f.runtime)
+            for f in timed
         ),
     ]
 
@@ -74,6 +76,11 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
         for record in artefacts.models():
             if not FORMATS[record.format or Format.ONNX].timed:
                 continue
+            if record.runtime is Target.OPENVINO and version_of(record.runtime) is None:
+                say(
+                    f"  {folder / record.path}: left out, openvino is not installed (pip install 'pocketbert[openvino]')"
+                )
+                continue
             # several folders are told apart by their paths: their names may be equal
             prefix = f"{folder} " if len(folders) > 1 else ""
             format = record.format or Format.ONNX
@@ -83,7 +90,13 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
             )
             out.append(
                 Variant.of(
-                    f"{prefix}{record.path}", folder / record.path, folder, longest, record.scheme, format
+                    f"{prefix}{record.path}",
+                    folder / record.path,
+                    folder,
+                    longest,
+                    record.scheme,
+                    format,
+                    record.runtime,
                 )
             )
     return out

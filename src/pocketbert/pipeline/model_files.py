@@ -24,7 +24,7 @@ class ModelFile:
         format: What opens it.
         scheme: How its numbers are stored.
         client: The client it is made for, if it is for one only.
-        runtime: The older runtime it is made for, if it is for one.
+        runtime: The runtime it is made for, if it is for one.
     """
 
     source: str
@@ -48,6 +48,11 @@ class ModelFile:
     def plain(self) -> bool:
         """Whether any client of its format may open it."""
         return self.client is None and self.runtime is None
+
+    @property
+    def for_toolkit(self) -> bool:
+        """Whether the toolkit itself runs it: a file for any client, or the one for OpenVINO."""
+        return self.client is None and self.runtime in (None, Target.OPENVINO)
 
     @property
     def title(self) -> str:

@@ -128,7 +128,7 @@ def make_pack(
     files = model_files(recipe, weights)
     if any(f.format is Format.COREML for f in files):
         (target / MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
-    onnx = [f for f in files if f.format is Format.ONNX]
+    onnx = [f for f in files if f.format is Format.ONNX and f.plain]
     if any(f.scheme is Scheme.INT8 for f in onnx):
         _alias(target / onnx[-1].target, target / ALIAS)
     elif onnx:
@@ -138,7 +138,7 @@ def make_pack(
             {**read_json(weights / "config.json"), "transformers.js_config": {"dtype": "fp32"}},
         )
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
-        _check_measured(run, result, [f.target for f in files if f.plain and FORMATS[f.format].timed])
+        _check_measured(run, result, [f.target for f in files if f.for_toolkit and FORMATS[f.format].timed])
         shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
     (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
@@ -177,7 +177,7 @@ def _artefacts(
         FileRecord(
             path=f.target, sha256=result.files[f.target], bytes=path_bytes(run / f.source), kind=Kind.MODEL,
             format=f.format, scheme=f.scheme, client=f.client, runtime=f.runtime, default=f is default,
-            signature=open_file(run / f.source, f.format).signature,
+            signature=open_file(run / f.source, f.format, runtime=f.runtime).signature,
             status=Status.PASSED, lineage=weights, scores=result.scores.get(f.target, {}),
             seen_right=[result.seen_right[f.target]] if f.target in result.seen_right else [],
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.recipe import Recipe
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Target
 from pocketbert.core.versions import installed
 
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tflite-runtime": ("ai-edge-litert",),
     "coreml": ("torch", "transformers", "safetensors", "coremltools", "protobuf"),
     "coreml-runtime": ("protobuf",),
+    "openvino": ("openvino",),
     "report": ("jinja2", "matplotlib"),
 }
 """Distributions of each extra of pyproject.toml that a command can miss."""
@@ -58,6 +59,7 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
     wanted = [
         ("train", training),
         *((f.value, exporting and f in recipe.export.formats) for f in Format),
+        ("openvino", exporting and Target.OPENVINO in recipe.quantize.targets),
         ("report", report and exporting and recipe.benchmark is not None),
     ]
     require(*(name for name, needed in wanted if needed))

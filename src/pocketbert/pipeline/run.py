@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
@@ -27,12 +28,12 @@ from pocketbert.core.recipe import Recipe
 from pocketbert.core.recipe_file import dump_recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.tokenization import Text, TextTokenizer
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Target
 from pocketbert.distill.processes import directing, follow, here
 from pocketbert.pipeline import exporting, golden, measuring, pack, training
 from pocketbert.pipeline.augmenting import check_augmentable
 from pocketbert.pipeline.corpora import source_digest, write_corpora
-from pocketbert.pipeline.data import RunData, check_files, load_data, max_length
+from pocketbert.pipeline.data import CALIBRATION_ROWS, RunData, check_files, load_data, max_length
 from pocketbert.pipeline.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
 from pocketbert.pipeline.requirements import require_for
@@ -206,14 +207,17 @@ class Run:
             scheme = FORMATS[format].smaller(recipe.quantize.scheme)
             if scheme is not None:
                 name = quantized_stage(format, scheme)
-                settings = {
-                    "scheme": scheme,
-                    "runtimes": [t for t in recipe.quantize.targets if t in FORMATS[format].targets],
-                }
+                runtimes = [t for t in recipe.quantize.targets if t in FORMATS[format].targets]
+                settings = {"scheme": scheme, "runtimes": runtimes}
+                if Target.OPENVINO in runtimes:
+                    settings["calibration"] = CALIBRATION_ROWS
                 stages.append(Stage(name, f"quantize {title} to {scheme}", name, settings, (format.value,),
                                     partial(self._make_quantized, format), FORMATS[format].libraries))  # fmt: skip
                 made.append(name)
-        engines = tuple(dict.fromkeys(e for f in recipe.export.formats for e in FORMATS[f].engines))
+        own = [t.value for t in recipe.quantize.targets if t is Target.OPENVINO]
+        engines = tuple(
+            dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own])
+        )
         stages.append(
             Stage("golden", "golden rows", "golden", golden.ROWS, (*made,), self._make_golden, engines)
         )
@@ -359,7 +363,14 @@ class Run:
     def _make_quantized(self, format: Format, target: Path, _: Path) -> Sequence[str]:
         files = self.files
         pairs = [(base_of(f, files), f) for f in files if f.format is format and not f.exported]
-        return exporting.make_quantized(self.recipe, self.path, self.weights, target, pairs)
+        return exporting.make_quantized(
+            self.recipe, self.path, self.weights, target, pairs, self._calibration
+        )
+
+    def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
+        """Rows alone: padding has no part in a range."""
+        tokenizer = TextTokenizer(self.weights, self.length)
+        return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
 
     def _make_golden(self, target: Path, _: Path) -> Sequence[str]:
         texts = self.texts()

@@ -181,7 +181,7 @@ def run_subjects(
     folder = open_model_folder(str(weights))
     out = []
     for f in files:
-        predictor = open_file(run / f.source, f.format)
+        predictor = open_file(run / f.source, f.format, runtime=f.runtime)
         out.append(Subject(
             f.target, run / f.source, f.format, f.scheme, f.client, f.runtime, predictor,
             file_tokenizer(weights, length, predictor), list(named_labels(folder, task)), task, folder.family.padding_side, weights,
@@ -254,7 +254,7 @@ def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
     task = task_of(artefacts.task)
     labels = (config_labels(folder) or artefacts.labels) if task.names_labels else []
     format, processing = record.format or Format.ONNX, artefacts.processing
-    predictor = open_file(folder / record.path, format)
+    predictor = open_file(folder / record.path, format, runtime=record.runtime)
     return Subject(
         record.path, folder / record.path, format, record.scheme or Scheme.FP32, record.client, record.runtime, predictor,
         file_tokenizer(folder, processing.max_length, predictor), labels, task, processing.padding_side, folder,

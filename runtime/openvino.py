@@ -1,0 +1,103 @@
+"""The OpenVINO engine: runs the ONNX file that was made for it. Imports openvino when a file is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.artefacts import Signature, Tensor
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.hardware import default_threads
+from pocketbert.core.predictor import Arrays
+from pocketbert.core.versions import version_of
+
+DISTRIBUTION = "openvino"
+_SETTINGS = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+"""One text at a time. Without the last one OpenVINO computes what is not int8 in bf16 where the CPU can."""
+
+
+class OpenVinoPredictor:
+    """Runs one ONNX file on the CPU.
+
+    Args:
+        path: The file.
+        threads: Threads within an operator; default `default_threads`.
+
+    Raises:
+        InputError: If the file is missing or OpenVINO refuses it.
+        MissingBackendError: If openvino is not installed.
+    """
+
+    engine = "openvino"
+    lengths: tuple[int, ...] = ()
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        version = version_of(DISTRIBUTION)
+        if version is None:
+            raise MissingBackendError(DISTRIBUTION, "pip install 'pocketbert[openvino]'")
+        if not path.is_file():
+            raise InputError(Problem(str(path), "file not found."))
+        try:
+            import openvino
+            from openvino.frontend import FrontEndManager
+        except ImportError as error:
+            raise MissingBackendError(
+                f"{DISTRIBUTION} ({error})", "pip install 'pocketbert[openvino]'"
+            ) from error
+
+        self.engine_version, self.path, self._alone = version, path, Lock()
+        settings = {"INFERENCE_NUM_THREADS": threads or default_threads(), **_SETTINGS}
+        try:
+            # asked for by name: of any other file the readers of eight formats would try, each with its own complaints
+            reader = FrontEndManager().load_by_framework("onnx")
+            graph = reader.convert(reader.load(str(path)))
+            compiled = openvino.Core().compile_model(graph, "CPU", settings)
+            self._request = compiled.create_infer_request()
+        except Exception as error:  # the library's own exception classes are private
+            raise self._problem("refuses the file", error) from error
+        if not compiled.inputs:  # an empty or foreign file may be read as a graph of nothing
+            raise InputError(Problem(str(path), "is no ONNX model: it has no inputs."))
+        self._ports = (compiled.inputs, compiled.outputs)
+        self.inputs, self.outputs = (tuple(p.get_any_name() for p in ports) for ports in self._ports)
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        missing = [n for n in self.inputs if n not in inputs]
+        if missing:
+            raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))
+        with self._alone:  # the next run overwrites the request's own memory
+            try:
+                self._request.infer({n: inputs[n] for n in self.inputs}, share_inputs=True)
+            except Exception as error:
+                raise self._problem("cannot run the file on this input", error) from error
+            return {n: self._request.get_output_tensor(i).data.copy() for i, n in enumerate(self.outputs)}
+
+    @property
+    def signature(self) -> Signature:
+        """Names, dtypes and shapes of inputs and outputs."""
+        inputs, outputs = ([_tensor(p) for p in ports] for ports in self._ports)
+        return Signature(inputs=inputs, outputs=outputs)
+
+    def _problem(self, what: str, error: Exception) -> InputError:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        # OpenVINO says where in its own sources first and what is wrong last
+        return InputError(
+            Problem(
+                str(self.path),
+                f"OpenVINO {self.engine_version} {what}: {(lines or ['no reason given'])[-1].strip()}",
+            )
+        )
+
+
+def _tensor(port: Any) -> Tensor:
+    free = dict(enumerate(("batch", "sequence")))  # OpenVINO forgets what the file calls them
+    shape = port.get_partial_shape()
+    return Tensor(
+        name=port.get_any_name(), dtype=port.get_element_type().to_dtype().name,
+        shape=[free.get(i, "?") if n.is_dynamic else n.get_length() for i, n in enumerate(shape)],
+    )  # fmt: skip

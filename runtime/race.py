@@ -1,0 +1,249 @@
+"""A short race between files, engines and thread counts: who is fastest at which length on this machine.
+
+All stay open and take turns, so that a disturbance hits everybody. Whoever is far behind at a length runs there no
+more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then, length by length,
+texts of one length in a row until the caches are warm. (One text after another engine's tells little: a small model
+takes twice its usual time there.)
+
+It is run by a process of its own: what it opens and closes would leave the memory of this one in pieces, and a model of a
+millisecond 5 % slower for good.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from pocketbert.core.errors import MachineError
+from pocketbert.core.predictor import fitting
+from pocketbert.runtime.engines import FilePredictor
+from pocketbert.runtime.onnx import Spin
+from pocketbert.runtime.plan import Candidate, Plan, Timing
+
+LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
+"""Where a file that takes any length is raced; between them its time is interpolated."""
+ROUNDS = 12
+BUDGET_S = 8.0
+"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 2."""
+CLOSE = (3.0, 1.6, 1.25)
+"""Who took more than so many times the best time at a length is out of the race there: before the first round, when a
+disturbance may have hit somebody's only inferences, before the second one, and later."""
+QUIET = 0.8
+"""A race is remembered when one thread had at least this share of a core in three quarters of the rounds."""
+WARM_MS, BURST_MS, MOST = 8.0, 16.0, 12
+"""A burst: about so many ms untimed, then so many timed, at most so many inferences each."""
+FIRST_MS = 40.0
+"""The first time of a length is the best of two inferences; below so many ms, of up to four."""
+MIXED_MS = 25.0
+"""An inference of so many ms does not feel what ran before it."""
+THREADS_PAY = 1.3
+"""Where a file is so many times as fast with more threads, one thread is not tried at longer lengths."""
+REST_S, SETTLE_S = 0.08, 0.005
+"""ONNX Runtime's threads may wait busily for some 50 ms after a run, those of a LiteRT signature for some ms; meanwhile
+whoever runs next has one core less."""
+TIMEOUT_S = 600.0
+"""No race takes nearly so long; a process that does hangs."""
+_LEAST_ROUNDS = 3
+_LEAVE_OUT = "Leave engine='fastest' out, or name a file."
+
+
+class Request(BaseModel):
+    """What the process that runs a race is told.
+
+    Attributes:
+        candidates: What to time.
+        max_length: Longest input in tokens.
+        rounds: Most rounds.
+    """
+
+    candidates: list[Candidate]
+    max_length: int
+    rounds: int
+
+
+@dataclass
+class _Runner:
+    candidate: Candidate
+    predictor: FilePredictor
+    grid: list[int]
+    first: dict[int, float] = field(default_factory=dict)
+    steady: dict[int, list[float]] = field(default_factory=dict)
+    mixed: dict[int, list[float]] = field(default_factory=dict)
+    contested: list[int] = field(default_factory=list)
+
+    @property
+    def timing(self) -> Timing:
+        """What is known of it so far: the lower quartiles, since whatever else runs only ever makes a time longer."""
+        steady = {n: _low(self.steady.get(n) or [ms]) for n, ms in self.first.items()}
+        mixed = {n: max(_low(self.mixed[n]), steady[n]) if self.mixed.get(n) else steady[n] for n in steady}
+        c = self.candidate
+        return Timing(
+            file=c.file.path.name, threads=c.threads, spin=c.spin, fixed=bool(self.predictor.lengths), steady=steady, mixed=mixed
+        )  # fmt: skip
+
+
+def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
+    """`race` in a process of its own; in this one where no Python can be started for it, or not with these packages.
+
+    Raises:
+        MachineError: If the process crashes or hangs, as this one then would.
+    """
+    request = Request(candidates=list(candidates), max_length=max_length, rounds=ROUNDS).model_dump_json()
+    if not sys.executable or getattr(sys, "frozen", False):  # it would start the application once more
+        return race(candidates, max_length)
+    # -P: a folder named like one of our imports in the user's working directory must not be picked up
+    command = [sys.executable, "-P", "-m", __name__]
+    try:
+        done = subprocess.run(
+            command, input=request, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False
+        )
+    except OSError:
+        return race(candidates, max_length)
+    except subprocess.TimeoutExpired as error:
+        raise MachineError(
+            f"engine 'fastest': timing the files took more than {TIMEOUT_S:.0f} s. {_LEAVE_OUT}"
+        ) from error
+    if done.returncode < 0:
+        raise MachineError(
+            f"engine 'fastest': the process that timed the files ended by signal {-done.returncode}. {_LEAVE_OUT}"
+        )
+    try:
+        return Plan.model_validate_json((done.stdout.splitlines() or [""])[-1])
+    except ValidationError:  # an embedding program that is no Python, or another set of packages
+        return race(candidates, max_length)
+
+
+def race(candidates: Sequence[Candidate], max_length: int, rounds: int = 0) -> Plan:
+    """Time the candidates at all lengths.
+
+    Args:
+        candidates: What to time.
+        max_length: Longest input in tokens.
+        rounds: Most rounds; default `ROUNDS`.
+
+    Returns:
+        Wall times of one text.
+    """
+    runners = [_Runner(c, p, _grid(p, max_length)) for c, p in ((c, c.open()) for c in candidates)]
+    for runner in sorted(runners, key=lambda r: -r.candidate.threads):
+        _first_times(runner, runners)
+        _rest(runner)
+    order, shares, started = np.random.default_rng(0), list[float](), time.perf_counter()
+    for done in range(1, (rounds or ROUNDS) + 1):
+        _choose_contested(runners, max_length, CLOSE[min(done, len(CLOSE)) - 1])
+        if (one := next((r for r in runners if r.candidate.threads == 1), None)) is not None:
+            shares.append(_share(one))
+        for i in order.permutation(len(runners)):
+            _turn(runners[i], order)
+            _rest(runners[i])
+        spent = time.perf_counter() - started
+        if done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > BUDGET_S:
+            break
+    return Plan(
+        timings=[r.timing for r in runners],
+        disturbed=bool(shares) and float(np.quantile(shares, 0.25)) < QUIET,
+    )
+
+
+def _grid(predictor: FilePredictor, max_length: int) -> list[int]:
+    free = sorted({min(n, max_length) for n in LENGTHS})
+    listed = [n for n in predictor.lengths if n <= max_length or n == fitting(predictor.lengths, max_length)]
+    return listed or free
+
+
+def _first_times(runner: _Runner, runners: Sequence[_Runner]) -> None:
+    """Plan the memory and pack the weights of each length, which the first run does, then a first time."""
+    more = next((r for r in runners if r.first and _same_file(r, runner)), None)
+    for n in runner.grid:
+        feed = _sample(n)
+        _time(runner.predictor, feed)
+        again = int(np.clip(FIRST_MS / max(ms := _time(runner.predictor, feed), 0.01), 1, 3))
+        runner.first[n] = min(ms, *(_time(runner.predictor, feed) for _ in range(again)))
+        if more is not None and more.first.get(n, np.inf) * THREADS_PAY < runner.first[n]:
+            break  # one thread falls back further the longer the text
+
+
+def _same_file(other: _Runner, runner: _Runner) -> bool:
+    return (
+        other.candidate.file == runner.candidate.file and other.candidate.threads > runner.candidate.threads
+    )
+
+
+def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float) -> None:
+    timings = [r.timing for r in runners]
+
+    def close(timing: Timing, n: int) -> bool:
+        length = min(n, max_length)
+        return any(
+            timing.at(length, steady) <= within * min(t.at(length, steady) for t in timings)
+            for steady in (True, False)
+        )
+
+    for runner, timing in zip(runners, timings, strict=True):
+        runner.contested = [n for n in runner.first if close(timing, n)]
+
+
+def _turn(runner: _Runner, order: np.random.Generator) -> None:
+    turn = [runner.contested[i] for i in order.permutation(len(runner.contested))]
+    quick = [n for n in turn if runner.first[n] < MIXED_MS]
+    for cycle in range(3 if len(quick) > 1 else 0):
+        for n in quick:
+            took = _time(runner.predictor, _sample(n))
+            if cycle:  # the first one finds another engine's weights in the caches
+                runner.mixed.setdefault(n, []).append(took)
+    for n in turn:
+        feed, ms = _sample(n), max(runner.first[n], 0.01)
+        if runner.candidate.threads > 1:
+            time.sleep(SETTLE_S)
+        for _ in range(int(np.clip(WARM_MS / ms, 1, MOST))):
+            runner.predictor.run(feed)
+        burst = [_time(runner.predictor, feed) for _ in range(int(np.clip(BURST_MS / ms, 1, MOST)))]
+        runner.steady.setdefault(n, []).append(float(np.median(burst)))
+
+
+def _share(runner: _Runner) -> float:
+    """What one thread gets of a core now."""
+    shortest = min(runner.first)
+    feed, count = _sample(shortest), int(np.clip(BURST_MS / max(runner.first[shortest], 0.01), 1, MOST))
+    cpu, began = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        runner.predictor.run(feed)
+    return (time.process_time() - cpu) / max(time.perf_counter() - began, 1e-9)
+
+
+def _rest(runner: _Runner) -> None:
+    """Threads that still wait busily would take the next one's core."""
+    if runner.candidate.spin is Spin.ON:
+        time.sleep(REST_S)
+
+
+def _low(values: Sequence[float]) -> float:
+    return float(np.quantile(values, 0.25))
+
+
+def _time(predictor: FilePredictor, feed: Mapping[str, NDArray[np.int64]]) -> float:
+    begin = time.perf_counter_ns()
+    predictor.run(feed)
+    return (time.perf_counter_ns() - begin) / 1e6
+
+
+def _sample(length: int) -> dict[str, NDArray[np.int64]]:
+    ids = (np.arange(length, dtype=np.int64) * 7 % 97)[None, :]  # any small ids: every vocabulary has them
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+
+
+def main() -> None:
+    """The child: a request on stdin, a plan on the last line of stdout."""
+    request = Request.model_validate_json(sys.stdin.read())
+    print(race(request.candidates, request.max_length, request.rounds).model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The int8 file for OpenVINO through the chain: made, calibrated, verified, packed, loaded; and broken on purpose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino", reason="needs pocketbert[openvino]")
+onnx = pytest.importorskip("onnx", reason="needs pocketbert[onnx]")
+
+import pocketbert
+from pocketbert.core.errors import GateError
+from pocketbert.core.files import sha256_file
+from pocketbert.core.recipe_file import load_recipe
+from pocketbert.pipeline.measuring import folder_variants
+from pocketbert.pipeline.run import Run
+from pocketbert.runtime import openvino as runtime
+from pocketbert.runtime import race
+
+Cli = Callable[..., Any]
+FILE, INT8 = "onnx/model_int8_openvino.onnx", "onnx/model_int8.onnx"
+TEXTS = ["please play the song", "what is the weather", "stop"]
+
+
+@pytest.fixture(scope="session")
+def finished_openvino(task: Any, finished: Path, kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny run with a file for OpenVINO beside the others; read-only by convention."""
+    with kit.once(tmp_path_factory, "tiny-run-openvino") as (folder, there):
+        if not there:
+            shutil.copytree(finished, folder)
+            kit.completed_run(folder, task.recipe, "quantize.targets=[openvino]", "--overwrite")
+    return Path(folder)
+
+
+@pytest.fixture
+def run_copy(finished_openvino: Path, tmp_path: Path) -> Path:
+    """A copy of that run folder, to be broken."""
+    return Path(shutil.copytree(finished_openvino, tmp_path / "run"))
+
+
+@pytest.fixture
+def phone(finished_openvino: Path, tmp_path: Path) -> Path:
+    """A copy of its artefact folder, to be broken."""
+    return Path(shutil.copytree(finished_openvino / "phone", tmp_path / "phone"))
+
+
+def records(phone: Path) -> dict[str, Any]:
+    return {r["path"]: r for r in json.loads((phone / "artifacts.json").read_text())["files"]}
+
+
+def test_the_folder_lists_it_beside_the_default(finished_openvino: Path) -> None:
+    phone = finished_openvino / "phone"
+    listed = records(phone)
+    assert (listed[FILE]["runtime"], listed[FILE]["scheme"]) == ("openvino", "int8")
+    assert [s["engine"] for s in listed[FILE]["seen_right"]] == ["openvino"]
+    assert [p for p, r in listed.items() if r.get("default")] == [INT8]
+    assert listed["onnx/model_quantized.onnx"]["alias_of"] == INT8
+    assert FILE in (phone / "README.md").read_text()
+    engines = {v.name: v.file.open(1).engine for v in folder_variants([phone])}
+    assert engines == {"onnx/model.onnx": "onnxruntime", INT8: "onnxruntime", FILE: "openvino"}
+
+
+def test_openvino_runs_it_and_agrees_with_fp32(finished_openvino: Path) -> None:
+    phone = finished_openvino / "phone"
+    model = pocketbert.load(phone, file=FILE)
+    assert model.predictor.engine == "openvino"
+    reference = pocketbert.load(phone, scheme="fp32")
+    ours, theirs = ([p.label for p in m.predict(TEXTS)] for m in (model, reference))
+    assert ours == theirs
+
+
+def test_fastest_lets_it_race_where_openvino_is_installed(
+    finished_openvino: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race, "ROUNDS", 1)
+    phone = finished_openvino / "phone"
+
+    def raced(scheme: str) -> set[str]:
+        predictor = pocketbert.load(phone, scheme=scheme, engine="fastest", threads=1).predictor
+        return {t.file for t in predictor.plan.timings}  # type: ignore[attr-defined]
+
+    assert raced("int8") == {"model_int8.onnx", "model_int8_openvino.onnx"}
+    assert raced("fp32") == {"model.onnx"}
+    monkeypatch.setattr(runtime, "version_of", lambda _: None)
+    assert raced("int8") == {"model_int8.onnx"}
+
+
+def test_ranges_are_measured_on_training_rows_alone(task: Any, finished_openvino: Path) -> None:
+    run = Run(load_recipe(task.recipe), finished_openvino)
+    rows = {name: {e.digest for e in run.data.splits[name].examples} for name in ("train", "eval")}
+    used = run._calibration()
+    assert 0 < len(used) <= 300
+    assert all(r["input_ids"].shape[0] == 1 and r["attention_mask"].all() for r in used)
+    assert not rows["train"] & rows["eval"]
+    tokenized = {tuple(r.ids) for r in run.data.splits["eval"].encoded}
+    assert not tokenized & {tuple(r["input_ids"][0]) for r in used}
+
+
+def failed(result: Any) -> set[str]:
+    """Gates that closed, by file and name."""
+    return {
+        line.split(":")[0].split("FAILED")[1].strip()
+        for line in result.output.splitlines()
+        if "FAILED" in line
+    }
+
+
+def test_a_dynamic_file_in_its_place_is_refused(run_copy: Path, cli: Cli) -> None:
+    shutil.copyfile(run_copy / "onnx-int8" / "model_int8.onnx", run_copy / "onnx-int8" / Path(FILE).name)
+    result = cli("verify", "-m", run_copy)
+    assert result.exit_code == 3
+    assert f"{FILE} types" in failed(result)
+    assert "on the fly, not in a measured range" in result.output
+
+
+def narrow(path: Path) -> None:
+    """Every measured range becomes a tenth of what it was, as if it came from other texts."""
+    model = onnx.load(path)
+    quantizers = {n.input[1] for n in model.graph.node if n.op_type == "QuantizeLinear"}
+    changed = 0
+    for tensor in model.graph.initializer:
+        if tensor.name in quantizers:
+            value = onnx.numpy_helper.to_array(tensor) * np.float32(0.1)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+            changed += 1
+    assert changed
+    onnx.save(model, path)
+
+
+def test_ranges_of_other_texts_are_found_out(run_copy: Path, cli: Cli) -> None:
+    narrow(run_copy / "onnx-int8" / Path(FILE).name)
+    result = cli("verify", "-m", run_copy)
+    assert result.exit_code == 3
+    assert f"{FILE} golden" in failed(result)
+    assert all(gate.startswith(FILE) for gate in failed(result))
+
+
+def test_a_changed_file_is_refused_at_load(phone: Path) -> None:
+    narrow(phone / FILE)
+    listed = json.loads((phone / "artifacts.json").read_text())
+    for record in listed["files"]:
+        if record["path"] == FILE:
+            record |= {"sha256": sha256_file(phone / FILE), "bytes": (phone / FILE).stat().st_size}
+    (phone / "artifacts.json").write_text(json.dumps(listed))
+    with pytest.raises(GateError, match=rf"{FILE}: openvino [\d.]+ computes this file wrongly"):
+        pocketbert.load(phone, file=FILE)
+
+
+def test_it_needs_training_texts_and_onnx(task: Any, tmp_path: Path, cli: Cli) -> None:
+    for change, said in (
+        ("export.formats=[tflite]", "'openvino' is a form of onnx int8; add onnx to export.formats"),
+        ("data.train=null", "'openvino' measures ranges on training texts; name them in data.train"),
+    ):
+        result = cli("run", task.recipe, change, "quantize.targets=[openvino]", "-o", tmp_path / "x")
+        assert result.exit_code == 2
+        assert said in result.output
+    result = cli("export", "-m", task.folder / "teacher", "-o", tmp_path / "y", "--target", "openvino")
+    assert result.exit_code == 2
+    assert (
+        "--target: 'openvino' measures ranges on training texts, which only a recipe names" in result.output
+    )
+    assert not list(tmp_path.iterdir())

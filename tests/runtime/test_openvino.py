@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pocketbert.core.errors import InputError, MissingBackendError
+from pocketbert.core.types import Format, Target
+from pocketbert.runtime import openvino as module
+from pocketbert.runtime.engines import EngineFile
+from pocketbert.runtime.onnx import OnnxPredictor
+from pocketbert.runtime.openvino import OpenVinoPredictor
+
+pytest.importorskip("openvino")
+
+
+def batch(rows: int, length: int) -> dict[str, np.ndarray]:
+    ids = np.arange(rows * length, dtype=np.int64).reshape(rows, length) % 100 + 5
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+
+
+@pytest.fixture(scope="module")
+def opened(exported: Callable[[str], Path]) -> OpenVinoPredictor:
+    return OpenVinoPredictor(exported("bert"), threads=1)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (4, 17), (2, 48)])
+def test_answers_are_those_of_onnx_runtime(
+    opened: OpenVinoPredictor, exported: Callable[[str], Path], shape: tuple[int, int]
+) -> None:
+    other = OnnxPredictor(exported("bert"))
+    assert (opened.inputs, opened.outputs) == (other.inputs, other.outputs)
+    inputs = {**batch(*shape), "position_ids": np.zeros(shape, np.int64)}  # more than the graph wants
+    found, wanted = opened.run(inputs)["logits"], other.run(inputs)["logits"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_an_answer_outlives_the_next_run(opened: OpenVinoPredictor) -> None:
+    first = opened.run(batch(1, 5))["logits"]
+    kept = first.copy()
+    opened.run({name: value[:, ::-1].copy() for name, value in batch(1, 5).items()})
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_inputs_may_be_views(opened: OpenVinoPredictor) -> None:
+    inputs = batch(1, 12)
+    views = {name: value[:, ::2] for name, value in inputs.items()}
+    np.testing.assert_array_equal(
+        opened.run(views)["logits"], opened.run({n: v.copy() for n, v in views.items()})["logits"]
+    )
+
+
+def test_the_signature_names_the_free_axes(
+    opened: OpenVinoPredictor, exported: Callable[[str], Path]
+) -> None:
+    assert opened.signature == OnnxPredictor(exported("bert")).signature
+
+
+def test_a_file_made_for_it_is_opened_by_it(exported: Callable[[str], Path]) -> None:
+    file = EngineFile(exported("bert"), Format.ONNX, Target.OPENVINO)
+    assert file.open(1).engine == "openvino"
+    assert file._replace(runtime=None).open(1).engine == "onnxruntime"
+
+
+def test_a_missing_input_is_named(opened: OpenVinoPredictor) -> None:
+    with pytest.raises(InputError, match="wants the inputs attention_mask, token_type_ids too"):
+        opened.run({"input_ids": batch(1, 3)["input_ids"]})
+
+
+def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none.onnx: file not found"):
+        OpenVinoPredictor(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("raw", [b"", b"garbage" * 50, b"\x08\x07"])
+def test_a_broken_file_is_an_input_error_on_one_line(
+    tmp_path: Path, raw: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.onnx").write_bytes(raw)
+    with pytest.raises(
+        InputError, match=r"a.onnx: (OpenVINO [\d.]+ refuses the file: |is no ONNX model)"
+    ) as caught:
+        OpenVinoPredictor(tmp_path / "a.onnx")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not any(capfd.readouterr())
+
+
+def test_without_openvino_the_fix_is_named(
+    exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "version_of", lambda _: None)
+    with pytest.raises(MissingBackendError, match=r"pocketbert\[openvino\]"):
+        OpenVinoPredictor(exported("bert"))
