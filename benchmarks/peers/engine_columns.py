@@ -13,15 +13,14 @@ BASELINE = "LiteRT int8"
 REFERENCE = "torch fp32"
 FASTEST = "fastest"
 RIVAL = "ONNX Runtime int8"
-CALIBRATED = frozenset({"OpenVINO int8"})
-"""Static schemes: they need data."""
 WHAT = {
     BASELINE: "the toolkit's `model_int8.tflite`, raw interpreter",
     RIVAL: "the toolkit's `model_int8.onnx`, raw session, spinning off as the toolkit opens it",
     "ONNX Runtime int8, spinning": "the same file with ONNX Runtime's own default: threads wait busily",
     "ONNX Runtime int8, spin + stop": "the same, told to stop spinning when a run ends (`session.force_spinning_stop`)",
     "optimum int8": "optimum's default export, its default dynamic quantization, ONNX Runtime's default settings",
-    "OpenVINO int8": "the toolkit's `model.onnx` by `nncf.quantize` (static, calibrated on 300 training texts)",
+    "OpenVINO, own file": "the toolkit's `model_int8_openvino.onnx` (static, calibrated on 300 training texts), read by OpenVINO",
+    "OpenVINO int8": "the toolkit's `model.onnx` by `nncf.quantize`, its preset for transformers, the same texts",
     "OpenVINO int8 weights": "the toolkit's `model.onnx` by `nncf.compress_weights`, default",
     "OpenVINO on ONNX int8": "the toolkit's `model_int8.onnx` read by OpenVINO",
     "torch int8": "`torch.ao.quantization.quantize_dynamic` of the Linear layers",
@@ -40,7 +39,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
 
     Args:
         model: Its files.
-        memory: Where the toolkit's `fastest` may remember its choice; an empty folder makes it probe.
+        memory: Where the toolkit's `fastest` may remember its choice; an empty folder makes it race.
         ready: Folder with environments that exist already.
 
     Returns:
@@ -68,8 +67,9 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
         ]
     if model.openvino is not None:
         python = environment("ov", ready)
-        hint = {"INFERENCE_PRECISION_HINT": "f32"}
+        hint = {"INFERENCE_PRECISION_HINT": "f32"}  # as the toolkit opens it
         out += [
+            Column("OpenVINO, own file", "openvino", int8 / "model_int8_openvino.onnx", own, hint),
             Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
             Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
             Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),

@@ -50,7 +50,7 @@ class Model:
         weights: ``random weights`` or ``trained``.
         folder: Hugging Face folder.
         fp32: Folder with the toolkit's model.onnx and model.tflite.
-        int8: Folder with the toolkit's model_int8.onnx and model_int8.tflite.
+        int8: Folder with the toolkit's model_int8.onnx, model_int8_openvino.onnx and model_int8.tflite.
         optimum: Folder with model.onnx and model_quantized.onnx; None where it could not make them.
         openvino: Folder with fp32.xml, weights.xml, int8.xml; None where it could not make them.
         key: Changes with whatever the files depend on.
@@ -72,7 +72,7 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
     Args:
         name: A key of `SHAPES`, or a folder with trained weights.
         cache: Where files are kept.
-        texts: Real texts, for OpenVINO's calibration.
+        texts: Real texts, to calibrate static int8 on: the toolkit's and OpenVINO's own.
         ready: Folder with environments that exist already.
 
     Returns:
@@ -92,8 +92,8 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
     fp32_key = _digest(weights_key, LENGTHS, _sources("export"), converters)
     fp32 = _once(cache / f"{title}-fp32-{fp32_key}", lambda out: _export(folder, out))
     quantizers = installed(("onnxruntime", "ai-edge-quantizer"))
-    int8_key = _digest(fp32_key, _sources("quantize"), quantizers)
-    int8 = _once(cache / f"{title}-int8-{int8_key}", lambda out: _quantize(fp32, out))
+    int8_key = _digest(fp32_key, _sources("quantize"), quantizers, list(texts))
+    int8 = _once(cache / f"{title}-int8-{int8_key}", lambda out: _quantize(fp32, folder, texts, out))
 
     def peer(env: str, depends: str, *arguments: str) -> Path | None:
         try:
@@ -195,10 +195,15 @@ def _export(source: Path, target: Path) -> None:
     tflite.export(module, folder.family, task, LENGTHS, target / "model.tflite")
 
 
-def _quantize(source: Path, target: Path) -> None:
+def _quantize(source: Path, folder: Path, texts: Sequence[str], target: Path) -> None:
+    from pocketbert.core.tokenization import TextTokenizer
     from pocketbert.quantize import onnx, tflite
+    from pocketbert.quantize.onnx_static import quantize_static
 
     onnx.quantize(source / "model.onnx", target / "model_int8.onnx")
+    tokenizer = TextTokenizer(folder, 128)
+    rows = (tokenizer.pad([row]) for row in tokenizer.encode(list(texts)))
+    quantize_static(source / "model.onnx", target / "model_int8_openvino.onnx", rows)
     tflite.quantize(source / "model.tflite", target / "model_int8.tflite")
 
 

@@ -89,7 +89,9 @@ class Worker:
             self.close()
             raise
         self.version: str = opened["version"]
-        self.note: str = opened["note"]
+        self.note: str = opened.get("note", "")
+        self.choices: dict[str, str] = opened.get("choices", {})
+        self.mixed: dict[str, str] = opened.get("mixed", {})
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         """Send one request and wait for its answer.

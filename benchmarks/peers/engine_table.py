@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from engine_columns import BASELINE, CALIBRATED, FASTEST, RIVAL, WHAT
-from engine_measure import QUIET, TEXT, Cell
+from engine_columns import BASELINE, FASTEST, RIVAL, WHAT
+from engine_measure import CLOSE, QUIET, TEXT, Effort
 from engine_models import SHAPES
-from engine_results import Result
+from engine_results import ENOUGH, Cell, Opened, Result
+from engine_verdict import CrossFit, cross_fit, ratio_to
 
-from pocketbert.benchmarks.statistics import Ratio, paired_ratio
+from pocketbert.benchmarks.statistics import Ratio
 from pocketbert.core.files import write_atomic
 
 GOAL_LENGTH = "128"
@@ -26,13 +28,31 @@ WRONG = 0.02
 
 @dataclass(frozen=True)
 class Verdict:
-    """`fastest` against the best of the others in one cell."""
+    """`fastest` against the best of the others in one cell.
+
+    Attributes:
+        result: The model.
+        cell: The cell.
+        fit: Wall time.
+        cpu: CPU time against the same opponents.
+        generations: Wall time, for each generation by itself.
+    """
 
     result: Result
     cell: Cell
-    best: str
-    ratio: Ratio
+    fit: CrossFit
     cpu: Ratio
+    generations: tuple[Ratio, ...]
+
+    @property
+    def ratio(self) -> Ratio:
+        """Wall time of `fastest` over the best engine's."""
+        return self.fit.ratio
+
+    @property
+    def title(self) -> str:
+        """Which cell."""
+        return f"{_title(self.result)}, {_threads(self.cell.threads)}, {self.cell.length}"
 
 
 def write_page(folder: Path, page: Path) -> None:
@@ -42,7 +62,13 @@ def write_page(folder: Path, page: Path) -> None:
         folder: Holds one JSON file per model.
         page: The Markdown file to write.
     """
-    results = [Result.model_validate_json(p.read_text()) for p in folder.glob("*.json")]
+    every = [Result.model_validate_json(p.read_text()) for p in sorted(folder.glob("*.json"))]
+    results = [r for r in every if r.cells()]
+    for result in every:
+        if result not in results:
+            print(f"left out of the page: {result.model}, nothing was measured in rounds and generations")
+    if not results:
+        raise SystemExit(f"{folder} holds no results of this kind; no page was written")
     order = [*SHAPES]
     results.sort(key=lambda r: order.index(r.model) if r.model in order else len(order))
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +88,8 @@ def _head(results: Sequence[Result]) -> list[str]:
         "torch fp32": "torch",
     }
     shown = ", ".join(f"{name} {versions[c]}" for c, name in library.items() if c in versions)
-    shares = [s for r in results for c in r.cells for i, s in enumerate(c.others) if i in c.kept()]
+    cells = [c for r in results for c in r.cells()]
+    shares = [r.part.others[r.number] for c in cells for r in c.kept(*c.finalists)]
     return [
         "# Engines",
         "",
@@ -75,29 +102,38 @@ def _head(results: Sequence[Result]) -> list[str]:
         "",
         "Batch 1. Every engine has a process of its own; all are open, one works at a time, in short bursts in a new order",
         "each round; the next one starts when the CPU is quiet again. Ratios are paired by round, with 95 % intervals of the",
-        f"median. Rounds in which other processes had more than {QUIET:.0%} of the CPU are left out where 6 quiet ones remain.",
-        "`text` is real text at its own length; LiteRT pads it to the next signature. Dynamic int8 reads its ranges from",
-        "the values, so random weights are timed as real ones would be, but say nothing about accuracy.",
+        f"median. Rounds in which other processes had more than {QUIET:.0%} of the CPU are left out where {ENOUGH} quiet ones",
+        "remain. `text` is real text at its own length; LiteRT pads it to the next signature. Dynamic int8 reads its ranges",
+        "from the values, so random weights are timed as real ones would be, but say nothing about accuracy.",
+        "",
+        f"Finalists: in each cell all engines run {Effort.least} rounds. Those whose lower quartile is within {CLOSE} times the",
+        f"lowest one go on, `fastest` always; at {GOAL_LENGTH} tokens so do the two engines that have a goal below. The others",
+        f"keep their {Effort.least} rounds. A finalist has {_span(len(c.kept(*c.finalists)) for c in cells)}.",
+        f"Generations: every process is opened anew {_span((len(c.parts) for c in cells), 'time')}, and each time `fastest`",
+        "races and chooses anew. A cell has an equal share of its rounds in each generation.",
         "",
         *(f"- **{name}**: {what}." for name, what in WHAT.items() if name in versions),
         "",
     ]  # fmt: skip
 
 
-def _verdicts(results: Sequence[Result], among: Set[str] = frozenset()) -> Iterable[Verdict]:
-    """`fastest` against the best of the engines that need no calibration data, and of the calibrated ones in `among`."""
+def _verdicts(results: Sequence[Result]) -> Iterator[Verdict]:
     for result in results:
-        for cell in result.cells:
-            others = [
-                n for n in cell.engines if n not in (FASTEST, *(CALIBRATED - among)) and _right(result, n)
-            ]
-            if FASTEST in cell.engines and others:
-                best = min(others, key=lambda n: float(np.median(cell.series(n))))
-                wall, cpu = (
-                    paired_ratio(cell.series(FASTEST, kind), cell.series(best, kind))
-                    for kind in (False, True)
-                )
-                yield Verdict(result, cell, best, wall, cpu)
+        for cell in result.cells():
+            names = [n for n in cell.finalists if n == FASTEST or _right(result, n)]
+            if FASTEST not in names or len(names) < 2:
+                continue
+            rounds = cell.kept(*names)
+            wall, cpu = ({n: [r.time(n, kind) for r in rounds] for n in names} for kind in (False, True))
+            fit = cross_fit(wall, FASTEST, [r.part.generation for r in rounds])
+            generations = []
+            for part in cell.parts:
+                own = [i for i, r in enumerate(rounds) if r.part is part]
+                if own:
+                    times = {n: [ms[i] for i in own] for n, ms in wall.items()}
+                    generations.append(ratio_to(times[FASTEST], times, [fit.opponents[i] for i in own]))
+            against = ratio_to(cpu[FASTEST], cpu, fit.opponents)
+            yield Verdict(result, cell, fit, against, tuple(generations))
 
 
 def _right(result: Result, name: str) -> bool:
@@ -111,64 +147,88 @@ def _fastest(results: Sequence[Result]) -> list[str]:
         return []
     over = [v for v in verdicts if v.ratio.median > ALLOWED]
     sure = [v for v in over if v.ratio.low > ALLOWED]
+    under = [v for v in verdicts if v.ratio.high <= ALLOWED]
     worst = max(verdicts, key=lambda v: v.ratio.median)
+    single = [(g, v) for v in verdicts for g in v.generations]
+    lucky = max(single, key=lambda pair: pair[0].median)
     lines = [
         '## `engine="fastest"` against the best engine of the tables',
         "",
         f"Wall time of `fastest` over that of the best other engine in the same cell; wanted: {ALLOWED} or less. "
-        f"{', '.join(sorted(CALIBRATED))} is calibrated on data, which is another scheme (`a8w8`, none of the toolkit's "
-        "yet): it is compared below. "
-        f"{len(verdicts) - len(over)} of {len(verdicts)} cells hold it; {len(sure)} miss it with the whole interval. "
-        "At one thread the second figure, the same ratio in CPU time, is the steadier one on a busy machine. "
-        f"Worst: {_ratio(worst.ratio)} ({_title(worst.result)}, {worst.cell.threads} threads, {worst.cell.length}).",
+        f"{len(verdicts) - len(over)} of {len(verdicts)} cells hold it by their median, {len(under)} with the whole interval; "
+        f"{len(sure)} miss it with the whole interval. Worst: {_ratio(worst.ratio)} ({worst.title}).",
+        "",
+        "The best engine is picked in the other generations than the one it is compared in "
+        "(cross-fitting), since the smallest of several noisy medians is too small; where generations pick different engines, "
+        "both are named. `plain` is the ratio to the engine that is best in all rounds, where it differs. At one thread, `CPU` "
+        "is the same ratio in CPU time, the steadier one on a busy machine.",
+        "",
+        f"Each generation by itself, with a choice of its own: {sum(g.median <= ALLOWED for g, _ in single)} of {len(single)} hold "
+        f"{ALLOWED} by their median, {sum(g.low > ALLOWED for g, _ in single)} miss it with the whole interval. "
+        f"Worst: {_ratio(lucky[0])} ({lucky[1].title}).",
         "",
     ]
-    lengths = _lengths(c for r in results for c in r.cells)
+    lengths = _lengths(c for r in results for c in r.cells())
     lines += [_row(["model", "threads", *lengths]), _row(["---"] * (2 + len(lengths)))]
     for result in results:
-        for threads in sorted({c.threads for c in result.cells}):
+        for threads in sorted({c.threads for c in result.cells()}):
             mine = {v.cell.length: v for v in verdicts if v.result is result and v.cell.threads == threads}
             cells = [_against(mine[n]) if n in mine else "" for n in lengths]
             lines.append(_row([_title(result), str(threads), *cells]))
-    choices = [
-        f"- {r.model}, {key.rpartition(', ')[2]} threads: {note}."
-        for r in results
-        for key, note in r.notes.items()
-    ]
     resolution = (
         "Where `fastest` chose the file of a column, the two columns time the same file and engine in two processes: what "
         "they differ by there is the resolution of this page."
     )
-    return [*lines, "", *_calibrated(results), resolution, "", "What it chose, by length:", "", *choices, ""]
-
-
-def _calibrated(results: Sequence[Result]) -> list[str]:
-    """Where static int8, which needs calibration data, is faster."""
-    slower = [v for v in _verdicts(results, CALIBRATED) if v.best in CALIBRATED and v.ratio.median > ALLOWED]
-    if not slower:
-        return [f"No calibrated engine is more than {ALLOWED - 1:.0%} faster in any cell.", ""]
-    where = "; ".join(
-        f"{v.result.model}, {v.cell.threads} threads, {v.cell.length}: {_ratio(v.ratio)}" for v in slower
-    )
-    return [
-        f"Calibrated engines ({', '.join(sorted(CALIBRATED))}) are faster than `fastest` here: {where}.",
-        "",
-    ]
+    choices = [line for r in results for line in _choices(r)]
+    return [*lines, "", resolution, "", *_heading("What it chose, by length:", choices)]
 
 
 def _against(verdict: Verdict) -> str:
+    fit = verdict.fit
     cpu = f"CPU {_ratio(verdict.cpu)}<br>" if verdict.cell.threads == 1 else ""
-    return f"{_ratio(verdict.ratio)}<br>{cpu}{verdict.best}"
+    plain = (
+        f"<br>plain {fit.plain.median:.2f}" if f"{fit.plain.median:.2f}" != f"{fit.ratio.median:.2f}" else ""
+    )
+    return f"{_ratio(fit.ratio)}<br>{cpu}{' / '.join(fit.names)}{plain}"
+
+
+def _choices(result: Result) -> list[str]:
+    """What `fastest` runs, one line for each thread count; generations that differ are counted."""
+    lines = []
+    for threads in sorted({o.threads for o in result.opened if o.choices}):
+        told = [o for o in result.opened if o.name == FASTEST and o.threads == threads]
+        mixed = (
+            f". Of mixed lengths: {_chosen([o.mixed for o in told])}" if any(o.mixed for o in told) else ""
+        )
+        lines.append(
+            f"- {result.model}, {_threads(threads)}: {_chosen([o.choices for o in told])}{mixed}.{_notes(told)}"
+        )
+    return lines
+
+
+def _chosen(choices: Sequence[dict[str, str]]) -> str:
+    out = []
+    for length in dict.fromkeys(n for c in choices for n in c):
+        counts = Counter(c[length] for c in choices if length in c).most_common()
+        several = len(counts) > 1
+        of = sum(k for _, k in counts)
+        shown = [f"{name} ({k} of {of})" if several and k > 1 else name for name, k in counts]
+        out.append(f"{length}: {', '.join(shown)}")
+    return "; ".join(out)
+
+
+def _notes(told: Sequence[Opened]) -> str:
+    counts = Counter(o.note for o in told if o.note)
+    return "".join(f" {k} of {len(told)} {note}." for note, k in counts.items())
 
 
 def _goals(results: Sequence[Result]) -> list[str]:
     lines = []
     for result in results:
-        for cell in result.cells:
+        for cell in result.cells():
             wanted = GOALS.get(result.model, {}).get(cell.threads)
             if wanted and cell.length == GOAL_LENGTH and {BASELINE, RIVAL} <= set(cell.engines):
-                wall = paired_ratio(cell.series(RIVAL), cell.series(BASELINE))
-                cpu = paired_ratio(cell.series(RIVAL, True), cell.series(BASELINE, True))
+                wall, cpu = cell.ratio(RIVAL, BASELINE), cell.ratio(RIVAL, BASELINE, cpu=True)
                 found = "yes" if wall.median >= wanted else "no"
                 lines.append(
                     _row([result.model, str(cell.threads), _ratio(wall), _ratio(cpu), f"{wanted}", found])
@@ -196,11 +256,10 @@ def _tables(results: Sequence[Result]) -> list[str]:
         "",
     ]
     for result in results:
-        for threads in sorted({c.threads for c in result.cells}):
-            cells = {c.length: c for c in result.cells if c.threads == threads and BASELINE in c.engines}
+        for threads in sorted({c.threads for c in result.cells()}):
+            cells = {c.length: c for c in result.cells() if c.threads == threads and BASELINE in c.engines}
             lengths = _lengths(cells.values())
-            several = "thread" if threads == 1 else "threads"
-            lines += [f"### {_title(result)}, {threads} {several}", ""]
+            lines += [f"### {_title(result)}, {_threads(threads)}", ""]
             answers = ["same labels", "worst logit"] if result.weights == "trained" else ["worst logit"]
             lines += [_row(["engine", *lengths, *answers]), _row(["---"] * (1 + len(lengths) + len(answers)))]
             for name in (n for n in WHAT if any(n in c.engines for c in cells.values())):
@@ -211,9 +270,8 @@ def _tables(results: Sequence[Result]) -> list[str]:
 
 
 def _cell(cell: Cell, name: str) -> str:
-    wall, cpu = cell.series(name), cell.series(name, cpu=True)
-    ratio = "1" if name == BASELINE else _ratio(paired_ratio(wall, cell.series(BASELINE)))
-    return f"{ratio}<br>{np.median(wall):.3g} / {np.median(cpu):.3g}"
+    ratio = "1" if name == BASELINE else _ratio(cell.ratio(name, BASELINE))
+    return f"{ratio}<br>{cell.median(name):.3g} / {cell.median(name, cpu=True):.3g}"
 
 
 def _answers(result: Result, name: str) -> list[str]:
@@ -225,16 +283,16 @@ def _answers(result: Result, name: str) -> list[str]:
 
 
 def _quietness(cells: Iterable[Cell]) -> str:
-    made, kept = sum(len(c.others) for c in cells), sum(len(c.kept()) for c in cells)
-    return f"{kept} of {made} rounds used."
+    pairs = [(len(c.kept(*c.finalists)), len(c.rounds(*c.finalists))) for c in cells]
+    return f"{sum(k for k, _ in pairs)} of {sum(m for _, m in pairs)} rounds of the finalists used."
 
 
 def _worst_after(cells: Iterable[Cell]) -> str:
     """Who still used the CPU when its turn was over."""
     after: dict[str, float] = {}
     for cell in cells:
-        for name, engine in cell.engines.items():
-            after[name] = max(after.get(name, 0.0), float(np.median([engine.after[i] for i in cell.kept()])))
+        for name in cell.engines:
+            after[name] = max(after.get(name, 0.0), cell.after(name))
     spinning = [f"{name} {ms:.0f} ms" for name, ms in after.items() if ms >= 1]
     return f"CPU time used after a turn (spinning): {', '.join(spinning) or 'below 1 ms everywhere'}."
 
@@ -246,6 +304,19 @@ def _lengths(cells: Iterable[Cell]) -> list[str]:
 
 def _title(result: Result) -> str:
     return f"{result.model} ({result.weights})"
+
+
+def _threads(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def _span(counts: Iterable[int], what: str = "round") -> str:
+    low, high = min(found := list(counts)), max(found)
+    return f"{low if low == high else f'{low} to {high}'} {what}{'s' * (high != 1)}"
+
+
+def _heading(title: str, lines: Sequence[str]) -> list[str]:
+    return [title, "", *lines, ""] if lines else []
 
 
 def _ratio(ratio: Ratio) -> str:
