@@ -15,13 +15,19 @@ pytest.importorskip("openvino", reason="needs pocketbert[openvino]")
 onnx = pytest.importorskip("onnx", reason="needs pocketbert[onnx]")
 
 import pocketbert
-from pocketbert.core.errors import GateError
+from pocketbert.benchmarks.probe import probe
+from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
 from pocketbert.core.files import sha256_file
 from pocketbert.core.recipe_file import load_recipe
+from pocketbert.core.types import Format, Target
+from pocketbert.pipeline import measuring
 from pocketbert.pipeline.measuring import folder_variants
 from pocketbert.pipeline.run import Run
+from pocketbert.pipeline.run_folder import RunFolder
+from pocketbert.pipeline.verify import verify_artefacts
 from pocketbert.runtime import openvino as runtime
 from pocketbert.runtime import race
+from pocketbert.runtime.engines import EngineFile
 
 Cli = Callable[..., Any]
 FILE, INT8 = "onnx/model_int8_openvino.onnx", "onnx/model_int8.onnx"
@@ -166,3 +172,64 @@ def test_it_needs_training_texts_and_onnx(task: Any, tmp_path: Path, cli: Cli) -
         "--target: 'openvino' measures ranges on training texts, which only a recipe names" in result.output
     )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine where it is not installed."""
+    monkeypatch.setattr(runtime, "version_of", lambda _: None)
+    monkeypatch.setattr(measuring, "version_of", lambda _: None)
+
+
+@pytest.mark.usefixtures("without_openvino")
+def test_where_openvino_is_missing_the_rest_of_the_folder_works(phone: Path, capsys: Any) -> None:
+    assert [v.name for v in folder_variants([phone])] == ["onnx/model.onnx", INT8]
+    assert f"{FILE}: left out, openvino is not installed" in capsys.readouterr().err
+    skipped = [g for g in verify_artefacts(phone).gates if g.skipped]
+    assert [(g.name, g.file) for g in skipped] == [("engine", FILE)]
+    assert pocketbert.load(phone).record.path == INT8
+    with pytest.raises(MissingBackendError, match=r"pocketbert\[openvino\]"):
+        pocketbert.load(phone, file=FILE)
+
+
+def test_quantizing_such_a_folder_anew_leaves_the_file_out(phone: Path, tmp_path: Path, cli: Cli) -> None:
+    result = cli("quantize", "-m", phone, "-o", tmp_path / "again")
+    assert result.exit_code == 0, result.output
+    assert FILE not in records(tmp_path / "again")
+    assert INT8 in records(tmp_path / "again")
+
+
+def test_other_training_rows_make_another_file(finished_openvino: Path, task: Any) -> None:
+    recipe = load_recipe(task.recipe, ["quantize.targets=[openvino]"])
+
+    def outdated(recipe: Any) -> set[str]:
+        return set(RunFolder(finished_openvino, True).plan(Run(recipe, finished_openvino).stages()))
+
+    assert "onnx-int8" not in outdated(recipe)
+    shorter = load_recipe(task.recipe, ["quantize.targets=[openvino]", "data.holdout=0.2"])
+    assert "onnx-int8" in outdated(shorter)
+
+
+def test_padding_moves_a_file_with_measured_ranges_hardly(finished_openvino: Path) -> None:
+    gates = json.loads((finished_openvino / "verify.json").read_text())["gates"]
+    bounds = {g["file"]: g["bound"] for g in gates if g["name"] == "padding"}
+    assert bounds[FILE] == 0.1 < bounds[INT8]
+
+
+def test_a_refusal_by_openvino_leaves_fastest_with_the_others(
+    phone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise InputError(Problem("a.onnx", "OpenVINO refuses the file"))
+
+    monkeypatch.setattr(race, "ROUNDS", 1)
+    monkeypatch.setattr(runtime.OpenVinoPredictor, "__init__", refuses)
+    predictor: Any = pocketbert.load(phone, engine="fastest", threads=1).predictor
+    assert {t.file for t in predictor.plan.timings} == {"model_int8.onnx"}
+
+
+def test_load_time_and_memory_are_those_of_openvino(finished_openvino: Path) -> None:
+    file = EngineFile(finished_openvino / "phone" / FILE, Format.ONNX, Target.OPENVINO)
+    found = probe(file, [2, 5, 6, 3], threads=1, profile_runs=2)
+    assert found.load_ms > 0
+    assert found.ops is None

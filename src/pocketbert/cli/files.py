@@ -37,7 +37,7 @@ Targets = Annotated[
     str,
     typer.Option(
         "--target",
-        help="tflite-2.16: one more int8 file that TFLite up to 2.16 computes right. (recipe: quantize.targets, which also has openvino)",
+        help="tflite-2.16: one more int8 file that TFLite up to 2.16 computes right; openvino needs a recipe. (recipe: quantize.targets)",
     ),
 ]
 
