@@ -34,6 +34,19 @@ WHAT = {
 """Names in the table's order, and what they stand for."""
 
 
+_CHOSEN = {
+    "tflite": BASELINE, "onnx": RIVAL, "onnx, spin + stop": "ONNX Runtime int8, spin + stop",
+    "onnx, spinning": "ONNX Runtime int8, spinning", "openvino": "OpenVINO, own file",
+}  # fmt: skip
+
+
+def chosen_column(choice: str, threads: int) -> str | None:
+    """The column that times what `fastest` chose, e.g. ``onnx on 2, spinning``; None where no column has its thread count."""
+    engine, _, rest = choice.partition(" on ")
+    count, comma, spin = rest.partition(",")
+    return _CHOSEN.get(f"{engine}{comma}{spin}") if int(count) == threads else None
+
+
 def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Column]:
     """Everything that can run a model here.
 

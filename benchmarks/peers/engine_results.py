@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from engine_measure import QUIET, Part, typical
+from engine_measure import QUIET, TEXT, Part, typical
 from engine_pool import Worker
 from pydantic import BaseModel, ValidationError
 
@@ -178,6 +178,15 @@ class Result(BaseModel):
                        key=lambda p: p.generation)))
             for first in self.parts if first.generation == 0
         ]  # fmt: skip
+
+    def choice(self, threads: int, length: str, generation: int) -> str | None:
+        """What `fastest` said that it runs there; None where it said nothing."""
+        for opened in self.opened:
+            if opened.choices and (opened.threads, opened.generation) == (threads, generation):
+                return (
+                    next(iter(opened.mixed.values()), None) if length == TEXT else opened.choices.get(length)
+                )
+        return None
 
     def note(self, threads: int, generation: int, workers: Mapping[str, Worker]) -> None:
         """Keep what was opened, and what it said."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from engine_columns import BASELINE, FASTEST, RIVAL, WHAT
+from engine_columns import BASELINE, FASTEST, RIVAL, WHAT, chosen_column
 from engine_measure import CLOSE, QUIET, TEXT, Effort
 from engine_models import SHAPES
-from engine_results import ENOUGH, Cell, Opened, Result
+from engine_results import ENOUGH, Cell, Opened, Result, Round
 from engine_verdict import CrossFit, cross_fit, ratio_to
 
-from pocketbert.benchmarks.statistics import Ratio
+from pocketbert.benchmarks.statistics import Ratio, paired_ratio
 from pocketbert.core.files import write_atomic
 
 GOAL_LENGTH = "128"
@@ -36,6 +36,7 @@ class Verdict:
         fit: Wall time.
         cpu: CPU time against the same opponents.
         generations: Wall time, for each generation by itself.
+        choice: Wall time of the column that times what `fastest` chose; None where there is none.
     """
 
     result: Result
@@ -43,6 +44,7 @@ class Verdict:
     fit: CrossFit
     cpu: Ratio
     generations: tuple[Ratio, ...]
+    choice: Ratio | None
 
     @property
     def ratio(self) -> Ratio:
@@ -133,7 +135,19 @@ def _verdicts(results: Sequence[Result]) -> Iterator[Verdict]:
                     times = {n: [ms[i] for i in own] for n, ms in wall.items()}
                     generations.append(ratio_to(times[FASTEST], times, [fit.opponents[i] for i in own]))
             against = ratio_to(cpu[FASTEST], cpu, fit.opponents)
-            yield Verdict(result, cell, fit, against, tuple(generations))
+            yield Verdict(result, cell, fit, against, tuple(generations), _choice(result, cell, rounds, fit))
+
+
+def _choice(result: Result, cell: Cell, rounds: Sequence[Round], fit: CrossFit) -> Ratio | None:
+    """The chosen column against the best one, both of processes that run nothing else."""
+    mine, theirs = [], []
+    for one, opponent in zip(rounds, fit.opponents, strict=True):
+        said = result.choice(cell.threads, cell.length, one.part.generation)
+        column = chosen_column(said, cell.threads) if said else None
+        if column and one.has([column]):
+            mine.append(one.time(column))
+            theirs.append(one.time(opponent))
+    return paired_ratio(mine, theirs) if len(mine) >= ENOUGH else None
 
 
 def _right(result: Result, name: str) -> bool:
@@ -163,6 +177,7 @@ def _fastest(results: Sequence[Result]) -> list[str]:
         "both are named. `plain` is the ratio to the engine that is best in all rounds, where it differs. At one thread, `CPU` "
         "is the same ratio in CPU time, the steadier one on a busy machine.",
         "",
+        *_choices_alone(verdicts),
         f"Each generation by itself, with a choice of its own: {sum(g.median <= ALLOWED for g, _ in single)} of {len(single)} hold "
         f"{ALLOWED} by their median, {sum(g.low > ALLOWED for g, _ in single)} miss it with the whole interval. "
         f"Worst: {_ratio(lucky[0])} ({lucky[1].title}).",
@@ -175,12 +190,29 @@ def _fastest(results: Sequence[Result]) -> list[str]:
             mine = {v.cell.length: v for v in verdicts if v.result is result and v.cell.threads == threads}
             cells = [_against(mine[n]) if n in mine else "" for n in lengths]
             lines.append(_row([_title(result), str(threads), *cells]))
-    resolution = (
-        "Where `fastest` chose the file of a column, the two columns time the same file and engine in two processes: what "
-        "they differ by there is the resolution of this page."
-    )
     choices = [line for r in results for line in _choices(r)]
-    return [*lines, "", resolution, "", *_heading("What it chose, by length:", choices)]
+    return [*lines, "", *_heading("What it chose, by length:", choices)]
+
+
+def _choices_alone(verdicts: Sequence[Verdict]) -> list[str]:
+    """How good the choices are, whatever memory the process of `fastest` got."""
+    told = [v for v in verdicts if v.choice is not None]
+    if not told:
+        return []
+    good = sum(v.choice is not None and v.choice.median <= ALLOWED for v in told)
+    worst = max(told, key=lambda v: v.choice.median if v.choice else 0.0)
+    same = [v.ratio.median for v in told if v.choice and v.choice.low == v.choice.high == 1.0]
+    scatter = (
+        f" Where that is 1 throughout ({len(same)} cells), `fastest` itself took {min(same):.2f} to {max(same):.2f} of that column's "
+        "time: so far two processes with the same file and engine are apart, for as long as they live."
+        if same
+        else ""
+    )
+    return [
+        "By choice alone, the column that times the chosen file over the best one, 1 where it is the best one: "
+        f"{good} of {len(told)} hold {ALLOWED} by their median; worst {_ratio(worst.choice)} ({worst.title}).{scatter}",
+        "",
+    ] if worst.choice else []  # fmt: skip
 
 
 def _against(verdict: Verdict) -> str:
