@@ -164,6 +164,8 @@ def _fastest(results: Sequence[Result]) -> list[str]:
     under = [v for v in verdicts if v.ratio.high <= ALLOWED]
     worst = max(verdicts, key=lambda v: v.ratio.median)
     single = [(g, v) for v in verdicts for g in v.generations]
+    several = any(len(v.cell.parts) > 1 for v in verdicts)
+    folds = "other generations" if several else "other rounds"
     lucky = max(single, key=lambda pair: pair[0].median)
     lines = [
         '## `engine="fastest"` against the best engine of the tables',
@@ -172,8 +174,8 @@ def _fastest(results: Sequence[Result]) -> list[str]:
         f"{len(verdicts) - len(over)} of {len(verdicts)} cells hold it by their median, {len(under)} with the whole interval; "
         f"{len(sure)} miss it with the whole interval. Worst: {_ratio(worst.ratio)} ({worst.title}).",
         "",
-        "The best engine is picked in the other generations than the one it is compared in "
-        "(cross-fitting), since the smallest of several noisy medians is too small; where generations pick different engines, "
+        f"The best engine is picked in {folds} than it is compared in "
+        "(cross-fitting), since the smallest of several noisy medians is too small; where they pick different engines, "
         "both are named. `plain` is the ratio to the engine that is best in all rounds, where it differs. At one thread, `CPU` "
         "is the same ratio in CPU time, the steadier one on a busy machine.",
         "",

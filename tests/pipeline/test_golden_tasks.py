@@ -235,7 +235,9 @@ def test_a_file_that_answers_nan_gets_no_golden_rows(
         {"schema": 1, "name": "a", "task": task.name, "teacher": {"model": str(weights)}}
     )
     for after in (one_nan, lambda x: x[:, 1:]):
-        monkeypatch.setattr(golden, "open_file", lambda *_, after=after, **__: Broken(case.right, after=after))
+        monkeypatch.setattr(
+            golden, "open_file", lambda *_, after=after, **__: Broken(case.right, after=after)
+        )
         [failure] = make_golden(recipe, tmp_path, weights, [], LENGTH, tmp_path, [FILE])
         assert failure.startswith("onnx/model.onnx: NaN or infinite logits")
     assert not (tmp_path / FILE_NAME).exists()

@@ -206,7 +206,7 @@ def test_other_training_rows_make_another_file(finished_openvino: Path, task: An
         return set(RunFolder(finished_openvino, True).plan(Run(recipe, finished_openvino).stages()))
 
     assert "onnx-int8" not in outdated(recipe)
-    shorter = load_recipe(task.recipe, ["quantize.targets=[openvino]", "data.holdout=0.2"])
+    shorter = load_recipe(task.recipe, ["quantize.targets=[openvino]", "data.holdout=100"])
     assert "onnx-int8" in outdated(shorter)
 
 
