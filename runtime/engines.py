@@ -62,7 +62,7 @@ _ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
 
 
 _OWN_ENGINES: dict[Target, Callable[[Path, int | None], FilePredictor]] = {Target.OPENVINO: _openvino}
-"""Of files for one runtime that their format's engine is not."""
+"""For files made for one runtime that is another than their format's usual engine."""
 
 
 def open_file(
