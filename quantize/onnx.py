@@ -33,7 +33,7 @@ def quantize(
         source: A file with fp32 weights.
         target: Where to write.
         scheme: int8, the only one for ONNX in this version.
-        runtime: None: no ONNX Runtime in use needs a file of its own.
+        runtime: None: the file for OpenVINO is static, `pocketbert.quantize.onnx_static` writes it.
 
     Returns:
         The types found in the written file.

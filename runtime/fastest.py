@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,8 @@ class FastestPredictor:
     engine: str = "fastest"
     lengths: tuple[int, ...] = ()
     _routes: dict[int, int] = field(default_factory=dict)
-    _recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _costs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _recent: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=RECENT))
     _mixed: int = -1
     _until_review: int = 0
     _last: int = 0
@@ -92,10 +94,13 @@ class FastestPredictor:
         return self._routes[length]
 
     def _for_mixed(self, length: int) -> int:
-        self._recent.append(length)
+        if length not in self._costs:  # looked up once for each length, like a route
+            self._costs[length] = self.plan.costs(length, steady=False)
+        costs = self._costs[length]
+        self._recent.append(costs)
         self._until_review -= 1
-        if self._until_review < 0 or not np.isfinite(self.plan.timings[self._mixed].at(length)):
-            self._mixed, self._until_review = self.plan.best(self._recent, steady=False), REVIEW
+        if self._until_review < 0 or not math.isfinite(costs[self._mixed]):
+            self._mixed, self._until_review = int(np.sum(self._recent, axis=0).argmin()), REVIEW
         return self._mixed
 
     def _fits(self, length: int) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from pocketbert.core.predictor import fitting
@@ -82,6 +82,17 @@ class Plan(BaseModel):
     timings: list[Timing]
     disturbed: bool = False
 
+    def costs(self, length: int, steady: bool = True) -> NDArray[np.float64]:
+        """What one text costs each candidate: its expected ms, more where threads spin on; shape [candidates].
+
+        Args:
+            length: Tokens.
+            steady: Whether the text comes after another of its own length.
+        """
+        return np.array(
+            [t.at(length, steady) * (SPIN_ON_PRICE if t.spin is Spin.ON else 1) for t in self.timings]
+        )
+
     def best(self, lengths: Sequence[int], steady: bool = True) -> int:
         """Number of the candidate that is expected to need least time for texts of these lengths, one after the other.
 
@@ -89,8 +100,4 @@ class Plan(BaseModel):
             lengths: Tokens of each text.
             steady: Whether a text comes after another of its own length.
         """
-        counts = Counter(lengths)
-        return int(np.argmin([
-            sum(k * t.at(n, steady) for n, k in counts.items()) * (SPIN_ON_PRICE if t.spin is Spin.ON else 1)
-            for t in self.timings
-        ]))  # fmt: skip
+        return int(np.sum([self.costs(n, steady) for n in lengths], axis=0).argmin())

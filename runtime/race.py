@@ -31,7 +31,7 @@ LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
 """Where a file that takes any length is raced; between them its time is interpolated."""
 ROUNDS = 12
 BUDGET_S = 8.0
-"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 2."""
+"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3."""
 CLOSE = (3.0, 1.6, 1.25)
 """Who took more than so many times the best time at a length is out of the race there: before the first round, when a
 disturbance may have hit somebody's only inferences, before the second one, and later."""
