@@ -163,7 +163,8 @@ def test_a_process_of_its_own_runs_the_race(
     assert [(t.file, t.threads, t.spin) for t in plan.timings] == [
         (file.path.name, 1, Spin.NO), (file.path.name, 2, Spin.RUN),
     ]  # fmt: skip
-    assert sorted(plan.timings[0].steady) == [8, 16]
+    # of the one with more threads: how far one thread is tried depends on how fast it was
+    assert sorted(plan.timings[1].steady) == [8, 16]
 
 
 def test_a_busy_machine_is_noticed_where_one_thread_is_never_close(
