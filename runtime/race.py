@@ -95,17 +95,22 @@ def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
     Raises:
         MachineError: If the process crashes or hangs, as this one then would.
     """
-    request = Request(candidates=list(candidates), max_length=max_length, rounds=ROUNDS).model_dump_json()
+    request = Request(candidates=list(candidates), max_length=max_length, rounds=ROUNDS)
     if not sys.executable or getattr(sys, "frozen", False):  # it would start the application once more
-        return race(candidates, max_length)
+        return race(candidates, max_length, ROUNDS)
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
     try:
         done = subprocess.run(
-            command, input=request, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False
+            command,
+            input=request.model_dump_json(),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except OSError:
-        return race(candidates, max_length)
+        return race(candidates, max_length, ROUNDS)
     except subprocess.TimeoutExpired as error:
         raise MachineError(
             f"engine 'fastest': timing the files took more than {TIMEOUT_S:.0f} s. {_LEAVE_OUT}"
@@ -117,16 +122,16 @@ def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
     try:
         return Plan.model_validate_json((done.stdout.splitlines() or [""])[-1])
     except ValidationError:  # an embedding program that is no Python, or another set of packages
-        return race(candidates, max_length)
+        return race(candidates, max_length, ROUNDS)
 
 
-def race(candidates: Sequence[Candidate], max_length: int, rounds: int = 0) -> Plan:
+def race(candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS) -> Plan:
     """Time the candidates at all lengths.
 
     Args:
         candidates: What to time.
         max_length: Longest input in tokens.
-        rounds: Most rounds; default `ROUNDS`.
+        rounds: Most rounds.
 
     Returns:
         Wall times of one text.
@@ -135,10 +140,11 @@ def race(candidates: Sequence[Candidate], max_length: int, rounds: int = 0) -> P
     for runner in sorted(runners, key=lambda r: -r.candidate.threads):
         _first_times(runner, runners)
         _rest(runner)
+    one = next((r for r in runners if r.candidate.threads == 1), None)
     order, shares, started = np.random.default_rng(0), list[float](), time.perf_counter()
-    for done in range(1, (rounds or ROUNDS) + 1):
+    for done in range(1, rounds + 1):
         _choose_contested(runners, max_length, CLOSE[min(done, len(CLOSE)) - 1])
-        if (one := next((r for r in runners if r.candidate.threads == 1), None)) is not None:
+        if one is not None:
             shares.append(_share(one))
         for i in order.permutation(len(runners)):
             _turn(runners[i], order)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -78,7 +78,28 @@ class SeenRight(_Record):
     provenance: Provenance = Provenance.MEASURED
 
 
-class FileRecord(_Record):
+class _Purpose(Protocol):
+    @property
+    def client(self) -> Client | None: ...
+    @property
+    def runtime(self) -> Target | None: ...
+
+
+class MadeFor:
+    """What follows from the `client` and the `runtime` that a model file is made for; its classes have these fields."""
+
+    @property
+    def plain(self: _Purpose) -> bool:
+        """Whether any client of its format may open it."""
+        return self.client is None and self.runtime is None
+
+    @property
+    def for_toolkit(self: _Purpose) -> bool:
+        """Whether the toolkit itself runs it: a file for any client, or the one for OpenVINO."""
+        return self.client is None and self.runtime in (None, Target.OPENVINO)
+
+
+class FileRecord(MadeFor, _Record):
     """One file of the folder.
 
     Attributes:
@@ -114,16 +135,6 @@ class FileRecord(_Record):
     lineage: str | None = None
     scores: dict[str, Score] = {}
     seen_right: list[SeenRight] = []
-
-    @property
-    def plain(self) -> bool:
-        """Whether any client of its format may open it."""
-        return self.client is None and self.runtime is None
-
-    @property
-    def for_toolkit(self) -> bool:
-        """Whether the toolkit itself runs it: a file for any client, or the one for OpenVINO."""
-        return self.client is None and self.runtime in (None, Target.OPENVINO)
 
 
 class Processing(_Record):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pocketbert.core.artefacts import MadeFor
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.tasks import task_of
@@ -15,7 +16,7 @@ MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
 
 
 @dataclass(frozen=True)
-class ModelFile:
+class ModelFile(MadeFor):
     """One model file.
 
     Attributes:
@@ -43,16 +44,6 @@ class ModelFile:
     def exported(self) -> bool:
         """Whether an exporter writes it; the others are made from such a file."""
         return self.stage == self.format.value
-
-    @property
-    def plain(self) -> bool:
-        """Whether any client of its format may open it."""
-        return self.client is None and self.runtime is None
-
-    @property
-    def for_toolkit(self) -> bool:
-        """Whether the toolkit itself runs it: a file for any client, or the one for OpenVINO."""
-        return self.client is None and self.runtime in (None, Target.OPENVINO)
 
     @property
     def title(self) -> str:
