@@ -139,7 +139,7 @@ def load(
         scheme: ``int8``, ``fp32``, ...; default that of the variant marked as default.
         threads: Threads; default all cores this process may use.
         format: ``onnx``, ``tflite`` or ``coreml``; default that of the variant marked as default.
-        engine: ``"fastest"`` for the fastest of the scheme's files at each length: measured once, in 5 to 30 seconds, on
+        engine: ``"fastest"`` for the fastest of the scheme's files at each length: measured once, in 10 to 60 seconds, on
             this machine, then remembered. None for the one engine of the file.
         file: Path of one file of the folder, instead of scheme and format.
 

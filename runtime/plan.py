@@ -13,7 +13,7 @@ from pocketbert.core.predictor import fitting
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.onnx import OnnxPredictor, Spin
 
-SPIN_ON_PRICE = 1.04
+SPIN_ON_PRICE = 1.02
 """Threads that wait busily between runs use a core for nobody: they have to be worth so much."""
 
 

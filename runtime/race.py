@@ -29,12 +29,13 @@ from pocketbert.runtime.plan import Candidate, Plan, Timing
 
 LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
 """Where a file that takes any length is raced; between them its time is interpolated."""
-ROUNDS = 12
-BUDGET_S = 8.0
-"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3."""
-CLOSE = (3.0, 1.6, 1.25)
-"""Who took more than so many times the best time at a length is out of the race there: before the first round, when a
-disturbance may have hit somebody's only inferences, before the second one, and later."""
+ROUNDS = 24
+BUDGET_S = 20.0
+"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3. Where everybody but one is out
+everywhere the race is over."""
+CLOSE = (3.0, 1.6, 1.4, 1.3, 1.25, 1.2, 1.15)
+"""Who at their best took more than so many times the best time at a length is out of the race there: before the first
+round, when a disturbance may have hit somebody's only inferences, before the second one, and so on."""
 QUIET = 0.8
 """A race is remembered when one thread had at least this share of a core in three quarters of the rounds."""
 WARM_MS, BURST_MS, MOST = 8.0, 16.0, 12
@@ -43,6 +44,10 @@ FIRST_MS = 40.0
 """The first time of a length is the best of two inferences; below so many ms, of up to four."""
 MIXED_MS = 25.0
 """An inference of so many ms does not feel what ran before it."""
+MIXED_CYCLES = 5
+SENTENCE = 64
+"""Lengths are mixed among sentences, of at most so many tokens, and among what is longer: a document between two sentences
+would empty the caches that the second one finds full in use."""
 THREADS_PAY = 1.3
 """Where a file is so many times as fast with more threads, one thread is not tried at longer lengths."""
 REST_S, SETTLE_S = 0.08, 0.005
@@ -80,9 +85,18 @@ class _Runner:
 
     @property
     def timing(self) -> Timing:
-        """What is known of it so far: the lower quartiles, since whatever else runs only ever makes a time longer."""
-        steady = {n: _low(self.steady.get(n) or [ms]) for n, ms in self.first.items()}
-        mixed = {n: max(_low(self.mixed[n]), steady[n]) if self.mixed.get(n) else steady[n] for n in steady}
+        """What is known of it: the lower quartiles, since whatever else runs only ever makes a time longer."""
+        return self._timing({n: self.steady.get(n) or [ms] for n, ms in self.first.items()}, 0.25)
+
+    @property
+    def best(self) -> Timing:
+        """The shortest times so far: one that nothing disturbed is enough to stay in the race."""
+        return self._timing({n: [ms, *self.steady.get(n, [])] for n, ms in self.first.items()}, 0.0)
+
+    def _timing(self, times: Mapping[int, Sequence[float]], share: float) -> Timing:
+        steady = {n: float(np.quantile(ms, share)) for n, ms in times.items()}
+        # not at least the steady time: the larger of two noisy times is too long where they are equal
+        mixed = {n: float(np.quantile(self.mixed.get(n) or [ms], share)) for n, ms in steady.items()}
         c = self.candidate
         return Timing(
             file=c.file.path.name, threads=c.threads, spin=c.spin, fixed=bool(self.predictor.lengths), steady=steady, mixed=mixed
@@ -150,7 +164,7 @@ def race(candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS)
             _turn(runners[i], order)
             _rest(runners[i])
         spent = time.perf_counter() - started
-        if done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > BUDGET_S:
+        if done >= _LEAST_ROUNDS and (spent * (1 + 1 / done) > BUDGET_S or _decided(runners)):
             break
     return Plan(
         timings=[r.timing for r in runners],
@@ -183,7 +197,7 @@ def _same_file(other: _Runner, runner: _Runner) -> bool:
 
 
 def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float) -> None:
-    timings = [r.timing for r in runners]
+    timings = [r.best for r in runners]
 
     def close(timing: Timing, n: int) -> bool:
         length = min(n, max_length)
@@ -196,14 +210,19 @@ def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float
         runner.contested = [n for n in runner.first if close(timing, n)]
 
 
+def _decided(runners: Sequence[_Runner]) -> bool:
+    return sum(bool(r.contested) for r in runners) == 1
+
+
 def _turn(runner: _Runner, order: np.random.Generator) -> None:
     turn = [runner.contested[i] for i in order.permutation(len(runner.contested))]
     quick = [n for n in turn if runner.first[n] < MIXED_MS]
-    for cycle in range(3 if len(quick) > 1 else 0):
-        for n in quick:
-            took = _time(runner.predictor, _sample(n))
-            if cycle:  # the first one finds another engine's weights in the caches
-                runner.mixed.setdefault(n, []).append(took)
+    for kind in ([n for n in quick if n <= SENTENCE], [n for n in quick if n > SENTENCE]):
+        for cycle in range(MIXED_CYCLES if len(kind) > 1 else 0):
+            for n in kind:
+                took = _time(runner.predictor, _sample(n))
+                if cycle:  # the first one finds another engine's weights in the caches
+                    runner.mixed.setdefault(n, []).append(took)
     for n in turn:
         feed, ms = _sample(n), max(runner.first[n], 0.01)
         if runner.candidate.threads > 1:
@@ -228,10 +247,6 @@ def _rest(runner: _Runner) -> None:
     """Threads that still wait busily would take the next one's core."""
     if runner.candidate.spin is Spin.ON:
         time.sleep(REST_S)
-
-
-def _low(values: Sequence[float]) -> float:
-    return float(np.quantile(values, 0.25))
 
 
 def _time(predictor: FilePredictor, feed: Mapping[str, NDArray[np.int64]]) -> float:
