@@ -1,9 +1,10 @@
 """A short race between files, engines and thread counts: who is fastest at which length on this machine.
 
-All stay open and take turns, so that a disturbance hits everybody. Whoever is far behind at a length runs there no
-more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then, length by length,
-texts of one length in a row until the caches are warm. (One text after another engine's tells little: a small model
-takes twice its usual time there.)
+All stay open and take turns, so that a disturbance hits everybody, and are compared within each round: the speed of a
+machine that others use too changes by a third from one second to the next. Whoever is far behind at a length runs there
+no more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then, length by
+length, texts of one length in a row until the caches are warm. (One text after another engine's tells little: a small
+model takes twice its usual time there.)
 
 It is run by a process of its own: what it opens and closes would leave the memory of this one in pieces, and a model of a
 millisecond 5 % slower for good.
@@ -34,7 +35,7 @@ BUDGET_S = 20.0
 """Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3. Where everybody but one is out
 everywhere the race is over."""
 CLOSE = (3.0, 1.6, 1.4, 1.3, 1.25, 1.2, 1.15)
-"""Who at their best took more than so many times the best time at a length is out of the race there: before the first
+"""Who took more than so many times the best time at a length is out of the race there: before the first
 round, when a disturbance may have hit somebody's only inferences, before the second one, and so on."""
 QUIET = 0.8
 """A race is remembered when one thread had at least this share of a core in three quarters of the rounds."""
@@ -75,6 +76,8 @@ class Request(BaseModel):
 
 @dataclass
 class _Runner:
+    """A candidate in the race, its ms by length; who is out at a length stays out, so that value i is that of round i."""
+
     candidate: Candidate
     predictor: FilePredictor
     grid: list[int]
@@ -82,25 +85,6 @@ class _Runner:
     steady: dict[int, list[float]] = field(default_factory=dict)
     mixed: dict[int, list[float]] = field(default_factory=dict)
     contested: list[int] = field(default_factory=list)
-
-    @property
-    def timing(self) -> Timing:
-        """What is known of it: the lower quartiles, since whatever else runs only ever makes a time longer."""
-        return self._timing({n: self.steady.get(n) or [ms] for n, ms in self.first.items()}, 0.25)
-
-    @property
-    def best(self) -> Timing:
-        """The shortest times so far: one that nothing disturbed is enough to stay in the race."""
-        return self._timing({n: [ms, *self.steady.get(n, [])] for n, ms in self.first.items()}, 0.0)
-
-    def _timing(self, times: Mapping[int, Sequence[float]], share: float) -> Timing:
-        steady = {n: float(np.quantile(ms, share)) for n, ms in times.items()}
-        # not at least the steady time: the larger of two noisy times is too long where they are equal
-        mixed = {n: float(np.quantile(self.mixed.get(n) or [ms], share)) for n, ms in steady.items()}
-        c = self.candidate
-        return Timing(
-            file=c.file.path.name, threads=c.threads, spin=c.spin, fixed=bool(self.predictor.lengths), steady=steady, mixed=mixed
-        )  # fmt: skip
 
 
 def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
@@ -160,14 +144,12 @@ def race(candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS)
         _choose_contested(runners, max_length, CLOSE[min(done, len(CLOSE)) - 1])
         if one is not None:
             shares.append(_share(one))
-        for i in order.permutation(len(runners)):
-            _turn(runners[i], order)
-            _rest(runners[i])
+        _round(runners, order)
         spent = time.perf_counter() - started
         if done >= _LEAST_ROUNDS and (spent * (1 + 1 / done) > BUDGET_S or _decided(runners)):
             break
     return Plan(
-        timings=[r.timing for r in runners],
+        timings=_timings(runners),
         disturbed=bool(shares) and float(np.quantile(shares, 0.25)) < QUIET,
     )
 
@@ -186,6 +168,7 @@ def _first_times(runner: _Runner, runners: Sequence[_Runner]) -> None:
         _time(runner.predictor, feed)
         again = int(np.clip(FIRST_MS / max(ms := _time(runner.predictor, feed), 0.01), 1, 3))
         runner.first[n] = min(ms, *(_time(runner.predictor, feed) for _ in range(again)))
+        runner.contested.append(n)
         if more is not None and more.first.get(n, np.inf) * THREADS_PAY < runner.first[n]:
             break  # one thread falls back further the longer the text
 
@@ -197,40 +180,105 @@ def _same_file(other: _Runner, runner: _Runner) -> bool:
 
 
 def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float) -> None:
-    timings = [r.best for r in runners]
+    """Who was close at its best stays, as one inference that nothing disturbed is enough; so does who was in most rounds."""
+    kinds = [_timings(runners), [_timing(r, *_bests(r)) for r in runners]]
 
-    def close(timing: Timing, n: int) -> bool:
+    def close(number: int, n: int) -> bool:
         length = min(n, max_length)
         return any(
-            timing.at(length, steady) <= within * min(t.at(length, steady) for t in timings)
+            timings[number].at(length, steady) <= within * min(t.at(length, steady) for t in timings)
+            for timings in kinds
             for steady in (True, False)
         )
 
-    for runner, timing in zip(runners, timings, strict=True):
-        runner.contested = [n for n in runner.first if close(timing, n)]
+    for number, runner in enumerate(runners):
+        runner.contested = [n for n in runner.contested if close(number, n)]
+
+
+def _timings(runners: Sequence[_Runner]) -> list[Timing]:
+    """What is known of everybody."""
+    lengths = sorted({n for r in runners for n in r.first})
+    steady: list[dict[int, float]] = [{} for _ in runners]
+    mixed: list[dict[int, float]] = [{} for _ in runners]
+    for n in lengths:
+        there = [i for i, r in enumerate(runners) if n in r.first]
+        times = _compared([runners[i].steady.get(n, []) for i in there], [runners[i].first[n] for i in there])
+        changed = _compared([runners[i].mixed.get(n, []) for i in there], times)
+        for i, ms, after in zip(there, times, changed, strict=True):
+            steady[i][n], mixed[i][n] = ms, after
+    return [_timing(r, s, m) for r, s, m in zip(runners, steady, mixed, strict=True)]
+
+
+def _compared(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> list[float]:
+    """One time for each candidate at one length.
+
+    Args:
+        rounds: ms of each round, by candidate; some left early.
+        otherwise: The ms of who was in no round.
+
+    Returns:
+        That of the leader, the best one of those that stayed longest, is its lower quartile, since whatever else runs
+        only ever makes a time longer; that of another one is so many times as long as it was in the rounds they share.
+    """
+    most = max(map(len, rounds))
+    if most == 0:
+        return list(otherwise)
+    leader = min((r for r in rounds if len(r) == most), key=np.median)
+    low = float(np.quantile(leader, 0.25))
+    return [
+        low * float(np.median(np.asarray(ms) / np.asarray(leader[: len(ms)]))) if ms else other
+        for ms, other in zip(rounds, otherwise, strict=True)
+    ]
+
+
+def _bests(runner: _Runner) -> tuple[dict[int, float], dict[int, float]]:
+    steady = {n: min([ms, *runner.steady.get(n, [])]) for n, ms in runner.first.items()}
+    return steady, {n: min(runner.mixed.get(n) or [ms]) for n, ms in steady.items()}
+
+
+def _timing(runner: _Runner, steady: dict[int, float], mixed: dict[int, float]) -> Timing:
+    c = runner.candidate
+    return Timing(
+        file=c.file.path.name, threads=c.threads, spin=c.spin, fixed=bool(runner.predictor.lengths), steady=steady, mixed=mixed
+    )  # fmt: skip
 
 
 def _decided(runners: Sequence[_Runner]) -> bool:
     return sum(bool(r.contested) for r in runners) == 1
 
 
-def _turn(runner: _Runner, order: np.random.Generator) -> None:
-    turn = [runner.contested[i] for i in order.permutation(len(runner.contested))]
-    quick = [n for n in turn if runner.first[n] < MIXED_MS]
+def _round(runners: Sequence[_Runner], order: np.random.Generator) -> None:
+    """Everybody's turn at mixed lengths, then at each length, those at one length right after each other."""
+    for i in order.permutation(len(runners)):
+        _mix(runners[i], order)
+    for n in order.permutation(sorted({n for r in runners for n in r.contested})):
+        there = [r for r in runners if n in r.contested]
+        for i in order.permutation(len(there)):
+            _burst(there[i], int(n))
+
+
+def _mix(runner: _Runner, order: np.random.Generator) -> None:
+    quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < MIXED_MS]
     for kind in ([n for n in quick if n <= SENTENCE], [n for n in quick if n > SENTENCE]):
-        for cycle in range(MIXED_CYCLES if len(kind) > 1 else 0):
-            for n in kind:
-                took = _time(runner.predictor, _sample(n))
-                if cycle:  # the first one finds another engine's weights in the caches
-                    runner.mixed.setdefault(n, []).append(took)
-    for n in turn:
-        feed, ms = _sample(n), max(runner.first[n], 0.01)
-        if runner.candidate.threads > 1:
-            time.sleep(SETTLE_S)
-        for _ in range(int(np.clip(WARM_MS / ms, 1, MOST))):
-            runner.predictor.run(feed)
-        burst = [_time(runner.predictor, feed) for _ in range(int(np.clip(BURST_MS / ms, 1, MOST)))]
-        runner.steady.setdefault(n, []).append(float(np.median(burst)))
+        if len(kind) < 2:
+            continue
+        cycles = [[_time(runner.predictor, _sample(n)) for n in kind] for _ in range(MIXED_CYCLES)]
+        # the first one finds another engine's weights in the caches
+        for n, ms in zip(kind, np.median(cycles[1:], axis=0), strict=True):
+            runner.mixed.setdefault(n, []).append(float(ms))
+    if quick:
+        _rest(runner)
+
+
+def _burst(runner: _Runner, n: int) -> None:
+    feed, ms = _sample(n), max(runner.first[n], 0.01)
+    if runner.candidate.threads > 1:
+        time.sleep(SETTLE_S)
+    for _ in range(int(np.clip(WARM_MS / ms, ms < MIXED_MS, MOST))):
+        runner.predictor.run(feed)
+    burst = [_time(runner.predictor, feed) for _ in range(int(np.clip(BURST_MS / ms, 1, MOST)))]
+    runner.steady.setdefault(n, []).append(float(np.median(burst)))
+    _rest(runner)
 
 
 def _share(runner: _Runner) -> float:
