@@ -251,10 +251,15 @@ def _round(runners: Sequence[_Runner], order: np.random.Generator) -> None:
     """Everybody's turn at mixed lengths, then at each length, those at one length right after each other."""
     for i in order.permutation(len(runners)):
         _mix(runners[i], order)
-    for n in order.permutation(sorted({n for r in runners for n in r.contested})):
-        there = [r for r in runners if n in r.contested]
+    waiting, others = [[r for r in runners if (r.candidate.spin is Spin.ON) is on] for on in (True, False)]
+    for n in order.permutation(sorted({n for r in others for n in r.contested})):
+        there = [r for r in others if n in r.contested]
         for i in order.permutation(len(there)):
             _burst(there[i], int(n))
+    for runner in waiting:  # one rest for all its lengths: ten of them would take most of the time there is
+        for n in order.permutation(runner.contested):
+            _burst(runner, int(n))
+        _rest(runner)
 
 
 def _mix(runner: _Runner, order: np.random.Generator) -> None:
@@ -278,7 +283,6 @@ def _burst(runner: _Runner, n: int) -> None:
         runner.predictor.run(feed)
     burst = [_time(runner.predictor, feed) for _ in range(int(np.clip(BURST_MS / ms, 1, MOST)))]
     runner.steady.setdefault(n, []).append(float(np.median(burst)))
-    _rest(runner)
 
 
 def _share(runner: _Runner) -> float:
