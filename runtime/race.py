@@ -35,12 +35,12 @@ BUDGET_S = 20.0
 """Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3. Where everybody but one is out
 everywhere the race is over."""
 CLOSE = (3.0, 1.6, 1.4, 1.3, 1.25, 1.2, 1.15)
-"""Who took more than so many times the best time at a length is out of the race there: before the first
-round, when a disturbance may have hit somebody's only inferences, before the second one, and so on."""
+"""Who took more than so many times the best time at a length is out of the race there: before the first round, when a
+disturbance may have hit somebody's only inferences, before the second one, and so on."""
 QUIET = 0.8
 """A race is remembered when one thread had at least this share of a core in three quarters of the rounds."""
 WARM_MS, BURST_MS, MOST = 8.0, 16.0, 12
-"""A burst: about so many ms untimed, then so many timed, at most so many inferences each."""
+"""A burst: about so many ms untimed, then so many timed, at most so many inferences each. One of `MIXED_MS` needs no warming."""
 FIRST_MS = 40.0
 """The first time of a length is the best of two inferences; below so many ms, of up to four."""
 MIXED_MS = 25.0
@@ -251,7 +251,8 @@ def _round(runners: Sequence[_Runner], order: np.random.Generator) -> None:
     """Everybody's turn at mixed lengths, then at each length, those at one length right after each other."""
     for i in order.permutation(len(runners)):
         _mix(runners[i], order)
-    waiting, others = [[r for r in runners if (r.candidate.spin is Spin.ON) is on] for on in (True, False)]
+    waiting = [r for r in runners if r.candidate.spin is Spin.ON and r.contested]
+    others = [r for r in runners if r.candidate.spin is not Spin.ON]
     for n in order.permutation(sorted({n for r in others for n in r.contested})):
         there = [r for r in others if n in r.contested]
         for i in order.permutation(len(there)):
@@ -264,14 +265,14 @@ def _round(runners: Sequence[_Runner], order: np.random.Generator) -> None:
 
 def _mix(runner: _Runner, order: np.random.Generator) -> None:
     quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < MIXED_MS]
-    for kind in ([n for n in quick if n <= SENTENCE], [n for n in quick if n > SENTENCE]):
-        if len(kind) < 2:
-            continue
+    kinds = [n for n in quick if n <= SENTENCE], [n for n in quick if n > SENTENCE]
+    several = [kind for kind in kinds if len(kind) > 1]
+    for kind in several:
         cycles = [[_time(runner.predictor, _sample(n)) for n in kind] for _ in range(MIXED_CYCLES)]
         # the first one finds another engine's weights in the caches
         for n, ms in zip(kind, np.median(cycles[1:], axis=0), strict=True):
             runner.mixed.setdefault(n, []).append(float(ms))
-    if quick:
+    if several:
         _rest(runner)
 
 
