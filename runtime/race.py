@@ -15,7 +15,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,10 +32,10 @@ from pocketbert.runtime.plan import Candidate, Plan, Timing
 LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
 """Where a file that takes any length is raced; between them its time is interpolated."""
 ROUNDS = 24
-BUDGET_S = 20.0
-"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3. Where everybody but one is out
-everywhere the race is over."""
-CLOSE = (3.0, 1.6, 1.4, 1.3, 1.25, 1.2, 1.15)
+BUDGET_S = 25.0
+"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3. A length at which everybody but
+one is out is decided and not run again; where all are, the race is over."""
+CLOSE = (3.0, 1.6, 1.35, 1.25, 1.2, 1.15, 1.12)
 """Who took more than so many times the best time at a length is out of the race there: before the first round, when a
 disturbance may have hit somebody's only inferences, before the second one, and so on."""
 QUIET = 0.8
@@ -45,7 +46,8 @@ FIRST_MS = 40.0
 """The first time of a length is the best of two inferences; below so many ms, of up to four."""
 MIXED_MS = 25.0
 """An inference of so many ms does not feel what ran before it."""
-MIXED_CYCLES = 5
+MIXED_CYCLES, MIXED_CYCLES_MS = (2, 5), 100.0
+"""A turn of mixed lengths: once to fill the caches, then up to four times, together in about so many ms."""
 SENTENCE = 64
 """Lengths are mixed among sentences, of at most so many tokens, and among what is longer: a document between two sentences
 would empty the caches that the second one finds full in use."""
@@ -140,14 +142,15 @@ def race(candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS)
         _rest(runner)
     one = next((r for r in runners if r.candidate.threads == 1), None)
     order, shares, started = np.random.default_rng(0), list[float](), time.perf_counter()
-    for done in range(1, rounds + 1):
-        _choose_contested(runners, max_length, CLOSE[min(done, len(CLOSE)) - 1])
+    for done in range(rounds):
+        _choose_contested(runners, max_length, CLOSE[min(done, len(CLOSE) - 1)])
         if one is not None:
             shares.append(_share(one))
-        _round(runners, order)
+        undecided = _undecided(runners)
         spent = time.perf_counter() - started
-        if done >= _LEAST_ROUNDS and (spent * (1 + 1 / done) > BUDGET_S or _decided(runners)):
+        if not undecided or (done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > BUDGET_S):
             break
+        _round(runners, undecided, order)
     return Plan(
         timings=_timings(runners),
         disturbed=bool(shares) and float(np.quantile(shares, 0.25)) < QUIET,
@@ -243,24 +246,28 @@ def _timing(runner: _Runner, steady: dict[int, float], mixed: dict[int, float]) 
     )  # fmt: skip
 
 
-def _decided(runners: Sequence[_Runner]) -> bool:
-    return sum(bool(r.contested) for r in runners) == 1
+def _undecided(runners: Sequence[_Runner]) -> set[int]:
+    """Lengths at which more than one is left."""
+    return {n for n, count in Counter(n for r in runners for n in r.contested).items() if count > 1}
 
 
-def _round(runners: Sequence[_Runner], order: np.random.Generator) -> None:
+def _round(runners: Sequence[_Runner], undecided: Set[int], order: np.random.Generator) -> None:
     """Everybody's turn at mixed lengths, then at each length, those at one length right after each other."""
-    for i in order.permutation(len(runners)):
-        _mix(runners[i], order)
-    waiting = [r for r in runners if r.candidate.spin is Spin.ON and r.contested]
-    others = [r for r in runners if r.candidate.spin is not Spin.ON]
-    for n in order.permutation(sorted({n for r in others for n in r.contested})):
+    running = [r for r in runners if undecided.intersection(r.contested)]
+    for i in order.permutation(len(running)):
+        _mix(running[i], order)
+    others = [r for r in running if r.candidate.spin is not Spin.ON]
+    for n in order.permutation(sorted(undecided.intersection(n for r in others for n in r.contested))):
         there = [r for r in others if n in r.contested]
         for i in order.permutation(len(there)):
             _burst(there[i], int(n))
-    for runner in waiting:  # one rest for all its lengths: ten of them would take most of the time there is
-        for n in order.permutation(runner.contested):
-            _burst(runner, int(n))
-        _rest(runner)
+    for runner in running:
+        if (
+            runner.candidate.spin is Spin.ON
+        ):  # one rest for all its lengths, which would take most of the time there is
+            for n in order.permutation(sorted(undecided.intersection(runner.contested))):
+                _burst(runner, int(n))
+            _rest(runner)
 
 
 def _mix(runner: _Runner, order: np.random.Generator) -> None:
@@ -268,7 +275,8 @@ def _mix(runner: _Runner, order: np.random.Generator) -> None:
     kinds = [n for n in quick if n <= SENTENCE], [n for n in quick if n > SENTENCE]
     several = [kind for kind in kinds if len(kind) > 1]
     for kind in several:
-        cycles = [[_time(runner.predictor, _sample(n)) for n in kind] for _ in range(MIXED_CYCLES)]
+        count = int(np.clip(MIXED_CYCLES_MS / max(sum(runner.first[n] for n in kind), 0.01), *MIXED_CYCLES))
+        cycles = [[_time(runner.predictor, _sample(n)) for n in kind] for _ in range(count)]
         # the first one finds another engine's weights in the caches
         for n, ms in zip(kind, np.median(cycles[1:], axis=0), strict=True):
             runner.mixed.setdefault(n, []).append(float(ms))

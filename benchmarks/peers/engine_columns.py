@@ -80,9 +80,9 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
         ]
     if model.openvino is not None:
         python = environment("ov", ready)
-        hint = {"INFERENCE_PRECISION_HINT": "f32"}  # as the toolkit opens it
+        hint = {"INFERENCE_PRECISION_HINT": "f32"}
         out += [
-            Column("OpenVINO, own file", "openvino", int8 / "model_int8_openvino.onnx", own, hint),
+            Column("OpenVINO, own file", "openvino", int8 / "model_int8_openvino.onnx", own),
             Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
             Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
             Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),

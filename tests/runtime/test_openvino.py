@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
+from pocketbert.core.hardware import Machine, machine
 from pocketbert.core.types import Format, Target
 from pocketbert.runtime import openvino as module
 from pocketbert.runtime.engines import EngineFile
@@ -21,9 +22,15 @@ def batch(rows: int, length: int) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
 
 
+def machine_with(*isa: str) -> Machine:
+    return machine().model_copy(update={"isa": list(isa)})
+
+
 @pytest.fixture(scope="module")
 def opened(exported: Callable[[str], Path]) -> OpenVinoPredictor:
-    return OpenVinoPredictor(exported("bert"), threads=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "machine", machine_with)  # computes in fp32, so that digits can be compared
+        return OpenVinoPredictor(exported("bert"), threads=1)
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (4, 17), (2, 48)])
@@ -36,6 +43,21 @@ def test_answers_are_those_of_onnx_runtime(
     found, wanted = opened.run(inputs)["logits"], other.run(inputs)["logits"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ["avx512_bf16", "amx_bf16", "avx512_vnni"])
+def test_bf16_where_the_cpu_computes_in_it(
+    isa: str, exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    can = isa.endswith("bf16")
+    if can and isa not in machine().isa:
+        pytest.skip(f"no {isa} here")
+    monkeypatch.setattr(module, "machine", lambda: machine_with(isa))
+    predictor = OpenVinoPredictor(exported("bert"), threads=1)
+    compiled = predictor._request.get_compiled_model()
+    assert compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == ("bf16" if can else "f32")
+    found, wanted = (p.run(batch(4, 17))["logits"] for p in (predictor, OnnxPredictor(exported("bert"))))
+    np.testing.assert_allclose(found, wanted, atol=(0.05 if can else 1e-5) * float(np.std(wanted)) + 1e-6)
 
 
 def test_an_answer_outlives_the_next_run(opened: OpenVinoPredictor) -> None:

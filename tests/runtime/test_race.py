@@ -116,8 +116,9 @@ def test_who_is_far_behind_does_not_run_again(clock: Clock, monkeypatch: pytest.
     quick, slow = Engine(clock, {1: 50.0, 512: 50.0}), Engine(clock, {1: 120.0, 512: 120.0})
     plan = race(candidates(monkeypatch, {("a", 1): quick, ("b", 1): slow}), 64)
     counts = [[engine.ran.count(n) for n in (16, 24, 32, 48, 64)] for engine in (quick, slow)]
-    assert counts[1] == [3 + 1] * 5  # first times, and not a second round
-    assert counts[0] == [3 + 3] * 5  # nobody is left to race against, which ends it
+    assert (
+        counts[1] == counts[0] == [3 + 1] * 5
+    )  # first times and one round; then nobody is left to race against
     assert plan.timings[1].at(64) == pytest.approx(120)
 
 
@@ -161,7 +162,7 @@ def test_near_ties_get_the_most_rounds(clock: Clock, monkeypatch: pytest.MonkeyP
     race(candidates(monkeypatch, {(name, 1): engine for name, engine in engines.items()}), 8)
     near, behind, far = [len(engines[name].ran) - 3 for name in ("near", "behind", "far")]
     assert near == module.ROUNDS  # after three inferences at first a round is one
-    assert 4 < behind < module.ROUNDS / 2
+    assert 2 < behind < module.ROUNDS / 2
     assert far == 2
 
 
@@ -182,9 +183,26 @@ def test_one_thread_is_not_tried_beyond_the_length_where_more_pay(
 
 
 def test_a_slow_model_gets_fewer_rounds_but_some(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(clock, {1: 900.0, 512: 900.0})
-    race(candidates(monkeypatch, {("a", 1): engine}), 512)
+    engine, rival = Engine(clock, {1: 900.0, 512: 900.0}), Engine(clock, {1: 910.0, 512: 910.0})
+    race(candidates(monkeypatch, {("a", 1): engine, ("b", 1): rival}), 512)
     assert engine.ran.count(512) - 3 == module._LEAST_ROUNDS
+
+
+def test_a_length_that_is_decided_leaves_its_time_to_the_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = Engine(clock, {16: 50.0, 32: 400.0}), Engine(clock, {16: 51.0, 32: 900.0})
+    plan = race(candidates(monkeypatch, {("a", 1): near, ("b", 1): far}), 32)
+    assert near.ran.count(32) < 3 + 3
+    assert near.ran.count(16) == 3 + module.ROUNDS
+    assert [plan.best([n]) for n in (16, 32)] == [0, 0]
+
+
+def test_one_alone_has_nobody_to_race_against(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(clock, {1: 50.0, 512: 50.0})
+    plan = race(candidates(monkeypatch, {("a", 1): engine}), 16)
+    assert engine.ran.count(16) == 3
+    assert plan.timings[0].at(16) == pytest.approx(50.0)
 
 
 def test_listed_lengths_are_raced_and_no_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
