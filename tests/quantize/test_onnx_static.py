@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.evaluate import rms_error
 from pocketbert.core.families import family_of
+from pocketbert.core.hardware import machine
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import check_readable
@@ -175,6 +176,22 @@ def test_openvino_computes_the_same(family: str, made: Callable[..., Any]) -> No
     names = [i.get_any_name() for i in model.inputs]
     found = np.concatenate([model({n: r[n] for n in names})[0] for r in rows])
     assert rms_error(found, answers(path, rows)) < 0.05
+
+
+@pytest.mark.skipif("avx512_bf16" not in machine().isa, reason="the CPU does not compute in bf16")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bf16_in_openvino_adds_less_error_than_int8_has(
+    family: str, made: Callable[..., Any], exported: Callable[[str], Path]
+) -> None:
+    openvino = pytest.importorskip("openvino")
+    rows, path = feeds(60, seed=4), made(family)[0]
+    reference, errors = answers(exported(family), rows), {}
+    for precision in ("f32", "bf16"):
+        model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+        names = [i.get_any_name() for i in model.inputs]
+        found = np.concatenate([model({n: r[n] for n in names})[0] for r in rows])
+        errors[precision] = rms_error(found, reference)
+    assert 0 < errors["bf16"] < 2**0.5 * errors["f32"], errors  # two errors that know nothing of each other
 
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("mobilebert", marks=pytest.mark.slow)])
