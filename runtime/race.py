@@ -261,13 +261,10 @@ def _round(runners: Sequence[_Runner], undecided: Set[int], order: np.random.Gen
         there = [r for r in others if n in r.contested]
         for i in order.permutation(len(there)):
             _burst(there[i], int(n))
-    for runner in running:
-        if (
-            runner.candidate.spin is Spin.ON
-        ):  # one rest for all its lengths, which would take most of the time there is
-            for n in order.permutation(sorted(undecided.intersection(runner.contested))):
-                _burst(runner, int(n))
-            _rest(runner)
+    for runner in (r for r in running if r.candidate.spin is Spin.ON):
+        for n in order.permutation(sorted(undecided.intersection(runner.contested))):
+            _burst(runner, int(n))
+        _rest(runner)  # once for all its lengths: ten rests would take most of the time there is
 
 
 def _mix(runner: _Runner, order: np.random.Generator) -> None:
