@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -251,7 +251,7 @@ def _undecided(runners: Sequence[_Runner]) -> set[int]:
     return {n for n, count in Counter(n for r in runners for n in r.contested).items() if count > 1}
 
 
-def _round(runners: Sequence[_Runner], undecided: Set[int], order: np.random.Generator) -> None:
+def _round(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
     """Everybody's turn at mixed lengths, then at each length, those at one length right after each other."""
     running = [r for r in runners if undecided.intersection(r.contested)]
     for i in order.permutation(len(running)):
