@@ -81,13 +81,18 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
         ]
     if model.openvino is not None:
         python = environment("ov", ready)
-        hint = {"INFERENCE_PRECISION_HINT": "f32"}
         out += [
             Column("OpenVINO, own file", "openvino", int8 / "model_int8_openvino.onnx", own),
             Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
             Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
             Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),
-            Column("OpenVINO fp32", "openvino", model.openvino / "fp32.xml", python, hint),
+            Column(
+                "OpenVINO fp32",
+                "openvino",
+                model.openvino / "fp32.xml",
+                python,
+                {"INFERENCE_PRECISION_HINT": "f32"},
+            ),
         ]
     out.append(Column(FASTEST, "fastest", int8, own, environ={"POCKETBERT_CACHE": str(memory)}))
     order = list(WHAT)

@@ -63,6 +63,14 @@ def answers(path: Path, rows: list[Feed]) -> NDArray[np.float32]:
     return np.concatenate([np.asarray(predictor.run(r)["logits"], np.float32) for r in rows])
 
 
+def openvino_answers(path: Path, rows: list[Feed], precision: str) -> NDArray[np.float32]:
+    """The same by OpenVINO, with what is not int8 in `precision`."""
+    openvino = pytest.importorskip("openvino")
+    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    names = [i.get_any_name() for i in model.inputs]
+    return np.concatenate([model({n: r[n] for n in names})[0] for r in rows])
+
+
 @pytest.fixture(scope="module")
 def made(
     exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
@@ -170,12 +178,8 @@ def test_both_operands_of_every_product_are_8_bits_but_probabilities(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_openvino_computes_the_same(family: str, made: Callable[..., Any]) -> None:
-    openvino = pytest.importorskip("openvino")
     rows, path = feeds(10, seed=3), made(family)[0]
-    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    names = [i.get_any_name() for i in model.inputs]
-    found = np.concatenate([model({n: r[n] for n in names})[0] for r in rows])
-    assert rms_error(found, answers(path, rows)) < 0.05
+    assert rms_error(openvino_answers(path, rows, "f32"), answers(path, rows)) < 0.05
 
 
 @pytest.mark.skipif("avx512_bf16" not in machine().isa, reason="the CPU does not compute in bf16")
@@ -183,14 +187,9 @@ def test_openvino_computes_the_same(family: str, made: Callable[..., Any]) -> No
 def test_bf16_in_openvino_adds_less_error_than_int8_has(
     family: str, made: Callable[..., Any], exported: Callable[[str], Path]
 ) -> None:
-    openvino = pytest.importorskip("openvino")
     rows, path = feeds(60, seed=4), made(family)[0]
-    reference, errors = answers(exported(family), rows), {}
-    for precision in ("f32", "bf16"):
-        model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": precision})
-        names = [i.get_any_name() for i in model.inputs]
-        found = np.concatenate([model({n: r[n] for n in names})[0] for r in rows])
-        errors[precision] = rms_error(found, reference)
+    reference = answers(exported(family), rows)
+    errors = {p: rms_error(openvino_answers(path, rows, p), reference) for p in ("f32", "bf16")}
     assert 0 < errors["bf16"] < 2**0.5 * errors["f32"], errors  # two errors that know nothing of each other
 
 

@@ -39,7 +39,7 @@ away. Core ML's fp16 is emulated here; a device adds up in another order, some i
 _RUNTIME_TOLERANCE = 0.25
 """Of files for one runtime. Old TFLite kernels are exact to 0.02 on trained models (SST-2, 872 rows), but an activation that
 one kernel rounds up and the other one down moves the logits: 0.14 was seen on a random model of 4 layers. OpenVINO and
-ONNX Runtime differ for the same reason, on one ISA (AVX-512 VNNI); others were not tried."""
+ONNX Runtime differ for the same reason, and so does OpenVINO on CPUs with bf16 and without; only CPUs with AVX-512 VNNI were tried."""
 
 
 def tolerance(file: ModelFile) -> float:
