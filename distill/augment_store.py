@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from filelock import FileLock
-
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json, remove_tree, write_atomic, write_json
-from pocketbert.core.progress import Meter
+from pocketbert.core.files import read_json, write_atomic, write_json
+from pocketbert.core.ownership import Contents, lock_beside, remove
+from pocketbert.core.progress import Meter, say
 from pocketbert.distill.augment import Augmenter, Row, Texts
 
 DESCRIPTION = "augment.json"
+CONTENTS = Contents(DESCRIPTION, ("part-*.jsonl",))
+"""Files of a store: a folder that holds anything else is not replaced."""
 ROWS = 1000
 """Rows of a part."""
 
@@ -52,7 +53,7 @@ class CopyStore:
             InputError: If the folder holds something else.
         """
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder.parent / f".{self.folder.name}.lock"):
+        with lock_beside(self.folder):
             self._open()
             missing = [i for i in range(self.parts) if not self.part(i).is_file()]
             if not missing:
@@ -73,11 +74,6 @@ class CopyStore:
                 for line in stream:
                     yield [tuple(texts) for texts in json.loads(line)]
 
-    def remove(self) -> None:
-        """Delete the folder and its lock."""
-        remove_tree(self.folder)
-        (self.folder.parent / f".{self.folder.name}.lock").unlink(missing_ok=True)
-
     def _open(self) -> None:
         about = self.folder / DESCRIPTION
         if about.is_file() and read_json(about) == self._about:
@@ -85,6 +81,8 @@ class CopyStore:
         if self.folder.exists() and not about.is_file() and any(self.folder.iterdir()):
             raise InputError(Problem(str(self.folder), "is there and holds no augmented rows; not replaced.",
                                      "Choose another place."))  # fmt: skip
-        remove_tree(self.folder)
+        if about.is_file():
+            say(f"  removed copies that were made of other rows or with other settings: {self.folder}")
+        remove(self.folder, CONTENTS)
         self.folder.mkdir()
         write_json(about, self._about)

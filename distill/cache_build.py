@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.files import building, write_json
+from pocketbert.core.files import write_json
+from pocketbert.core.ownership import Contents, lock_beside
 from pocketbert.core.progress import Meter
 from pocketbert.core.types import Signal
+from pocketbert.core.workspace import building
 from pocketbert.distill.cache_key import cache_key
 from pocketbert.distill.cache_layout import Layout, Part, check_size, estimate_bytes, layout_of
 from pocketbert.distill.teacher_cache import DESCRIPTION, LENGTHS, RECORDS, Array, CachedTeacher, Description
@@ -65,7 +66,7 @@ def cached_teacher(
         )  # fmt: skip
     folder.parent.mkdir(parents=True, exist_ok=True)
     key = cache_key(teacher, family, data, wanted, half)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
+    with lock_beside(folder):
         try:
             return CachedTeacher(folder, key, wanted)
         except (InputError, OSError, ValueError):
@@ -76,7 +77,7 @@ def cached_teacher(
         layout = layout_of(online(_on(device, data, [shortest])), half)
         check_size(layout, data.lengths, limit_bytes, where)
         _check_room(folder, estimate_bytes(layout, data.lengths))
-        with building(folder) as work:
+        with building(folder, Contents(DESCRIPTION, (LENGTHS, RECORDS))) as work:
             _write_records(online, data, layout, work / RECORDS, batch, where)
             np.save(work / LENGTHS, np.asarray(data.lengths, np.int64))
             write_json(work / DESCRIPTION, Description(key=key, layout=layout).model_dump(mode="json"))

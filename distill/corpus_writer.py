@@ -12,14 +12,18 @@ from numpy.typing import NDArray
 
 from pocketbert.core.corpus_settings import CorpusSettings
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.files import building, sha256_file, write_json
+from pocketbert.core.files import sha256_file, write_json
+from pocketbert.core.ownership import Contents
 from pocketbert.core.progress import Meter, say
 from pocketbert.core.tokenization import is_unicode
 from pocketbert.core.versions import version_of
+from pocketbert.core.workspace import building
 from pocketbert.distill.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard
 from pocketbert.distill.corpus_rows import CutTexts, PackTexts, RowBuilder
 from pocketbert.distill.corpus_tokenizer import CorpusTokenizer
 
+CONTENTS = Contents(INFO, (COUNTS, "rows-*.arrow"))
+"""Files of a corpus: a folder that holds anything else is not replaced."""
 _TEXTS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 1 << 21
 """What is tokenized together: many short texts, or a few books."""
@@ -61,7 +65,7 @@ def write_corpus(
     _check(maker, settings, target, rows_per_shard)
     builder = PackTexts(settings, maker) if settings.packed else CutTexts(settings, maker)
     with (
-        building(target) as work,
+        building(target, CONTENTS) as work,
         Meter("" if total is None else f"tokenize {target.name}", total or 0) as meter,
     ):
         with contextlib.closing(

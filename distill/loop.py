@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.files import write_atomic
 from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
 from pocketbert.core.seeds import derive_seed
@@ -358,9 +359,7 @@ def _write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
     lines = path.read_text().splitlines() if path.is_file() else []
     kept = [line for line in lines if line.strip() and json.loads(line)["stage"] != purpose]
     new = [json.dumps({"stage": purpose, **r.model_dump()}) for r in progress.history]
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text("".join(f"{line}\n" for line in [*kept, *new]))
-    temporary.replace(path)
+    write_atomic(path, "".join(f"{line}\n" for line in [*kept, *new]))
 
 
 def keep_freed_memory() -> None:

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import building, read_json, write_json
+from pocketbert.core.files import read_json, write_json
+from pocketbert.core.ownership import Contents
+from pocketbert.core.workspace import building
 from pocketbert.distill.sparse_logits import SparseLogits
 from pocketbert.distill.sparse_settings import StoreSettings
 
@@ -98,7 +100,7 @@ class SparseStore:
         Args:
             epoch: Number of the epoch, from 0: with it and the row, the masks are drawn.
         """
-        with building(self.path(epoch)) as work:
+        with building(self.path(epoch), Contents(DESCRIPTION, (RECORDS, INDEX))) as work:
             with (work / RECORDS).open("wb") as stream:
                 writer = SparseWriter(self.settings, stream)
                 yield writer

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.ownership import lock_beside
 from pocketbert.core.progress import Meter
 from pocketbert.core.stages import SparseCache
 from pocketbert.distill.batches import BatchOrder, divide, parts
@@ -133,7 +133,7 @@ def build(
                 time.sleep(_POLL_S)  # should process 0 fail, the launcher's watch ends this one
         return found
     store.folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(store.folder.parent / f".{store.folder.name}.lock"):
+    with lock_beside(store.folder):
         missing = {e: its for e, its in enumerate(epochs) if not store.holds(e, _rows(order, its))}
         _check_room(store, data, order, missing)
         done = steps - sum(len(its) for its in missing.values())

@@ -9,9 +9,13 @@ import torch
 from pydantic import BaseModel
 from safetensors.torch import load_file, save_file
 
-from pocketbert.core.files import building, read_json, remove_tree, write_atomic, write_json
+from pocketbert.core.files import read_json, write_atomic, write_json
+from pocketbert.core.ownership import Contents, remove
+from pocketbert.core.workspace import building
+from pocketbert.distill.pointer import POINTER, checkpoint_name
 
-POINTER = "latest"
+CONTENTS = Contents("progress.json", ("model.safetensors", "optimizer.safetensors"))
+"""Files of a checkpoint: nothing else is ever replaced or removed."""
 
 
 class StepRecord(BaseModel):
@@ -56,16 +60,16 @@ def save_checkpoint(
         optimizer: Its moments are saved.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"step-{progress.step:07d}"
-    with building(folder / name) as work:
+    name = checkpoint_name(progress.step)
+    with building(folder / name, CONTENTS) as work:
         trained = {k: p.detach() for k, p in model.named_parameters() if p.requires_grad}
         save_file(trained, work / "model.safetensors")
         save_file(_moments(model, optimizer), work / "optimizer.safetensors")
         write_json(work / "progress.json", progress.model_dump())
     write_atomic(folder / POINTER, name)
     for old in folder.glob("step-*"):
-        if old.name != name:
-            remove_tree(old)
+        if old.name != name and not CONTENTS(old):
+            remove(old, CONTENTS)
 
 
 def load_checkpoint(

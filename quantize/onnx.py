@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.ownership import temporary_folder
 from pocketbert.core.types import Scheme, Target
 from pocketbert.core.versions import version_of
 from pocketbert.quantize.onnx_tied import retie, untie
@@ -50,8 +50,8 @@ def quantize(
     model = onnx.load(source)
     del model.graph.value_info[:]  # stale after dynamo's folding; the quantizer's shape inference trips on it
     ties = untie(model)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        plain = Path(folder) / "plain.onnx"
+    with temporary_folder(target.parent) as folder:
+        plain = folder / "plain.onnx"
         onnx.save(model, plain)
         with _quiet_root():
             quantize_dynamic(

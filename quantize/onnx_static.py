@@ -11,7 +11,6 @@ arises, before it is reshaped and transposed for the product: what moves is then
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
+from pocketbert.core.ownership import replace_file, temporary_folder
 from pocketbert.core.types import Scheme, Target
 from pocketbert.core.versions import version_of
 from pocketbert.quantize.onnx import weight_types
@@ -72,16 +72,16 @@ def quantize_static(source: Path, target: Path, rows: Rows) -> WeightTypes:
     model = onnx.load(source)
     del model.graph.value_info[:]  # stale after dynamo's folding
     rewriter = _Rewriter(model.graph)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        ranges = _measure(model, rewriter.activations, rows, Path(folder) / "measured.onnx", target.name)
+    with temporary_folder(target.parent) as folder:
+        ranges = _measure(model, rewriter.activations, rows, folder / "measured.onnx", target.name)
         rewriter.run(ranges)
-        written = Path(folder) / target.name
+        written = folder / target.name
         onnx.save(model, written)
         types = weight_types(written)
         problems = type_problems(types, target.name, Scheme.INT8, Target.OPENVINO)
         if problems:
             raise GateError(problems)
-        written.replace(target)
+        replace_file(written, target)
     return types
 
 

@@ -17,12 +17,14 @@ import torch
 
 from pocketbert.core.checkpoints import save_tokenizer
 from pocketbert.core.families import family_of
-from pocketbert.core.files import building, remove_tree, sha256_json
+from pocketbert.core.files import sha256_json
+from pocketbert.core.ownership import claim, remove
 from pocketbert.core.recipe import CorpusSection, CorpusSource
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.stages import Optimisation
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
+from pocketbert.core.workspace import building
 from pocketbert.distill.general_set import GeneralSet
 from pocketbert.distill.ib_bert import IbBertForPreTraining
 from pocketbert.distill.loop import train
@@ -60,35 +62,36 @@ def main() -> None:
     # of other settings, a checkpoint is no beginning
     settled = sha256_json({k: str(v) for k, v in vars(options).items()})[:8]
     work = options.out.parent / f".{options.out.name}.{settled}.work"
-    section = CorpusSection(sources=[CorpusSource(path=str(options.corpus))], length=options.length)
-    if not (work / "corpus").is_dir():
-        with building(work / "corpus") as folder:
-            write_corpora(section, options.tokenizer, folder)
-    rows = open_corpora(section, options.tokenizer, work / "corpus", options.seed)
-    tokenizer, vocabulary = TextTokenizer(options.tokenizer, options.length), len(rows.counts)
+    with claim(work, "pre-training of an IB-BERT"):
+        section = CorpusSection(sources=[CorpusSource(path=str(options.corpus))], length=options.length)
+        if not (work / "corpus").is_dir():
+            with building(work / "corpus") as folder:
+                write_corpora(section, options.tokenizer, folder)
+        rows = open_corpora(section, options.tokenizer, work / "corpus", options.seed)
+        tokenizer, vocabulary = TextTokenizer(options.tokenizer, options.length), len(rows.counts)
 
-    config = mini_teacher_config(vocabulary)
-    config.pad_token_id = tokenizer.pad_id
-    torch.manual_seed(derive_seed(options.seed, PURPOSE))
-    model = IbBertForPreTraining(config)
-    family = family_of(config.model_type)
-    masking = masking_of(MaskingKind.DYNAMIC, rows.counts, tokenizer, options.seed, PURPOSE)
-    pairs = pairs_of(tokenizer, vocabulary, options.seed, PURPOSE)
-    data = GeneralSet(rows, tokenizer, masking, family.padding_side, pairs)
-    settings = Optimisation(steps=options.steps, batch=options.batch, lr=options.lr)
+        config = mini_teacher_config(vocabulary)
+        config.pad_token_id = tokenizer.pad_id
+        torch.manual_seed(derive_seed(options.seed, PURPOSE))
+        model = IbBertForPreTraining(config)
+        family = family_of(config.model_type)
+        masking = masking_of(MaskingKind.DYNAMIC, rows.counts, tokenizer, options.seed, PURPOSE)
+        pairs = pairs_of(tokenizer, vocabulary, options.seed, PURPOSE)
+        data = GeneralSet(rows, tokenizer, masking, family.padding_side, pairs)
+        settings = Optimisation(steps=options.steps, batch=options.batch, lr=options.lr)
 
-    started = time.process_time()
-    made = train(
-        model, Pretraining(model, family), data, settings, options.seed, PURPOSE, work / "checkpoint"
-    )
-    for record in made.history[:: max(1, len(made.history) // 20)]:
-        terms = ", ".join(f"{name} {value:.3f}" for name, value in record.terms.items())
-        print(f"step {record.step}: {terms}")
-    print(f"{time.process_time() - started:.0f} s of CPU time, {made.dtype}, {made.threads} threads")
-    with building(options.out) as folder:
-        model.save_pretrained(folder)
-        save_tokenizer(options.tokenizer, config.max_position_embeddings, folder)
-    remove_tree(work)
+        started = time.process_time()
+        made = train(
+            model, Pretraining(model, family), data, settings, options.seed, PURPOSE, work / "checkpoint"
+        )
+        for record in made.history[:: max(1, len(made.history) // 20)]:
+            terms = ", ".join(f"{name} {value:.3f}" for name, value in record.terms.items())
+            print(f"step {record.step}: {terms}")
+        print(f"{time.process_time() - started:.0f} s of CPU time, {made.dtype}, {made.threads} threads")
+        with building(options.out) as folder:
+            model.save_pretrained(folder)
+            save_tokenizer(options.tokenizer, config.max_position_embeddings, folder)
+        remove(work)
 
 
 if __name__ == "__main__":

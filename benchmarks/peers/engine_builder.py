@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ def optimum(out: Path, folder: str, isa: str) -> None:
     from optimum.onnxruntime import ORTQuantizer
     from optimum.onnxruntime.configuration import AutoQuantizationConfig
 
-    main_export(folder, out / "export", task="text-classification")
-    settings = getattr(AutoQuantizationConfig, isa)(is_static=False)
-    ORTQuantizer.from_pretrained(out / "export").quantize(settings, out / "quantized")
-    shutil.move(out / "export" / "model.onnx", out / "model.onnx")
-    shutil.move(out / "quantized" / "model_quantized.onnx", out / "model_quantized.onnx")
-    shutil.rmtree(out / "export")
-    shutil.rmtree(out / "quantized")
+    with tempfile.TemporaryDirectory() as name:
+        export, quantized = Path(name, "export"), Path(name, "quantized")
+        main_export(folder, export, task="text-classification")
+        settings = getattr(AutoQuantizationConfig, isa)(is_static=False)
+        ORTQuantizer.from_pretrained(export).quantize(settings, quantized)
+        for made in (export / "model.onnx", quantized / "model_quantized.onnx"):
+            shutil.copyfile(made, out / made.name)
 
 
 def ov(out: Path, ours: str, folder: str, texts: str) -> None:

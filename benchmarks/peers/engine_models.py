@@ -22,6 +22,7 @@ from environments import environment
 from pocketbert.core.files import sha256_file
 from pocketbert.core.hardware import machine
 from pocketbert.core.versions import installed
+from pocketbert.core.workspace import building
 
 LENGTHS = (16, 32, 64, 128, 384)
 """TFLite signatures, and the lengths measured."""
@@ -120,13 +121,10 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
 def _once(target: Path, make: Callable[[Path], None]) -> Path:
     """Fill a folder unless it is there; it appears whole or not at all."""
     if not target.is_dir():
-        partial = target.with_name(target.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
         began = time.monotonic()
         print(f"  building {target.name} ...", flush=True)
-        make(partial)
-        partial.rename(target)
+        with building(target) as folder:
+            make(folder)
         print(f"  built {target.name} in {time.monotonic() - began:.0f} s", flush=True)
     return target
 

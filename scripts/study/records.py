@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.files import write_atomic
 
 FILE_NAME = "results.jsonl"
 TEACHER = "teacher"
@@ -119,9 +120,7 @@ def read_records(path: Path) -> list[ArmRecord]:
 def append_record(path: Path, record: ArmRecord) -> None:
     """Add a record, each on a line of its own."""
     kept = "".join(f"{r.model_dump_json()}\n" for r in read_records(path))
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(f"{kept}{record.model_dump_json()}\n", encoding="utf-8")
-    temporary.replace(path)
+    write_atomic(path, f"{kept}{record.model_dump_json()}\n")
 
 
 def find_record(records: list[ArmRecord], arm: str, seed: int, recipe: str, where: Path) -> ArmRecord | None:

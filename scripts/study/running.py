@@ -17,11 +17,12 @@ from pocketbert.core.checkpoints import load_model
 from pocketbert.core.data import read_examples
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.evaluate import EvalSet, evaluate
-from pocketbert.core.files import read_json, remove_tree, sha256_json, write_atomic
+from pocketbert.core.files import read_json, sha256_json, write_atomic
 from pocketbert.core.hardware import machine
 from pocketbert.core.heads import head_of
 from pocketbert.core.labels import Labels
 from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.ownership import write_marker
 from pocketbert.core.readout import whole
 from pocketbert.core.recipe import Recipe
 from pocketbert.core.recipe_file import dump_recipe
@@ -30,6 +31,8 @@ from pocketbert.core.tasks import task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.core.versions import installed
+from pocketbert.core.workspace import building
+from pocketbert.pipeline.run_folder import KIND
 from study.clock import Moment, StageClock
 from study.records import ArmRecord, StageRecord, Surroundings
 
@@ -124,13 +127,11 @@ def share_teacher(teacher: Path, folder: Path) -> None:
     """
     if folder.exists():
         return
-    partial = folder.with_name(f".{folder.name}.partial")
-    remove_tree(partial)
-    partial.mkdir(parents=True)
-    shutil.copytree(teacher / ".stages", partial / ".stages")
-    shutil.copyfile(teacher / "data.json", partial / "data.json")
-    shutil.copytree(teacher / "teacher", partial / "teacher", copy_function=_link)
-    partial.replace(folder)
+    with building(folder) as made:
+        write_marker(made, KIND)
+        shutil.copytree(teacher / ".stages", made / ".stages")
+        shutil.copyfile(teacher / "data.json", made / "data.json")
+        shutil.copytree(teacher / "teacher", made / "teacher", copy_function=_link)
 
 
 def correct_rows(recipe: Recipe, folder: Path) -> str:

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from pocketbert.core import files
 from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.files import (
-    building,
     check_writable,
     copy_path,
     folder_bytes,
     path_bytes,
     read_json,
-    remove_tree,
     safe_join,
     sha256_file,
     sha256_json,
@@ -61,45 +59,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert names(tmp_path) == {"a.txt"}
-
-
-def test_building_swaps_the_folder_in_at_the_end(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "out"
-    with building(target) as work:
-        (work / "sub").mkdir()
-        (work / "sub" / "a").write_text("1")
-        assert not target.exists()
-    assert (target / "sub" / "a").read_text() == "1"
-    assert names(target.parent) == {"out"}
-
-
-def test_building_leaves_nothing_on_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="no"), building(tmp_path / "out") as work:
-        (work / "a").write_text("1")
-        raise RuntimeError("no")
-    assert names(tmp_path) == set()
-
-
-def test_building_keeps_the_older_folder_until_it_succeeds(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "old").write_text("1")
-    with pytest.raises(KeyboardInterrupt), building(target):
-        raise KeyboardInterrupt
-    assert names(target) == {"old"}
-    with building(target) as work:
-        (work / "new").write_text("2")
-    assert names(target) == {"new"}
-    assert names(tmp_path) == {"out"}
-
-
-def test_building_clears_what_a_killed_process_left(tmp_path: Path) -> None:
-    left = tmp_path / ".out.partial"
-    left.mkdir()
-    (left / "half").write_text("x")
-    with building(tmp_path / "out") as work:
-        assert names(work) == set()
-    assert names(tmp_path) == {"out"}
 
 
 def test_json_goes_there_and_back(tmp_path: Path) -> None:
@@ -169,17 +128,6 @@ def test_safe_join_refuses_a_link_to_a_file_outside(tmp_path: Path) -> None:
 def test_safe_join_allows_what_stays_inside(tmp_path: Path) -> None:
     assert safe_join(tmp_path, "onnx/model.onnx", "f") == tmp_path / "onnx" / "model.onnx"
     assert safe_join(tmp_path, "a/../b", "f").resolve() == tmp_path / "b"
-
-
-def test_remove_tree_removes_links_not_their_targets(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    (tmp_path / "link").symlink_to(folder)
-    remove_tree(tmp_path / "link")
-    remove_tree(tmp_path / "never-there")
-    assert names(tmp_path) == {"kept"}
-    remove_tree(folder)
-    assert names(tmp_path) == set()
 
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_fix(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pocketbert.core.ownership import write_marker
 from pocketbert.distill import state
 from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
 
@@ -64,9 +65,10 @@ def test_a_half_written_sibling_is_ignored_and_cleared(tmp_path: Path) -> None:
     model, optimizer = made(0)
     advance(model, optimizer)
     save_checkpoint(work, progress(2), model, optimizer)
-    for left in (".step-0000004.partial", "step-0000004"):
-        (work / left).mkdir()
-        (work / left / "model.safetensors").write_bytes(b"half")
+    left = work / ".step-0000004.x1y2z3_4"
+    (left / "new").mkdir(parents=True)
+    write_marker(left, "temporary folder", output="step-0000004", of="")
+    (left / "new" / "model.safetensors").write_bytes(b"half")
     other, its_optimizer = made(1)
     found = load_checkpoint(work, other, its_optimizer)
     assert found is not None

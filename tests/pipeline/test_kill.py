@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -17,8 +16,14 @@ from typing import Any
 
 import pytest
 
+from pocketbert.core.ownership import write_marker
+
 TIMED = ("benchmark.json", "README.md", "artifacts.json")
 """Files of the artefact folder that hold latencies, or digests of files that do."""
+
+
+HIDDEN = (".lock", ".stages", ".work", ".pocketbert.json")
+"""What a run folder keeps for itself."""
 
 
 class Victim:
@@ -97,9 +102,7 @@ class Victim:
 
 def leftovers(folder: Path) -> list[str]:
     """Half files and forgotten folders in and beside a run folder."""
-    inside = [
-        p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in (".lock", ".stages", ".work")
-    ]
+    inside = [p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in HIDDEN]
     inside += list((folder / ".work").iterdir())
     inside += [p for p in (folder / ".stages").iterdir() if p.suffix != ".json"]
     beside = [p for p in folder.parent.iterdir() if p.name.startswith(f".{folder.name}")]
@@ -116,7 +119,7 @@ def test_killed_three_times(task: Any, finished: Path, kit: SimpleNamespace, tmp
     assert not (run / "teacher").exists()
     assert victim.kill(lambda: any(run.glob(".work/student-*/distill.0/latest")), draw.uniform(0, 0.2))
     assert not (run / "student").exists()
-    assert victim.kill((run / ".onnx.partial").exists, draw.uniform(0, 2))
+    assert victim.kill((run / ".work" / "onnx.new").exists, draw.uniform(0, 2))
     assert not (run / "onnx").exists()
     said = victim.finish()
     assert "student: finished before, skipped" in said
@@ -149,7 +152,8 @@ def test_killed_between_any_two_steps_of_a_commit(
     task: Any, run_copy: Path, finished: Path, kit: SimpleNamespace
 ) -> None:
     # the windows are microseconds wide: random moments do not meet them, so the process ends itself there
-    (run_copy / ".stages" / "pack.json").unlink()
+    mark = run_copy / ".stages" / "pack.json"
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "status": "failed"}))
     for name in ("data", "teacher", "student", "onnx", "golden", "verify"):
         assert (run_copy / ".stages" / f"{name}.json").is_file()
     deaths = 0
@@ -193,7 +197,7 @@ def test_killed_twenty_times_at_random(task: Any, kit: SimpleNamespace, tmp_path
 
 @pytest.mark.slow
 def test_killed_export_verb(finished: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
-    work, output = tmp_path / ".phone.run", tmp_path / "phone"
+    output = tmp_path / "phone"
     arguments = ["export", "-m", finished / "student", "-o", output, "--format", "onnx"]
     reference = tmp_path / "reference" / "phone"
     subprocess.run(
@@ -201,13 +205,17 @@ def test_killed_export_verb(finished: Path, kit: SimpleNamespace, tmp_path: Path
         check=True,
         capture_output=True,
     )
-    victim = Victim(arguments, work, kit)
-    for ready in ((work / ".onnx.partial").exists, (work / "golden").exists, output.exists):
-        victim.kill(ready, 0)
-    victim._finished = {}
+    victim = Victim(arguments, tmp_path / "no-run", kit)  # its work folder has a random name
+    left: list[Path] = []
+    for pattern in (".phone.*/run/.work/onnx.new", ".phone.*/run/golden", "phone"):
+        victim.kill(lambda seen=pattern: any(tmp_path.glob(seen)), 0)
+        left = list(tmp_path.glob(".phone.*")) or left
+        assert len(left) == 1  # taken up, not begun anew
     victim.finish()
     assert kit.tree(output) == kit.tree(reference)
-    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".phone")] == []
-    shutil.copytree(reference, work)  # as a kill between the last rename and the last removal leaves it
+    assert list(tmp_path.glob(".phone.*")) == []
+    # as a kill between the last rename and the last removal leaves it
+    left[0].mkdir()
+    write_marker(left[0], "temporary folder", output="phone", of="export")
     assert "finished before with the same model and settings, skipped" in victim.finish()
-    assert not work.exists()
+    assert not left[0].exists()

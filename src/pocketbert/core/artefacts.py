@@ -189,6 +189,7 @@ class Artefacts(_Record):
         lineage: Where the weights come from, in words and digests.
         versions: Libraries that made the files.
         machine: CPU and ISA that measured the figures.
+        made_from: Digest of recipe, model, data and library versions: with equal ones, the same folder would be written.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -203,6 +204,7 @@ class Artefacts(_Record):
     lineage: dict[str, str] = {}
     versions: dict[str, str] = {}
     machine: str = ""
+    made_from: str = ""
     generator: Literal["pocketbert"] = "pocketbert"
 
     def head(self) -> Head:
@@ -293,10 +295,22 @@ def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str
             out.append(f"{record.path}: listed, but not there")
         elif record.path in differing:
             out.append(f"{record.path}: changed since it was packed (sha256 differs)")
+    return out + [f"{name}: there, but not listed" for name in _unlisted(folder, artefacts)]
+
+
+def _unlisted(folder: Path, artefacts: Artefacts) -> list[str]:
     listed = {f.path for f in artefacts.files} | {FILE_NAME}
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    out = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()):
         inside = [path.relative_to(folder), *path.relative_to(folder).parents]  # a package is listed as one
-        name = inside[0].as_posix()
         if not any(p.as_posix() in listed for p in inside):
-            out.append(f"{name}: there, but not listed")
+            out.append(inside[0].as_posix())
     return out
+
+
+def strangers(folder: Path) -> list[str]:
+    """Paths in a folder that its ``artifacts.json`` does not list, and so PocketBERT did not write; all of them without one."""
+    try:
+        return _unlisted(folder, read_artefacts(folder))
+    except InputError:
+        return sorted(p.name for p in folder.iterdir())

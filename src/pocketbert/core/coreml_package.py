@@ -7,13 +7,16 @@ import shutil
 import uuid
 from pathlib import Path
 
-from pocketbert.core.files import building
+from pocketbert.core.ownership import Contents
+from pocketbert.core.workspace import building
 
 MODEL = "com.apple.CoreML/model.mlmodel"
 WEIGHTS = "com.apple.CoreML/weights"
 WEIGHT_FILE = f"{WEIGHTS}/weight.bin"
 DATE = "com.github.apple.coremltools.conversion_date"
 """Metadata that coremltools adds and this project takes out: the same model gives the same bytes on any day."""
+CONTENTS = Contents("Manifest.json", (f"Data/{MODEL}", f"Data/{WEIGHT_FILE}"))
+"""Files of a package: one that holds anything else is not replaced."""
 _AUTHOR = "com.apple.CoreML"
 _ITEMS = {
     MODEL: ("model.mlmodel", "CoreML Model Specification"),
@@ -31,7 +34,7 @@ def save_package(model: bytes, weights: Path, target: Path) -> None:
         weights: ``weight.bin``.
         target: The folder to write; one that is there is replaced.
     """
-    with building(target) as folder:
+    with building(target, CONTENTS) as folder:
         data = folder / "Data"
         (data / WEIGHTS).mkdir(parents=True)
         (data / MODEL).write_bytes(model)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: atomic writes, folder swaps, hashes, bounded reads."""
+"""Files that are either whole or not there: atomic writes, hashes, bounded reads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pocketbert.core.errors import InputError, MachineError, Problem
+from pocketbert.core.ownership import TEMPORARY, replace_file, temporary_file
 
 _MIB = 1 << 20
-TEMPORARY = ".tmp"
-"""Ending of files that are not whole yet; a killed process may leave one."""
 
 
 def sha256_file(path: Path) -> str:
@@ -30,8 +29,18 @@ def sha256_path(path: Path) -> str:
     """Hex digest of a file's bytes, or of the names and bytes of everything in a folder (a Core ML package is one)."""
     if not path.is_dir():
         return sha256_file(path)
+    return sha256_json([[name, digest] for name, digest in digests(path).items()])
+
+
+def digests(path: Path) -> dict[str, str]:
+    """sha256 of every file below a folder by its path in it; of a file, of itself under the name ``""``.
+
+    Empty where there is nothing.
+    """
+    if not path.is_dir():
+        return {"": sha256_file(path)} if path.is_file() else {}
     files = sorted((p.relative_to(path).as_posix(), p) for p in path.rglob("*") if p.is_file())
-    return sha256_json([[name, sha256_file(p)] for name, p in files])
+    return {name: sha256_file(p) for name, p in files}
 
 
 def path_bytes(path: Path) -> int:
@@ -65,6 +74,21 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose bytes appear as a file when the block ends without an error; before that, nothing changes.
+
+    Args:
+        path: Where to write; its folder must exist. A file that is there is replaced at the end.
+    """
+    with temporary_file(path) as temporary:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        replace_file(temporary, path)
+
+
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Write a file so that readers see the old bytes or the new ones, never half.
 
@@ -72,20 +96,8 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         path: Where to write; its folder must exist.
         data: The whole content; text is UTF-8.
     """
-    raw = data.encode() if isinstance(data, str) else data
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with writing(path) as stream:
+        stream.write(data.encode() if isinstance(data, str) else data)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -116,54 +128,6 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
-
-
-@contextlib.contextmanager
-def building(target: Path) -> Iterator[Path]:
-    """Build a folder beside `target` and swap it in when the block ends without an error.
-
-    An existing `target` is replaced only at that moment. What a killed process left behind is removed at
-    the next try.
-
-    Args:
-        target: The folder to create.
-
-    Yields:
-        The temporary sibling to write into.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = target.parent / f".{target.name}.partial"
-    remove_tree(work)
-    work.mkdir()
-    try:
-        yield work
-        for folder, _, names in os.walk(work):
-            for name in names:
-                sync(Path(folder) / name)
-            sync(Path(folder))
-        replace_folder(work, target)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-
-
-def replace_folder(source: Path, target: Path) -> None:
-    """Rename `source` to `target`, moving an older `target` out of the way first."""
-    old = target.parent / f".{target.name}.old"
-    remove_tree(old)
-    if target.exists():
-        target.rename(old)
-    source.rename(target)
-    sync(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder or file if it is there."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)
 
 
 def check_writable(folder: Path) -> None:

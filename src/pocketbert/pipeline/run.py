@@ -13,15 +13,17 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
 from pocketbert.core.families import all_families, check_exported
-from pocketbert.core.files import remove_tree, sha256_file, sha256_path, write_atomic, write_json
+from pocketbert.core.files import sha256_file, sha256_path, write_atomic, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.metrics import confusion
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
+from pocketbert.core.ownership import remove
 from pocketbert.core.progress import set_quiet
 from pocketbert.core.readout import whole
 from pocketbert.core.recipe import Recipe
@@ -36,8 +38,9 @@ from pocketbert.pipeline.corpora import source_digest, write_corpora
 from pocketbert.pipeline.data import CALIBRATION_ROWS, RunData, check_files, load_data, max_length
 from pocketbert.pipeline.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
+from pocketbert.pipeline.pack import Origin, portable
 from pocketbert.pipeline.requirements import require_for
-from pocketbert.pipeline.run_folder import RunFolder, Stage, data_digest
+from pocketbert.pipeline.run_folder import Places, RunFolder, Stage, data_digest
 from pocketbert.pipeline.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
 
 log = logging.getLogger("pocketbert")
@@ -123,6 +126,11 @@ class Run:
         return self.data.texts(rows, TextTokenizer(self.model.path, self.length))
 
     @property
+    def origin(self) -> Origin:
+        """What decides the artefact folder."""
+        return Origin(self.model.sha256, self.folder.hash(self.stages())["pack"])
+
+    @property
     def weights(self) -> Path:
         """Folder of the model that is exported."""
         return self.path / ("student" if self.recipe.student else "teacher")
@@ -149,9 +157,9 @@ class Run:
             "settings": recipe.data.model_dump(mode="json", exclude={"corpus", "augment"}),
             "train": data_digest(recipe.data.train),
             "eval": data_digest(recipe.data.eval),
-            "length": self.length,
+            "length": self.length, "model": self.model.digest,
         }  # fmt: skip
-        teacher = {"task": recipe.task, "weights": self.model.sha256, "labels": self.model.labels, "seed": recipe.seed,
+        teacher = {"task": recipe.task, "model": self.model.digest, "licence": self.model.licence, "seed": recipe.seed,
                    "finetune": _dump(recipe.teacher.finetune), "answer": _dump(recipe.answer)}  # fmt: skip
         stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
         before_student: tuple[str, ...] = ("teacher",)
@@ -183,7 +191,7 @@ class Run:
                 "answer": _dump(recipe.answer),
                 "augment": _dump(recipe.data.augment),
                 "vectors": self._vectors,
-                "start": self._start.sha256 if self._start else None,
+                "start": self._start.digest if self._start else None,
             }
             stages.append(
                 Stage(
@@ -243,7 +251,7 @@ class Run:
             stages.append(Stage("benchmark", "benchmark", "benchmark.json", _dump(recipe.benchmark), (*needs,),
                                 self._make_benchmark, engines))  # fmt: skip
         before = ("verify", *(("benchmark",) if measuring.is_timed(recipe) else ()))
-        stages.append(Stage("pack", "pack", "phone", recipe.name, before, self._make_pack, ()))
+        stages.append(Stage("pack", "pack", "phone", _dump(portable(recipe)), before, self._make_pack, ()))
         return stages
 
     def execute(self, until: str | None = None) -> None:
@@ -269,9 +277,11 @@ class Run:
         with self.folder.locked():
             if until is not None:
                 stages = stages[: [s.name for s in stages].index(until) + 1]
+            self.folder.hash(stages)
+            self.folder.recover(stages)
             for outdated in self.folder.plan(stages):
                 self.folder.forget(next(s for s in stages if s.name == outdated))
-                remove_tree(self.path / REPORT_FILE)
+                remove(self.path / REPORT_FILE)
             handler = _log_file(self.path / "run.log")
             try:
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
@@ -301,32 +311,31 @@ class Run:
 
     # One method per stage: what it reads is decided here, how it works in the module it calls.
 
-    def _make_data(self, target: Path, _: Path) -> Sequence[str]:
+    def _make_data(self, at: Places) -> Sequence[str]:
         report = self.data.report
         write_json(
-            target,
+            at.output,
             json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)},
         )
         return ()
 
-    def _make_teacher(self, target: Path, work: Path) -> Sequence[str]:
-        return training.make_teacher(self.recipe, self.model, self.data, self.length, target, work)
+    def _make_teacher(self, at: Places) -> Sequence[str]:
+        return training.make_teacher(self.recipe, self.model, self.data, self.length, at)
 
-    def _make_student(self, target: Path, work: Path) -> Sequence[str]:
+    def _make_student(self, at: Places) -> Sequence[str]:
         return training.make_student(
             self.recipe,
             self.path / "teacher",
             self.model,
             self.data,
             self.length,
-            target,
-            work,
+            at,
             self.path / CORPUS,
         )
 
-    def _make_corpus(self, target: Path, _: Path) -> Sequence[str]:
+    def _make_corpus(self, at: Places) -> Sequence[str]:
         assert self.recipe.data.corpus is not None
-        write_corpora(self.recipe.data.corpus, self.model.path, target)
+        write_corpora(self.recipe.data.corpus, self.model.path, at.output)
         return ()
 
     @property
@@ -351,20 +360,24 @@ class Run:
         }
         return {**common, "ready": ready}
 
-    def _make_export(self, format: Format, target: Path, _: Path) -> Sequence[str]:
+    def _make_export(self, format: Format, at: Places) -> Sequence[str]:
         files = [f for f in self.files if f.stage == format.value]
         texts = self.texts()
-        return exporting.make_export(self.recipe, self.weights, texts, self.length, target, files, self.ready)
+        return exporting.make_export(
+            self.recipe, self.weights, texts, self.length, at.output, files, self.ready
+        )
 
-    def _make_teacher_file(self, target: Path, _: Path) -> Sequence[str]:
+    def _make_teacher_file(self, at: Places) -> Sequence[str]:
         texts, file = self.texts(), measuring.teacher_file(self.recipe)
-        return exporting.make_export(self.recipe, self.path / "teacher", texts, self.length, target, [file])
+        return exporting.make_export(
+            self.recipe, self.path / "teacher", texts, self.length, at.output, [file]
+        )
 
-    def _make_quantized(self, format: Format, target: Path, _: Path) -> Sequence[str]:
+    def _make_quantized(self, format: Format, at: Places) -> Sequence[str]:
         files = self.files
         pairs = [(base_of(f, files), f) for f in files if f.format is format and not f.exported]
         return exporting.make_quantized(
-            self.recipe, self.path, self.weights, target, pairs, self._calibration
+            self.recipe, self.path, self.weights, at.output, pairs, self._calibration
         )
 
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
@@ -372,15 +385,15 @@ class Run:
         tokenizer = TextTokenizer(self.weights, self.length)
         return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
 
-    def _make_golden(self, target: Path, _: Path) -> Sequence[str]:
+    def _make_golden(self, at: Places) -> Sequence[str]:
         texts = self.texts()
         return golden.make_golden(
-            self.recipe, self.path, self.weights, texts, self.length, target, self.files
+            self.recipe, self.path, self.weights, texts, self.length, at.output, self.files
         )
 
-    def _make_verify(self, target: Path, _: Path) -> Sequence[str]:
+    def _make_verify(self, at: Places) -> Sequence[str]:
         result = self.verify()
-        write_json(target, json.loads(result.model_dump_json()))
+        write_json(at.output, json.loads(result.model_dump_json()))
         report_gates(result)
         return result.failures
 
@@ -419,18 +432,18 @@ class Run:
             out.append(EvalSet(name, head, rows))
         return out
 
-    def _make_benchmark(self, target: Path, _: Path) -> Sequence[str]:
+    def _make_benchmark(self, at: Places) -> Sequence[str]:
         assert self.recipe.benchmark is not None
         variants = measuring.run_variants(self.recipe, self.path, self.files, self.weights, self.length)
         result = measuring.measure(
             variants, self.texts(100), self.recipe.benchmark, self.recipe.export.lengths, root=self.path
         )
-        result.write(target)
+        result.write(at.output)
         return ()
 
-    def _make_pack(self, target: Path, _: Path) -> Sequence[str]:
+    def _make_pack(self, at: Places) -> Sequence[str]:
         return pack.make_pack(
-            self.recipe, self.path, self.weights, self.length, self.data.pair, self.model.sha256, target
+            self.recipe, self.path, self.weights, self.length, self.data.pair, self.origin, at.output
         )
 
     def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
@@ -465,8 +478,15 @@ class Run:
         return RunResult(self.path, self.path / "phone", report, header, table)
 
 
-def _dump(section: object) -> object:
-    return section.model_dump(mode="json") if hasattr(section, "model_dump") else None
+def _dump(section: BaseModel | None) -> object:
+    """A section as it decides a result: how often a checkpoint is written does not."""
+    return _without(section.model_dump(mode="json"), "checkpoint") if section is not None else None
+
+
+def _without(value: object, key: str) -> object:
+    if isinstance(value, dict):
+        return {k: _without(v, key) for k, v in value.items() if k != key}
+    return [_without(v, key) for v in value] if isinstance(value, list) else value
 
 
 class _RunLog(logging.FileHandler):

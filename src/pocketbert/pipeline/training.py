@@ -21,12 +21,11 @@ from pocketbert.pipeline.augmenting import augmented_set
 from pocketbert.pipeline.data import RunData
 from pocketbert.pipeline.finishing import Curve, Finished, finish, pooling_for
 from pocketbert.pipeline.general import general_student, layer_stage, with_encoder, with_guesses
+from pocketbert.pipeline.run_folder import Places
 from pocketbert.pipeline.training_job import TrainingJob
 
 
-def make_teacher(
-    recipe: Recipe, model: ModelFolder, data: RunData, length: int, target: Path, work: Path
-) -> Sequence[str]:
+def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: Places) -> Sequence[str]:
     """Write the teacher: fine-tuned where the recipe says so, its labels in the run's order."""
     task = data.head.task
     finetune = recipe.teacher.finetune
@@ -35,14 +34,14 @@ def make_teacher(
     if finetune is not None:
         from pocketbert.distill.finetune import Finetune
 
-        job = TrainingJob(recipe, model, data, length, target, work)
+        job = TrainingJob(recipe, model, data, length, at.work, at.metrics)
         curves.append(job.train(teacher, Finetune(model.family, task), finetune, "finetune"))
     elif task.names_labels:
         note = permute_head(teacher, _head_labels(model, recipe, data.labels), data.labels)
         notes += [note] if note else []
     pooling = pooling_for(recipe, model)
-    finish(Finished(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), target)
-    (target / "LICENCE.txt").write_text(model.licence + "\n", encoding="utf-8")
+    finish(Finished(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
+    (at.output / "LICENCE.txt").write_text(model.licence + "\n", encoding="utf-8")
     return ()
 
 
@@ -55,8 +54,7 @@ def _head_labels(model: ModelFolder, recipe: Recipe, ours: Labels) -> Labels:
 
 
 def make_student(
-    recipe: Recipe, teacher_folder: Path, model: ModelFolder, data: RunData, length: int, target: Path, work: Path,
-    corpora: Path,
+    recipe: Recipe, teacher_folder: Path, model: ModelFolder, data: RunData, length: int, at: Places, corpora: Path,
 ) -> Sequence[str]:  # fmt: skip
     """Distil the student through the recipe's stages.
 
@@ -66,8 +64,7 @@ def make_student(
         model: What the recipe starts from: the teacher of general stages.
         data: The run's data.
         length: Longest input in tokens.
-        target: The folder that is made.
-        work: Where checkpoints go.
+        at: Where the student, its checkpoints and its losses go.
         corpora: Where the run's corpora are.
     """
     from pocketbert.distill.loop import frozen
@@ -76,8 +73,8 @@ def make_student(
     task = data.head.task
     source = open_model_folder(str(teacher_folder))
     teacher, pooling = load_model(source, task), pooling_for(recipe, source)
-    copies = cache(partial(augmented_set, recipe, model, data, length, work / "augmented"))
-    job = TrainingJob(recipe, source, data, length, target, work, copies)
+    copies = cache(partial(augmented_set, recipe, model, data, length, at.work / "augmented"))
+    job = TrainingJob(recipe, source, data, length, at.work, at.metrics, copies)
     student, curves, projection = _start(job, teacher, task), list[Curve](), None
     notes = list[str]()
     if any(isinstance(s, GENERAL) for s in recipe.distill):
@@ -90,7 +87,7 @@ def make_student(
     with frozen(teacher):
         for number, stage in enumerate(recipe.distill):
             where = f"distill.{number}"
-            own = replace(job, work=work / where)
+            own = replace(job, work=at.work / where)
             if isinstance(stage, TinyBertIntermediateStage):
                 rows = own.rows(where, stage.augmented)
                 curve, projection = layer_stage(own, teacher, student, stage, where, rows, projection)
@@ -99,7 +96,7 @@ def make_student(
                 curves.append(_task_stage(own, teacher, student, stage, where, pooling))
     student.set_attn_implementation("sdpa")
     made = Finished(student, recipe, source, data, length, pooling, tuple(curves), tuple(notes))
-    finish(made, target, teacher_folder)
+    finish(made, at.output, teacher_folder)
     return ()
 
 

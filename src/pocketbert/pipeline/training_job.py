@@ -29,8 +29,8 @@ class TrainingJob:
         source: Where the tokenizer comes from.
         data: The run's data.
         length: Longest input in tokens.
-        target: The folder that is made.
         work: Where checkpoints go.
+        metrics: A .jsonl file for losses.
         copies: Makes training rows with copies in which words are replaced.
     """
 
@@ -38,8 +38,8 @@ class TrainingJob:
     source: ModelFolder
     data: RunData
     length: int
-    target: Path
     work: Path
+    metrics: Path
     copies: Callable[[], TrainData] | None = None
 
     def rows(self, purpose: str, augmented: bool = False) -> TrainData:
@@ -76,7 +76,6 @@ class TrainingJob:
         """Train a model in place, on the task's rows where no others are given, with AdamW where no other course is."""
         from pocketbert.distill.loop import train
 
-        metrics = self.target.parent / "metrics.jsonl"
         outcome = train(
             model,
             objective,
@@ -85,7 +84,7 @@ class TrainingJob:
             self.recipe.seed,
             purpose,
             self.work,
-            metrics,
+            self.metrics,
             course,
         )
         history = outcome.history

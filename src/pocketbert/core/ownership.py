@@ -1,0 +1,303 @@
+"""What this process may remove: what it created, and folders that it has locked and recognises by their marker.
+
+Every deletion and every rename of the library passes through this module, which refuses all other paths. A test walks
+through the code and finds a call that does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pocketbert.core.errors import InputError, MachineError, Problem
+
+MARKER = ".pocketbert.json"
+"""File that tells a folder of PocketBERT from a user's."""
+
+LOCK = ".lock"
+"""File in a marked folder that its process holds a lock on; the lock ends with the process."""
+
+TEMPORARY = ".pocketbert-tmp"
+"""Ending of files that are not whole yet; a killed process may leave one."""
+
+_MARKER_BYTES = 64 << 10
+_LONGEST_NAME = 100
+
+_ours: set[Path] = set()
+"""Folders that this process holds, and temporary files that it created, resolved."""
+
+Recognise = Callable[[Path], Sequence[str]]
+"""Names what is in a folder and was not made by PocketBERT; nothing where all of it was."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of a finished folder, by which it is recognised after the process that made it has ended.
+
+    Attributes:
+        sign: File that every such folder holds.
+        names: Patterns of the other paths in it, relative to the folder; ``*`` matches slashes too.
+    """
+
+    sign: str
+    names: tuple[str, ...]
+
+    def __call__(self, folder: Path) -> list[str]:
+        """Paths in a folder that no such folder holds; all of them where the sign is missing."""
+        paths = sorted(
+            p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()
+        )
+        if self.sign not in paths:
+            return paths
+        return [p for p in paths if not any(fnmatch(p, known) for known in (self.sign, *self.names))]
+
+
+def everything(folder: Path) -> list[str]:
+    """Recognise nothing: all entries of a folder are the user's."""
+    return sorted(p.name for p in folder.iterdir())
+
+
+def is_marked(folder: Path, kind: str) -> bool:
+    """Whether a folder bears the marker of a kind."""
+    return _read_marker(folder).get("kind") == kind
+
+
+def write_marker(folder: Path, kind: str, **more: object) -> None:
+    """Mark a folder that this process created.
+
+    Args:
+        folder: The folder.
+        kind: What it is, in words.
+        more: What else is remembered in the marker.
+    """
+    text = json.dumps({"made by": "PocketBERT", "kind": kind, **more}) + "\n"
+    (folder / MARKER).write_text(text, encoding="utf-8")
+
+
+def read_marker(folder: Path, kind: str) -> dict[str, object]:
+    """What the marker of a kind remembers; empty where a folder has no such marker."""
+    marker = _read_marker(folder)
+    return marker if marker.get("kind") == kind else {}
+
+
+def _read_marker(folder: Path) -> dict[str, object]:
+    path = folder / MARKER
+    try:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > _MARKER_BYTES:
+            return {}
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) and content.get("made by") == "PocketBERT" else {}
+
+
+def is_ours(path: Path) -> bool:
+    """Whether this process created a path, or holds the folder that it lies in."""
+    place = path.parent.resolve() / path.name
+    return any(place.is_relative_to(own) for own in _ours)
+
+
+def refuse_strangers(path: Path, recognise: Recognise) -> None:
+    """Refuse to touch a path that holds anything that PocketBERT did not make.
+
+    Args:
+        path: A folder or file that may be there.
+        recognise: Names what in it was not made by PocketBERT.
+
+    Raises:
+        InputError: Naming the first of these; nothing was removed.
+    """
+    if is_ours(path) or not os.path.lexists(path):
+        return
+    strangers = recognise(path) if path.is_dir() else [path.name]
+    if strangers:
+        shown = ", ".join(strangers[:3]) + (f" and {len(strangers) - 3} more" if len(strangers) > 3 else "")
+        raise InputError(
+            Problem(str(path), f"holds what PocketBERT did not write ({shown}); nothing was removed.",
+                    "Move it away, or choose another place.")
+        )  # fmt: skip
+
+
+def remove(path: Path, recognise: Recognise | None = None) -> None:
+    """Remove a file or folder if it is there. The only place of the library that does.
+
+    Args:
+        path: What to remove; of a link, only the link.
+        recognise: For a folder of an earlier process: names what in it was not made by PocketBERT.
+
+    Raises:
+        InputError: If this process neither created it nor holds the folder that it lies in, and it is not recognised.
+    """
+    refuse_strangers(path, recognise or everything)
+    if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
+        path.unlink()
+    elif path.is_dir():
+        if not is_ours(path) and recognise is None:
+            path.rmdir()  # it is empty, and stays so: a folder that has been filled meanwhile is kept
+        else:
+            shutil.rmtree(path)
+
+
+def replace_file(source: Path, destination: Path) -> None:
+    """Rename a file that this process wrote; a file at the destination is replaced in the same moment.
+
+    Raises:
+        InputError: If the source was not made by this process.
+    """
+    refuse_strangers(source, everything)
+    source.replace(destination)
+
+
+def install(source: Path, destination: Path, aside: Path, recognise: Recognise = everything) -> None:
+    """Rename a folder that this process made to its final name; an older one is moved aside first, and kept there.
+
+    Args:
+        source: The new folder.
+        destination: Its final name.
+        aside: Where an older folder goes; a free name in a folder that this process holds.
+        recognise: Names what in the older folder was not made by PocketBERT.
+
+    Raises:
+        InputError: If the older folder holds anything that PocketBERT did not make.
+    """
+    refuse_strangers(source, everything)
+    refuse_strangers(aside, everything)
+    refuse_strangers(destination, recognise)
+    remove(aside)
+    if os.path.lexists(destination):
+        destination.rename(aside)
+    source.rename(destination)
+
+
+@contextlib.contextmanager
+def temporary_file(destination: Path) -> Iterator[Path]:
+    """An empty file beside `destination`, removed at the end where it is still there.
+
+    Yields:
+        ``.NAME.<random>.pocketbert-tmp``, with the permissions that a new file has.
+    """
+    handle, name = tempfile.mkstemp(
+        dir=destination.parent, prefix=sibling_prefix(destination), suffix=TEMPORARY
+    )
+    mask = os.umask(0)
+    os.umask(mask)
+    os.fchmod(handle, 0o666 & ~mask)
+    os.close(handle)
+    path = Path(name)
+    with _registered(path):
+        try:
+            yield path
+        finally:
+            remove(path)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A folder that is removed at the end; files written in it may be renamed into `parent`."""
+    with (
+        tempfile.TemporaryDirectory(dir=parent, prefix=".", suffix=TEMPORARY) as name,
+        _registered(Path(name)),
+    ):
+        yield Path(name)
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what killed processes left of files that were not whole, in a folder that this process holds."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        remove(path)
+
+
+@contextlib.contextmanager
+def claim(folder: Path, kind: str, **more: object) -> Iterator[None]:
+    """Hold a folder: mark it where it is new, lock it, and be allowed to remove what is in it until the block ends.
+
+    Args:
+        folder: The folder; made where it is not there.
+        kind: What it is, in words.
+        more: What else the marker of a new folder remembers.
+
+    Raises:
+        InputError: If the folder holds something and does not bear the marker of this kind.
+        MachineError: If another process holds it.
+    """
+    refuse_unmarked(folder, kind)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not is_marked(folder, kind):
+        write_marker(folder, kind, **more)
+    with _locked(folder), _registered(folder):
+        yield
+
+
+def refuse_unmarked(folder: Path, kind: str) -> None:
+    """Refuse a file, and a folder that holds something and does not bear the marker of a kind.
+
+    Raises:
+        InputError: Saying so; nothing was written.
+    """
+    if not os.path.lexists(folder) or is_marked(folder, kind):
+        return
+    if folder.is_dir():
+        entries = list(folder.iterdir())
+        # a process killed in its first moment leaves an empty marker
+        if not entries or (entries == [folder / MARKER] and entries[0].stat().st_size == 0):
+            return
+    raise InputError(
+        Problem(
+            str(folder),
+            f"exists and is no {kind}; nothing was written.",
+            "Choose another folder with -o/--output.",
+        )
+    )
+
+
+def lock_beside(folder: Path) -> FileLock:
+    """A lock that all processes see which use the same folder: an empty file ``.NAME.lock`` beside it.
+
+    Raises:
+        InputError: If something else has that name.
+    """
+    path = folder.parent / f".{folder.name}.lock"
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or path.stat().st_size):
+        raise InputError(
+            Problem(str(path), "is there and is no lock file of PocketBERT; not touched.", "Move it away.")
+        )
+    return FileLock(path)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise MachineError(
+            f"another process is working in {folder}. Wait for it, or choose another folder with -o/--output."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _registered(path: Path) -> Iterator[None]:
+    place = path.parent.resolve() / path.name
+    _ours.add(place)
+    try:
+        yield
+    finally:
+        _ours.discard(place)
+
+
+def sibling_prefix(path: Path) -> str:
+    """How names of temporary siblings of a path begin; a random part follows."""
+    return f".{path.name[:_LONGEST_NAME]}."

@@ -1,0 +1,237 @@
+"""What a process may remove: what it created, and what it has locked and recognises."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from pocketbert.core import ownership
+from pocketbert.core.errors import InputError, MachineError
+from pocketbert.core.ownership import (
+    LOCK,
+    MARKER,
+    Contents,
+    claim,
+    install,
+    is_marked,
+    is_ours,
+    lock_beside,
+    remove,
+    replace_file,
+    temporary_file,
+    temporary_folder,
+    write_marker,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "examples")
+ALONE = ("benchmarks/mac/benchmark_on_mac.py",)
+"""A script that runs on a Mac without PocketBERT."""
+DELETING = {"rmtree", "unlink", "rmdir", "removedirs", "rename", "renames", "move"}
+NOT_PATHS = {"os.replace", "shutil.move"}
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(
+        p.relative_to(folder).as_posix() for p in folder.rglob("*") if "pocketbert-cache" not in p.parts
+    )
+
+
+@pytest.fixture
+def thesis(tmp_path: Path) -> Path:
+    """A folder of the user's."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("precious")
+    return folder
+
+
+def test_what_is_the_users_is_not_removed(thesis: Path) -> None:
+    for path in (thesis, thesis / "thesis.txt"):
+        with pytest.raises(
+            InputError, match="holds what PocketBERT did not write .thesis.txt.; nothing was removed"
+        ):
+            remove(path)
+    (thesis.parent / "link").symlink_to(thesis)
+    with pytest.raises(InputError, match="nothing was removed"):
+        remove(thesis.parent / "link")
+    assert tree(thesis.parent) == ["link", "mine", "mine/thesis.txt"]
+
+
+def test_an_empty_folder_and_nothing_at_all_are_no_loss(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "never-there"):
+        remove(tmp_path / name)
+    assert tree(tmp_path) == []
+
+
+def test_what_lies_in_a_held_folder_is_removed_while_it_is_held(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    with claim(work, "test folder"):
+        (work / "sub").mkdir()
+        (work / "sub" / "a").write_text("1")
+        assert is_ours(work / "sub" / "a")
+        remove(work / "sub")
+        (work / "b").write_text("2")
+    assert tree(work) == [LOCK, MARKER, "b"]
+    with pytest.raises(InputError, match="nothing was removed"):
+        remove(work / "b")
+
+
+def test_a_link_out_of_a_held_folder_leads_to_nothing_that_may_be_removed(
+    tmp_path: Path, thesis: Path
+) -> None:
+    work = tmp_path / "work"
+    with claim(work, "test folder"):
+        (work / "link").symlink_to(thesis)
+        with pytest.raises(InputError, match="nothing was removed"):
+            remove(work / "link" / "thesis.txt")
+        remove(work / "link")  # the link itself is ours
+    assert (thesis / "thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("mark", ["", "another kind", "not JSON", "a folder"])
+def test_only_new_empty_and_marked_folders_are_claimed(thesis: Path, mark: str) -> None:
+    if mark == "another kind":
+        write_marker(thesis, "cake")
+    elif mark == "not JSON":
+        (thesis / MARKER).write_text("mine too")
+    elif mark:
+        (thesis / MARKER).mkdir()
+    before = tree(thesis)
+    with (
+        pytest.raises(InputError, match="exists and is no test folder; nothing was written"),
+        claim(thesis, "test folder"),
+    ):
+        pass
+    assert tree(thesis) == before
+
+
+def test_an_empty_marker_is_that_of_a_process_killed_in_its_first_moment(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / MARKER).touch()
+    with claim(tmp_path / "work", "test folder"):
+        assert is_marked(tmp_path / "work", "test folder")
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    write_marker_in = tmp_path / "work"
+    with claim(write_marker_in, "test folder"):
+        with (
+            pytest.raises(MachineError, match="another process is working in"),
+            claim(write_marker_in, "test folder"),
+        ):
+            pass
+        assert is_ours(write_marker_in / "x")  # the refused one has not given up what the first one holds
+
+
+def test_a_finished_folder_is_recognised_by_its_files(tmp_path: Path) -> None:
+    cache, contents = tmp_path / "cache", Contents("cache.json", ("records.bin", "part-*"))
+    cache.mkdir()
+    (cache / "records.bin").touch()
+    assert contents(cache) == ["records.bin"]  # without its sign nothing is known
+    (cache / "cache.json").touch()
+    (cache / "part-1").touch()
+    assert contents(cache) == []
+    (cache / "sub").mkdir()
+    (cache / "sub" / "notes.txt").touch()
+    assert contents(cache) == ["sub/notes.txt"]
+    with pytest.raises(InputError, match=r"sub/notes.txt"):
+        remove(cache, contents)
+    (cache / "sub" / "notes.txt").unlink()
+    remove(cache, contents)
+    assert not cache.exists()
+
+
+def test_install_keeps_the_older_folder_aside(tmp_path: Path, thesis: Path) -> None:
+    with claim(tmp_path / "work", "test folder"):
+        new = tmp_path / "work" / "new"
+        new.mkdir()
+        with pytest.raises(InputError, match="nothing was removed"):
+            install(new, thesis, tmp_path / "work" / "old")
+        install(new, thesis, tmp_path / "work" / "old", lambda _: [])
+        assert tree(thesis) == []
+        assert (tmp_path / "work" / "old" / "thesis.txt").read_text() == "precious"
+
+
+def test_only_own_files_are_renamed(tmp_path: Path, thesis: Path) -> None:
+    with pytest.raises(InputError, match="nothing was removed"):
+        replace_file(thesis / "thesis.txt", tmp_path / "elsewhere")
+    with temporary_file(tmp_path / "a") as temporary:
+        temporary.write_text("1")
+        replace_file(temporary, tmp_path / "a")
+    assert (tmp_path / "a").read_text() == "1"
+    with temporary_folder(tmp_path) as folder:
+        (folder / "b").write_text("2")
+        replace_file(folder / "b", tmp_path / "b")
+    assert tree(tmp_path) == ["a", "b", "mine", "mine/thesis.txt"]
+
+
+def test_temporary_names_are_random(tmp_path: Path) -> None:
+    with temporary_file(tmp_path / "a") as one, temporary_file(tmp_path / "a") as two:
+        assert one != two
+        assert {p.name.rpartition(".")[2] for p in (one, two)} == {"pocketbert-tmp"}
+    with pytest.raises(KeyError), temporary_file(tmp_path / "a") as one:
+        raise KeyError
+    assert tree(tmp_path) == []
+
+
+def test_a_file_of_the_users_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / ".cache.lock").write_text("mine")
+    with pytest.raises(InputError, match="is no lock file of PocketBERT"):
+        lock_beside(tmp_path / "cache")
+    assert (tmp_path / ".cache.lock").read_text() == "mine"
+    assert isinstance(lock_beside(tmp_path / "other"), FileLock)
+
+
+def deletions(code: str, name: str = "") -> Iterator[str]:
+    """Calls in a module that remove or rename something on disk."""
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        called, whose = node.func.attr, ast.unparse(node.func.value)
+        plain = len(node.args) == 1 and not node.keywords
+        if (
+            called in DELETING
+            or (
+                called == "replace" and (plain or whose == "os")
+            )  # a text's `replace` takes two, a dataclass's takes names
+            or (called == "remove" and whose == "os")
+        ):
+            yield f"{name}:{node.lineno} {ast.unparse(node.func)}"
+
+
+def test_every_deletion_of_the_library_passes_through_one_module() -> None:
+    sources = [p for top in LIBRARY for p in (REPOSITORY / top).rglob("*.py")]
+    assert len(sources) > 200
+    own = Path(ownership.__file__).name
+    found = [
+        call
+        for path in sources
+        if (name := path.relative_to(REPOSITORY).as_posix()) not in ALONE and path.name != own
+        for call in deletions(path.read_text(encoding="utf-8"), name)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "path.unlink(missing_ok=True)", "shutil.rmtree(a)", "path.rmdir()", "os.remove(a)", "os.replace(a, b)",
+        "source.replace(target)", "source.rename(target)", "shutil.move(a, b)", "Path('a').with_name('b').unlink()",
+    ],
+)  # fmt: skip
+def test_such_calls_are_seen(call: str) -> None:
+    assert len(list(deletions(call))) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["text.replace('a', 'b')", "dataclasses.replace(row, a=1)", "replace(row, a=1)", "names.remove(a)"],
+)
+def test_other_calls_are_not(call: str) -> None:
+    assert list(deletions(call)) == []

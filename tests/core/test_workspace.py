@@ -1,0 +1,177 @@
+"""Folders built beside their output: whole or not there, found again after a kill, never anybody else's."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from pocketbert.core.errors import InputError, MachineError
+from pocketbert.core.ownership import LOCK, MARKER, Contents, claim, is_ours, write_marker
+from pocketbert.core.workspace import building, remove_interrupted, workspace
+
+ALL_OURS = Contents("old", ())
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()} - {"pocketbert-cache"}
+
+
+def interrupted(output: Path, of: str = "", old: bool = False) -> Path:
+    """What a killed process leaves beside an output."""
+    left = output.parent / f".{output.name}.k1ll3d__"
+    left.mkdir()
+    write_marker(left, "temporary folder", output=output.name, of=of)
+    (left / LOCK).touch()
+    (left / "half").write_text("x")
+    if old:
+        (left / "old").mkdir()
+        (left / "old" / "a").write_text("the older one")
+    return left
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    output = tmp_path / "deep" / "out"
+    with building(output) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "a").write_text("1")
+        assert not output.exists()
+        [own] = names(output.parent)
+        assert re.fullmatch(r"\.out\.[a-z0-9_]{8}", own)
+    assert (output / "sub" / "a").read_text() == "1"
+    assert names(output.parent) == {"out"}
+
+
+def test_an_error_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no"), building(tmp_path / "out") as folder:
+        (folder / "a").write_text("1")
+        raise RuntimeError("no")
+    assert names(tmp_path) == set()
+
+
+def test_an_older_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "old").write_text("1")
+    with pytest.raises(KeyboardInterrupt), building(output, ALL_OURS):
+        raise KeyboardInterrupt
+    assert names(output) == {"old"}
+    with building(output, ALL_OURS) as folder:
+        (folder / "new").write_text("2")
+    assert names(output) == {"new"}
+    assert names(tmp_path) == {"out"}
+
+
+def test_a_folder_of_the_users_is_not_replaced(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    for name in ("old", "thesis.txt"):
+        (output / name).write_text("1")
+    for recognise in ({}, {"recognise": ALL_OURS}):
+        with (
+            pytest.raises(InputError, match="thesis.txt.*nothing was removed"),
+            building(output, **recognise),
+        ):
+            pytest.fail("the block must not begin")
+    (output / "thesis.txt").unlink()
+    with pytest.raises(InputError, match=r"\(late.txt\)"), building(output, ALL_OURS):
+        (output / "late.txt").write_text("put there while the new one was built")
+    assert names(output) == {"old", "late.txt"}
+    assert names(tmp_path) == {"out"}
+
+
+@pytest.mark.parametrize(
+    "name", [".out.old", ".out.partial", ".out.run", ".out.abcdefgh", ".out.pocketbert-tmp", ".out.lock"]
+)
+def test_strangers_beside_the_output_stay(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("precious")
+    with building(tmp_path / "out") as folder:
+        (folder / "a").write_text("1")
+    with workspace(tmp_path / "out", resume="test") as own:
+        assert not own.resumed
+    remove_interrupted(tmp_path / "out", "test")
+    assert (tmp_path / name / "thesis.txt").read_text() == "precious"
+    assert names(tmp_path) == {name, "out"}
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    left, of_another = interrupted(tmp_path / "out"), interrupted(tmp_path / "other")
+    with building(tmp_path / "out") as folder:
+        assert names(folder) == set()
+        assert not left.exists()
+    assert names(tmp_path) == {"out", of_another.name}
+
+
+def test_a_kill_between_two_renames_loses_nothing(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out", old=True)
+    with pytest.raises(KeyError), building(tmp_path / "out", Contents("a", ())):
+        raise KeyError
+    assert (tmp_path / "out" / "a").read_text() == "the older one"
+    assert names(tmp_path) == {"out"}
+
+
+def test_interrupted_work_is_taken_up(tmp_path: Path) -> None:
+    left = interrupted(tmp_path / "out", "test")
+    with pytest.raises(OSError, match="full"), workspace(tmp_path / "out", resume="test") as own:
+        assert own.resumed
+        assert own.path == left
+        assert is_ours(own.path / "half")
+        raise OSError("full")
+    assert names(left) == {"half", LOCK, MARKER}  # for the next try
+    with workspace(tmp_path / "out", resume="another verb") as own:
+        assert not own.resumed
+        assert own.path != left
+    with workspace(tmp_path / "out", resume="test") as own:
+        assert (own.path / "half").read_text() == "x"
+    assert names(tmp_path) == set()
+
+
+def test_of_several_interrupted_the_newest_is_taken_up(tmp_path: Path) -> None:
+    first = interrupted(tmp_path / "out", "test")
+    older = first.rename(tmp_path / ".out.00000000")
+    interrupted(tmp_path / "out", "test")
+    os.utime(older, (1, 1))
+    with workspace(tmp_path / "out", resume="test") as own:
+        assert own.path == first
+        assert not older.exists()
+
+
+def test_two_processes_do_not_make_the_same_output(tmp_path: Path) -> None:
+    with workspace(tmp_path / "out", resume="test") as own:
+        (own.path / "half").write_text("x")
+        with (
+            pytest.raises(MachineError, match="another process is working on"),
+            workspace(tmp_path / "out", resume="test"),
+        ):
+            pytest.fail("the block must not begin")
+        remove_interrupted(tmp_path / "out", "test")
+        assert names(tmp_path) == {own.path.name}
+        assert (own.path / "half").exists()
+
+
+def test_a_running_build_is_left_alone(tmp_path: Path) -> None:
+    running = interrupted(tmp_path / "out")
+    with claim(running, "temporary folder"):
+        with building(tmp_path / "out") as folder:
+            (folder / "a").write_text("1")
+        assert (running / "half").exists()
+
+
+def test_a_link_that_looks_like_a_workspace_is_left_alone(tmp_path: Path) -> None:
+    real = interrupted(tmp_path / "elsewhere")
+    write_marker(real, "temporary folder", output="out", of="")
+    (tmp_path / ".out.12345678").symlink_to(real)
+    with building(tmp_path / "out"):
+        pass
+    assert (tmp_path / ".out.12345678").is_symlink()
+    assert (real / "half").exists()
+
+
+def test_long_names_fit(tmp_path: Path) -> None:
+    output = tmp_path / ("x" * 250)
+    with building(output):
+        pass
+    assert output.is_dir()
