@@ -27,6 +27,7 @@ from hypothesis import settings
 from pocketbert.core import families
 from pocketbert.core.model_folder import ModelFolder, open_model_folder
 from pocketbert.core.tokenization import TextTokenizer
+from support import canaries
 
 # the same examples in every run, and no timings: the machines are shared
 settings.register_profile("pocketbert", deadline=None, derandomize=True, database=None)
@@ -229,6 +230,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "pocketbert-cache"
     monkeypatch.setenv("POCKETBERT_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def guarded_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a stranger stand around every output, and the test fails if one does not survive."""
+    canaries.guard(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.canaries import canaries, outputs_of
+
 MIB = 1 << 20
 HEADROOM = 2048 * MIB
 """Address space that one command may map beyond what the warm libraries hold."""
@@ -75,7 +77,8 @@ class Commander:
         """Run one command."""
         if self._process is None:
             self._start()
-        return self._ask(arguments, HEADROOM)
+        with canaries(outputs_of(arguments)):
+            return self._ask(arguments, HEADROOM)
 
     def _ask(self, arguments: Sequence[object], headroom: int | None) -> Ended:
         process = self._process

@@ -1,0 +1,303 @@
+"""What is called finished is whole and of the same inputs; nothing else is skipped, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from pocketbert import api
+from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.ownership import write_marker
+
+Cli = Callable[..., Any]
+SKIPPED = "finished before with the same model and settings, skipped"
+
+
+@pytest.fixture(scope="session")
+def source(kit: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny classifier; read-only by convention."""
+    return kit.write_bert(tmp_path_factory.mktemp("source") / "model", kit.LABELS)
+
+
+@pytest.fixture(scope="session")
+def exported_once(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its artefact folder with the fp32 ONNX file; read-only by convention."""
+    folder = tmp_path_factory.mktemp("finished") / "phone"
+    api.export(str(source), folder, scheme="fp32", formats=["onnx"])
+    return folder
+
+
+@pytest.fixture
+def output(exported_once: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, to be written again."""
+    return Path(shutil.copytree(exported_once, tmp_path / "phone"))
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def export(cli: Cli, model: Path, output: Path, *more: str) -> Any:
+    return cli("export", "-m", model, "-o", output, "--format", "onnx", "--scheme", "fp32", *more)
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(
+        p.relative_to(folder).as_posix() for p in folder.rglob("*") if "pocketbert-cache" not in p.parts
+    )
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "label names": lambda m: edit(m / "config.json", id2label={"0": "music", "1": "lamp", "2": "timer"},
+                                  label2id={"music": 0, "lamp": 1, "timer": 2}),
+    "tokenizer": lambda m: edit(m / "tokenizer.json", normalizer=None),
+    "tokenizer settings": lambda m: edit(m / "tokenizer_config.json", model_max_length=20),
+    "vocabulary": lambda m: (m / "vocab.txt").write_text("[PAD]\n"),
+    "special tokens": lambda m: (m / "special_tokens_map.json").write_text("{}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_export_of_changed_files_is_not_finished_before(
+    cli: Cli, source: Path, output: Path, tmp_path: Path, change: str
+) -> None:
+    model = Path(shutil.copytree(source, tmp_path / "model"))
+    assert (
+        SKIPPED in export(cli, model, output).stderr
+    )  # another folder with the same content is the same model
+    before = open_model_folder(str(model)).digest
+    CHANGES[change](model)
+    assert open_model_folder(str(model)).digest != before
+    again = export(cli, model, output)
+    assert again.exit_code == 2, again.output
+    assert f"{output}: exists and holds something else; nothing was written." in again.stderr
+
+
+def test_an_export_with_other_library_versions_is_not_finished_before(
+    cli: Cli, source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pocketbert.pipeline import run_folder
+
+    monkeypatch.setattr(run_folder, "installed", lambda names=(): dict.fromkeys(names, "99.0"))
+    assert export(cli, source, output).exit_code == 2
+
+
+@pytest.mark.parametrize("damage", ["changed", "removed", "added"])
+def test_a_damaged_output_is_not_finished(cli: Cli, source: Path, output: Path, damage: str) -> None:
+    if damage == "changed":
+        (output / "onnx" / "model.onnx").write_text("broken")
+    elif damage == "removed":
+        (output / "golden.jsonl").unlink()
+    else:
+        (output / "thesis.txt").write_text("precious")
+    said = {"changed": "onnx/model.onnx: changed since it was packed", "removed": "golden.jsonl: listed, but not there",
+            "added": "thesis.txt: there, but not listed"}[damage]  # fmt: skip
+    before = listing(output)
+    again = export(cli, source, output)
+    assert again.exit_code == 2, again.output
+    assert f"{output}/{said}" in again.stderr
+    assert "nothing was written" in again.stderr
+    assert listing(output) == before
+    made = export(cli, source, output, "--overwrite")
+    if damage == "added":  # not even with --overwrite
+        assert made.exit_code == 2, made.output
+        assert "holds what PocketBERT did not write (thesis.txt)" in made.stderr
+        assert (output / "thesis.txt").read_text() == "precious"
+    else:
+        assert made.exit_code == 0, made.output
+        assert SKIPPED in export(cli, source, output).stderr
+
+
+def test_every_file_that_an_export_opens_is_hashed(
+    kit: SimpleNamespace, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    model = kit.write_bert(tmp_path / "model", kit.LABELS)
+    (model / "special_tokens_map.json").write_text("{}")
+    opened: set[str] = set()
+    watching = [True]
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if watching and event == "open" and isinstance(args[0], str) and args[0].startswith(f"{model}/"):
+            opened.add(args[0].removeprefix(f"{model}/"))
+
+    sys.addaudithook(watch)  # it cannot be taken away again
+    api.export(str(model), tmp_path / "phone", scheme="fp32", formats=["onnx"])
+    watching.clear()
+    assert {"config.json", "tokenizer.json", "vocab.txt"} <= opened
+    for name in sorted(opened):
+        before = open_model_folder(str(model)).digest
+        content = (model / name).read_bytes()
+        (model / name).write_bytes(content + b" " if name != "model.safetensors" else content[:-1] + b"\0")
+        assert open_model_folder(str(model)).digest != before, name
+        (model / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("name", [".p.run", ".p.old", ".p.partial", ".p.12345678"])
+def test_foreign_folders_beside_an_export_survive(cli: Cli, source: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("precious")
+    refused = export(cli, source, tmp_path / "p", "--max-length", "200")
+    assert refused.exit_code == 2, refused.output
+    assert listing(tmp_path) == [name, f"{name}/thesis.txt"]
+    assert export(cli, source, tmp_path / "p").exit_code == 0
+    assert (tmp_path / name / "thesis.txt").read_text() == "precious"
+
+
+def test_a_second_export_leaves_the_first_ones_work_alone(cli: Cli, source: Path, tmp_path: Path) -> None:
+    working = tmp_path / ".p.abcd1234"
+    (working / "run").mkdir(parents=True)
+    write_marker(working, "temporary folder", output="p", of="export")
+    (working / "run" / "half").write_text("x")
+    with FileLock(working / ".lock"):
+        for more in ([], ["--max-length", "200"], ["--max-length", "32"]):
+            second = export(cli, source, tmp_path / "p", *more)
+            assert second.exit_code == 1, second.output
+            assert f"another process is working on {tmp_path}/p" in second.stderr
+            assert (working / "run" / "half").exists()
+    assert not (tmp_path / "p").exists()
+
+
+# Runs: the same rules for each stage.
+
+
+def run(cli: Cli, recipe: Path, folder: Path, *more: str) -> Any:
+    return cli("run", recipe, "-o", folder, *more)
+
+
+def test_a_run_is_not_finished_when_its_teachers_files_change(
+    cli: Cli, task: Any, run_copy: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(task.folder / "teacher", tmp_path / "model"))
+    recipe = task.variant(tmp_path / "r.yaml", teacher={"model": str(model)})
+    assert (
+        "pack: finished before, skipped"
+        in run(cli, recipe, run_copy, "teacher.model=" + str(task.folder / "teacher")).stderr
+    )
+    edit(model / "tokenizer_config.json", model_max_length=12)
+    again = run(cli, recipe, run_copy)
+    assert again.exit_code == 2
+    assert (
+        f"{run_copy}/teacher: was made with another recipe, other inputs or other versions." in again.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [("teacher/model.safetensors", "teacher"), ("student/tokenizer.json", "student"), ("onnx/model.onnx", "onnx"),
+     ("data.json", "data.json"), ("phone/README.md", "phone")],
+)  # fmt: skip
+def test_a_run_with_a_damaged_output_is_not_finished(
+    cli: Cli, task: Any, run_copy: Path, name: str, stage: str
+) -> None:
+    path = run_copy / name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    again = run(cli, task.recipe, run_copy)
+    assert again.exit_code == 2, again.output
+    file = name.partition("/")[2] or "the file"
+    assert f"{run_copy}/{stage}: {file} was changed or removed after it was made." in again.stderr
+    assert "--overwrite to make it again" in again.stderr
+
+
+def test_a_damaged_file_is_made_again_with_overwrite(
+    cli: Cli, task: Any, finished: Path, run_copy: Path
+) -> None:
+    golden = run_copy / "phone" / "golden.jsonl"
+    golden.unlink()
+    assert run(cli, task.recipe, run_copy).exit_code == 2
+    made = run(cli, task.recipe, run_copy, "--overwrite")
+    assert made.exit_code == 0, made.output
+    assert "verify: finished before, skipped" in made.stderr
+    assert golden.read_bytes() == (finished / "phone" / "golden.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("place", ["student", "phone/notes", "student/notes"])
+def test_a_users_files_in_a_run_folder_are_never_replaced(
+    cli: Cli, task: Any, run_copy: Path, place: str
+) -> None:
+    if place == "student":
+        shutil.rmtree(run_copy / "student")
+        (run_copy / ".stages" / "student.json").unlink()
+    (run_copy / place).mkdir()
+    thesis = run_copy / place / "thesis.txt"
+    thesis.write_text("precious")
+    for more in ([], ["--overwrite"], ["distill.0.steps=90", "--overwrite"]):
+        result = run(cli, task.recipe, run_copy, *more)
+        assert result.exit_code == 2, result.output
+        said = "was not made by this run" if place == "student" else "was not written by this run"
+        assert said in result.stderr
+        assert thesis.read_text() == "precious"
+
+
+def test_unfinished_training_of_other_settings_is_kept(
+    cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(run_copy / "student")
+    (run_copy / ".stages" / "student.json").unlink()
+    work = run_copy / ".work" / "student-0123456789ab"
+    (work / "distill.0" / "step-0299000").mkdir(parents=True)
+    (work / "distill.0" / "latest").write_text("step-0299000")
+    before = {p: p.stat().st_mtime_ns for p in work.rglob("*")}
+    for more in ([], ["distill.0.lr=0.01"], ["distill.0.micro_batch=8"]):
+        result = run(cli, task.recipe, run_copy, *more)
+        assert result.exit_code == 2, result.output
+        assert (
+            f"{work}: is unfinished work of other settings or versions: distill.0 at step 299,000."
+            in result.stderr
+        )
+        assert "--overwrite to remove it" in result.stderr
+    assert {p: p.stat().st_mtime_ns for p in work.rglob("*")} == before
+    made = run(cli, task.recipe, run_copy, "--overwrite", "distill.0.steps=2")
+    assert made.exit_code in (0, 3), made.output  # two steps may be too few for the gates
+    assert f"removed unfinished work of other settings: {work}" in made.stderr
+    assert not work.exists()
+
+
+def test_how_often_checkpoints_are_written_decides_no_result(cli: Cli, task: Any, run_copy: Path) -> None:
+    again = run(cli, task.recipe, run_copy, "distill.0.checkpoint=33", "teacher.finetune.checkpoint=33")
+    assert again.exit_code == 0, again.output
+    assert "pack: finished before, skipped" in again.stderr
+
+
+def test_a_description_is_part_of_the_card(cli: Cli, task: Any, run_copy: Path) -> None:
+    again = run(cli, task.recipe, run_copy, "description=for lamps")
+    assert again.exit_code == 2
+    assert f"{run_copy}/phone: was made with another recipe" in again.stderr
+
+
+def test_a_folder_that_only_looks_like_a_run_is_left_alone(cli: Cli, task: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for name in (".stages", "student"):
+        (folder / name).mkdir(parents=True)
+    (folder / "student" / "thesis.txt").write_text("precious")
+    (folder / ".lock").write_text("mine")
+    before = listing(folder)
+    for more in ([], ["--overwrite"], ["--dry-run"]):
+        result = run(cli, task.recipe, folder, *more)
+        assert result.exit_code == 2, result.output
+        assert f"{folder}: exists and is no run folder; nothing was written." in result.stderr
+        assert listing(folder) == before
+    assert (folder / ".lock").read_text() == "mine"
+
+
+def test_files_with_the_names_of_a_demo_corpus_are_not_replaced(cli: Cli, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "train.jsonl.gz").write_text("mine")
+    refused = cli("data", "demo", "-o", corpus)
+    assert refused.exit_code == 2, refused.output
+    assert (corpus / "train.jsonl.gz").read_text() == "mine"
+    (corpus / "train.jsonl.gz").unlink()
+    for _ in range(2):
+        assert cli("data", "demo", "-o", corpus).exit_code == 0
+    (corpus / "dev.jsonl.gz").write_bytes(b"changed by its user")
+    assert cli("data", "demo", "-o", corpus).exit_code == 2
+    assert (corpus / "dev.jsonl.gz").read_bytes() == b"changed by its user"
