@@ -6,9 +6,6 @@ is a mean over the whole, so that the number of processes changes the speed and 
 
 from __future__ import annotations
 
-import ctypes
-import json
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,17 +23,16 @@ from pocketbert.core.seeds import derive_seed
 from pocketbert.core.stages import Updates
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.course import Course, course_of
+from pocketbert.distill.memory import keep_freed_memory
 from pocketbert.distill.precision import training_dtype
 from pocketbert.distill.processes import here
-from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
+from pocketbert.distill.records import Progress, StepRecord, record, write_metrics
+from pocketbert.distill.state import load_checkpoint, save_checkpoint
 from pocketbert.distill.terms import Counting, Term, as_terms, items, rows_of, share
 from pocketbert.distill.train_set import TrainData
 
 LOG_EVERY = 20
 """Steps between two records of the losses."""
-
-_STEPS = "_steps/"
-"""Before a term's name: how many steps of the pending sums it was in."""
 
 PATIENCE = timedelta(hours=1)
 """How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
@@ -172,7 +168,7 @@ class TrainingLoop:
         accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
         self._prepared.step()
         self._prepared.zero_grad()
-        _record(self.progress, loss, terms, rate, self.settings.steps)
+        record(self.progress, loss, terms, rate, LOG_EVERY, self.settings.steps)
         return loss
 
     def _backward(self, step: int) -> tuple[float, dict[str, float]]:
@@ -307,9 +303,9 @@ def train(
                 loss = loop.step()
                 if loop.progress.step % settings.checkpoint == 0 or loop.finished:
                     loop.save()
-                    _write_metrics(metrics, purpose, loop.progress)
+                    write_metrics(metrics, purpose, loop.progress)
                 meter.advance(note=f"loss {loss:.3f}")
-    _write_metrics(
+    write_metrics(
         metrics, purpose, loop.progress
     )  # again: a kill may have come between the last checkpoint and this
     model.eval()
@@ -336,45 +332,6 @@ def _prepare_parameters(model: nn.Module, settings: Updates) -> None:
             module.p = settings.dropout
         if settings.freeze_embeddings and isinstance(module, nn.Embedding):
             module.requires_grad_(False)
-
-
-def _record(progress: Progress, loss: float, terms: dict[str, float], rate: float, steps: int) -> None:
-    progress.step += 1
-    pending = progress.pending
-    # a term may be in some steps only: its mean is over these
-    seen = {"_loss": loss, **terms}
-    for name, value in {**seen, **{f"{_STEPS}{name}": 1.0 for name in seen}}.items():
-        pending[name] = pending.get(name, 0.0) + value
-    if progress.step % LOG_EVERY == 0 or progress.step == steps:
-        mean = {k: v / pending[f"{_STEPS}{k}"] for k, v in pending.items() if not k.startswith(_STEPS)}
-        progress.history.append(StepRecord(step=progress.step, loss=mean.pop("_loss"), terms=mean, lr=rate))
-        progress.pending = {}
-
-
-def _write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
-    """Rewrite this purpose's lines; lines of other purposes stay."""
-    if path is None:
-        return
-    lines = path.read_text().splitlines() if path.is_file() else []
-    kept = [line for line in lines if line.strip() and json.loads(line)["stage"] != purpose]
-    new = [json.dumps({"stage": purpose, **r.model_dump()}) for r in progress.history]
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text("".join(f"{line}\n" for line in [*kept, *new]))
-    temporary.replace(path)
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed blocks instead of giving them back to the system after every step.
-
-    Gradients of an embedding table are tens of megabytes; giving them back and faulting them in again
-    each step costs a fifth of the CPU time. Does nothing where the C library is another one.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    libc = ctypes.CDLL(None)
-    libc.mallopt(mmap_threshold, 1 << 30)
-    libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
 @contextmanager

@@ -6,42 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from safetensors.torch import load_file, save_file
 
 from pocketbert.core.files import building, read_json, remove_tree, write_atomic, write_json
+from pocketbert.distill.records import Progress
 
 POINTER = "latest"
-
-
-class StepRecord(BaseModel):
-    """Losses of one logged step.
-
-    Attributes:
-        step: Steps done.
-        loss: Mean weighted loss since the last record.
-        terms: Mean of each unweighted term since the last record, over the steps that it was in.
-        lr: Learning rate; the largest where there are several.
-    """
-
-    step: int
-    loss: float
-    terms: dict[str, float]
-    lr: float
-
-
-class Progress(BaseModel):
-    """What else a run must remember.
-
-    Attributes:
-        step: Steps done.
-        history: Losses so far.
-        pending: Sums since the last record: loss and terms by name, and in how many steps each was.
-    """
-
-    step: int
-    history: list[StepRecord]
-    pending: dict[str, float]
 
 
 def save_checkpoint(

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from pocketbert.distill import state
-from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
+from pocketbert.distill.records import Progress, StepRecord
+from pocketbert.distill.state import load_checkpoint, save_checkpoint
 
 
 def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
