@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -36,11 +37,13 @@ class Progress(BaseModel):
         step: Steps done.
         history: Losses so far.
         pending: Sums since the last record: loss and terms by name, and in how many steps each was.
+        scaler: State of the loss scaler; empty without one.
     """
 
     step: int
     history: list[StepRecord]
     pending: dict[str, float]
+    scaler: dict[str, int | float] = {}
 
 
 def record(
@@ -65,6 +68,32 @@ def record(
         mean = {k: v / pending[f"{_STEPS}{k}"] for k, v in pending.items() if not k.startswith(_STEPS)}
         progress.history.append(StepRecord(step=progress.step, loss=mean.pop(_LOSS), terms=mean, lr=rate))
         progress.pending = {}
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """The mean loss of some neighbouring steps.
+
+    Attributes:
+        first: First step, from 1.
+        last: Last step.
+        loss: Mean of the weighted loss.
+    """
+
+    first: int
+    last: int
+    loss: float
+
+
+def mean_so_far(progress: Progress) -> MeanLoss | None:
+    """The mean loss of the newest steps: those since the last record, else those of the last record; None at the start."""
+    steps = int(progress.pending.get(f"{_STEPS}{_LOSS}", 0))
+    if steps:
+        return MeanLoss(progress.step - steps + 1, progress.step, progress.pending[_LOSS] / steps)
+    if not progress.history:
+        return None
+    before = progress.history[-2].step if len(progress.history) > 1 else 0
+    return MeanLoss(before + 1, progress.history[-1].step, progress.history[-1].loss)
 
 
 def write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
