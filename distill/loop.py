@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,11 +24,13 @@ from pocketbert.core.seeds import derive_seed
 from pocketbert.core.stages import Updates
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.course import Course, course_of
+from pocketbert.distill.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
 from pocketbert.distill.memory import keep_freed_memory
 from pocketbert.distill.precision import training_dtype
 from pocketbert.distill.processes import here
 from pocketbert.distill.records import Progress, StepRecord, record, write_metrics
-from pocketbert.distill.state import load_checkpoint, save_checkpoint
+from pocketbert.distill.refusals import Refusals
+from pocketbert.distill.state import load_checkpoint, save_checkpoint, saved_tensors
 from pocketbert.distill.terms import Counting, Term, as_terms, items, rows_of, share
 from pocketbert.distill.train_set import TrainData
 
@@ -138,6 +141,10 @@ class TrainingLoop:
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(
             step=0, history=[], pending={}
         )
+        if self._accelerator.scaler is not None and self.progress.scaler:
+            self._accelerator.scaler.load_state_dict(self.progress.scaler)
+        self._saved = self.progress.step
+        self._refusals = Refusals(purpose, settings, self.dtype, work)
         self._refuse_different_checkpoints()
         self._model = self._accelerator.prepare_model(model, evaluation_mode=True)
         self._forward = self._accelerator.prepare_model(_Forward(self._model, objective))
@@ -159,17 +166,35 @@ class TrainingLoop:
     def step(self) -> float:
         """Make one optimiser step.
 
+        Where gradients are scaled for fp16 and do not fit it, the same step is tried again with half the scale: same rows, same
+        dropout. Only the attempt that moves the weights counts.
+
         Returns:
             The weighted loss over the rows of all processes.
+
+        Raises:
+            NotFiniteError: In all processes, if the loss, a term or the gradient is NaN or infinite. Weights and moments are
+                those before the step.
         """
-        accelerator, step = self._accelerator, self.progress.step
-        rate = self._course.prepare(self._optimizer, step)
-        loss, terms = self._backward(step)
-        accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
-        self._prepared.step()
-        self._prepared.zero_grad()
-        record(self.progress, loss, terms, rate, LOG_EVERY, self.settings.steps)
-        return loss
+        accelerator, scaler = self._accelerator, self._accelerator.scaler
+        for _ in range(ATTEMPTS):
+            rate = self._course.prepare(self._optimizer, self.progress.step)
+            loss, terms = self._backward(self.progress.step)
+            # of gradients that were averaged over the processes, so all see the same norm
+            norm = accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
+            found = Attempt(loss, terms, float(norm), rate)
+            if found.finite:
+                self._prepared.step()
+                self._prepared.zero_grad()
+                record(self.progress, loss, terms, rate, LOG_EVERY, self.settings.steps)
+                return loss
+            self._prepared.zero_grad()
+            if scaler is None or not found.loss_is_finite:
+                raise self._refusals.of_step(found, self.progress, self._saved, self._model)
+            # not left to the scaler's own step: Accelerate does not notice that a fused optimiser skipped it
+            scale = scaler.get_scale()
+            scaler.update()
+        raise self._refusals.of_step(found, self.progress, self._saved, self._model, scale)
 
     def _backward(self, step: int) -> tuple[float, dict[str, float]]:
         """Gradients of the global loss in every process; the loss and its terms."""
@@ -195,7 +220,8 @@ class TrainingLoop:
         if world > 1:
             sums = torch.tensor([total.get(k, 0.0) for k in ("", *names)], device=accelerator.device)
             summed = accelerator.reduce(sums, "sum").tolist()
-            total = {k: v for k, v in zip(("", *names), summed, strict=True) if k in total}
+            # a NaN of another process counts, even where this one has no rows for the term
+            total = {k: v for k, v in zip(("", *names), summed, strict=True) if k in total or not isfinite(v)}
         return total.pop(""), total
 
     def _seed_dropout(self, step: int, number: int) -> None:
@@ -228,9 +254,19 @@ class TrainingLoop:
             )  # fmt: skip
 
     def save(self) -> None:
-        """Write a checkpoint, in process 0."""
+        """Write a checkpoint, in process 0.
+
+        Raises:
+            NotFiniteError: In all processes, if a weight or a moment is NaN or infinite. The checkpoints before stay.
+        """
+        bad = first_not_finite(saved_tensors(self._model, self._optimizer).items())
+        if bad is not None:
+            raise self._refusals.of_weights(bad, self.progress, self._saved)
+        if self._accelerator.scaler is not None:
+            self.progress.scaler = self._accelerator.scaler.state_dict()
         if self.main:
             save_checkpoint(self.work, self.progress, self._model, self._optimizer)
+        self._saved = self.progress.step
 
 
 class _Forward(nn.Module):
@@ -293,6 +329,9 @@ def train(
 
     Returns:
         The losses, and what they were computed with.
+
+    Raises:
+        NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
     """
     with _own_settings(model):
         loop = TrainingLoop(model, objective, data, settings, seed, purpose, work, course)
@@ -300,7 +339,12 @@ def train(
         label = f"train {purpose}" if loop.main else ""
         with Meter(label, settings.steps, loop.progress.step) as meter:
             while not loop.finished:
-                loss = loop.step()
+                try:
+                    loss = loop.step()
+                except NotFiniteError:
+                    # the first question is whether the loss grew
+                    write_metrics(metrics, purpose, loop.progress)
+                    raise
                 if loop.progress.step % settings.checkpoint == 0 or loop.finished:
                     loop.save()
                     write_metrics(metrics, purpose, loop.progress)
