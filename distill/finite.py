@@ -19,7 +19,7 @@ smallest normal number of fp16. Gradients that do not fit then never will."""
 class NotFiniteError(GateError):
     """A training step met a NaN or an infinity; exit code 3.
 
-    Neither the weights nor the optimiser's moments nor a checkpoint hold anything of that step.
+    The optimiser did not use what was not finite, and no checkpoint holds it.
 
     Args:
         purpose: What was trained (``finetune``, ``distill.0``).

@@ -49,11 +49,14 @@ class Refusals:
         if before is not None:
             facts.append(f"The mean loss of steps {before.first} to {before.last} was {before.loss:.4g}.")
         broken = first_not_finite(model.named_parameters())
-        if broken is None:
-            facts.append("Weights and optimiser are as they were before this step.")
-        else:  # the loss and the gradients before were finite: the optimiser's own arithmetic did it
+        if broken is not None:
             facts.append(f"The weights were not finite even before this step ('{broken}').")
-        return self._error(progress.step + 1, facts, saved)
+            return self._error(progress.step + 1, facts, saved, self._about_weights())
+        facts.append("Weights and optimiser are as they were before this step.")
+        warmer = " or raise warmup" if hasattr(self.settings, "warmup") else ""
+        advice = (f"If the loss grew before this step, lower lr (its peak is {self.settings.lr:.3g}){warmer}; "
+                  "if it did not, look at the training rows and at the teacher.")  # fmt: skip
+        return self._error(progress.step + 1, facts, saved, advice)
 
     def of_weights(self, weight: str, progress: Progress, saved: int) -> NotFiniteError:
         """The error for weights that no checkpoint may hold, though every loss and gradient was finite.
@@ -64,16 +67,15 @@ class Refusals:
             saved: Step of the newest checkpoint; 0 without one.
         """
         what = f"after step {progress.step} of {self.settings.steps}, '{weight}' holds a NaN or an infinity; nothing was saved."
-        return self._error(progress.step, [what], saved)
+        return self._error(progress.step, [what], saved, self._about_weights())
 
-    def _error(self, step: int, facts: list[str], saved: int) -> NotFiniteError:
-        warmer = " or raise warmup" if hasattr(self.settings, "warmup") else ""
+    def _about_weights(self) -> str:
+        # the losses and gradients before were finite: the optimiser's own arithmetic did it
+        return f"Raise eps ({self.settings.eps:.3g}), or lower lr (its peak is {self.settings.lr:.3g})."
+
+    def _error(self, step: int, facts: list[str], saved: int, advice: str) -> NotFiniteError:
         kept = "No checkpoint was written before: the same command begins this stage again."
         if saved:
             kept = f"The checkpoint of step {saved} in {self.work} is kept: the same command resumes from it and computes the same again."
-        fix = [
-            f"Fix: Lower lr (its peak is {self.settings.lr:.3g}){warmer}, or raise eps ({self.settings.eps:.3g}), above all where the loss "
-            "grew before this step; other settings need another -o/--output, or --overwrite.",
-            "If the loss did not grow, look at the training rows and the teacher.",
-        ]  # fmt: skip
-        return NotFiniteError(self.purpose, step, " ".join([*facts, kept, *fix]))
+        fix = f"Fix: {advice} A changed recipe needs another -o/--output, or --overwrite."
+        return NotFiniteError(self.purpose, step, " ".join([*facts, kept, fix]))
