@@ -6,13 +6,11 @@ is a mean over the whole, so that the number of processes changes the speed and 
 
 from __future__ import annotations
 
-import ctypes
-import json
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,24 +18,24 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import write_atomic
 from pocketbert.core.hardware import default_threads
 from pocketbert.core.progress import Meter
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.stages import Updates
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.course import Course, course_of
+from pocketbert.distill.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
+from pocketbert.distill.memory import keep_freed_memory
 from pocketbert.distill.precision import training_dtype
 from pocketbert.distill.processes import here
-from pocketbert.distill.state import Progress, StepRecord, load_checkpoint, save_checkpoint
+from pocketbert.distill.records import Progress, StepRecord, record, write_metrics
+from pocketbert.distill.refusals import Refusals
+from pocketbert.distill.state import load_checkpoint, save_checkpoint, saved_tensors
 from pocketbert.distill.terms import Counting, Term, as_terms, items, rows_of, share
 from pocketbert.distill.train_set import TrainData
 
 LOG_EVERY = 20
 """Steps between two records of the losses."""
-
-_STEPS = "_steps/"
-"""Before a term's name: how many steps of the pending sums it was in."""
 
 PATIENCE = timedelta(hours=1)
 """How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
@@ -143,6 +141,10 @@ class TrainingLoop:
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(
             step=0, history=[], pending={}
         )
+        if self._accelerator.scaler is not None and self.progress.scaler:
+            self._accelerator.scaler.load_state_dict(self.progress.scaler)
+        self._saved = self.progress.step
+        self._refusals = Refusals(purpose, settings, self.dtype, work)
         self._refuse_different_checkpoints()
         self._model = self._accelerator.prepare_model(model, evaluation_mode=True)
         self._forward = self._accelerator.prepare_model(_Forward(self._model, objective))
@@ -164,17 +166,35 @@ class TrainingLoop:
     def step(self) -> float:
         """Make one optimiser step.
 
+        Where gradients are scaled for fp16 and do not fit it, the same step is tried again with half the scale: same rows, same
+        dropout. Only the attempt that moves the weights counts.
+
         Returns:
             The weighted loss over the rows of all processes.
+
+        Raises:
+            NotFiniteError: In all processes, if the loss, a term or the gradient is NaN or infinite. Weights and moments are
+                those before the step.
         """
-        accelerator, step = self._accelerator, self.progress.step
-        rate = self._course.prepare(self._optimizer, step)
-        loss, terms = self._backward(step)
-        accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
-        self._prepared.step()
-        self._prepared.zero_grad()
-        _record(self.progress, loss, terms, rate, self.settings.steps)
-        return loss
+        accelerator, scaler = self._accelerator, self._accelerator.scaler
+        for _ in range(ATTEMPTS):
+            rate = self._course.prepare(self._optimizer, self.progress.step)
+            loss, terms = self._backward(self.progress.step)
+            # of gradients that were averaged over the processes, so all see the same norm
+            norm = accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
+            found = Attempt(loss, terms, float(norm), rate)
+            if found.finite:
+                self._prepared.step()
+                self._prepared.zero_grad()
+                record(self.progress, loss, terms, rate, LOG_EVERY, self.settings.steps)
+                return loss
+            self._prepared.zero_grad()
+            if scaler is None or not found.loss_is_finite:
+                raise self._refusals.of_step(found, self.progress, self._saved, self._model)
+            # not left to the scaler's own step: Accelerate does not notice that a fused optimiser skipped it
+            scale = scaler.get_scale()
+            scaler.update()
+        raise self._refusals.of_step(found, self.progress, self._saved, self._model, scale)
 
     def _backward(self, step: int) -> tuple[float, dict[str, float]]:
         """Gradients of the global loss in every process; the loss and its terms."""
@@ -200,7 +220,8 @@ class TrainingLoop:
         if world > 1:
             sums = torch.tensor([total.get(k, 0.0) for k in ("", *names)], device=accelerator.device)
             summed = accelerator.reduce(sums, "sum").tolist()
-            total = {k: v for k, v in zip(("", *names), summed, strict=True) if k in total}
+            # a NaN of another process counts, even where this one has no rows for the term
+            total = {k: v for k, v in zip(("", *names), summed, strict=True) if k in total or not isfinite(v)}
         return total.pop(""), total
 
     def _seed_dropout(self, step: int, number: int) -> None:
@@ -233,9 +254,19 @@ class TrainingLoop:
             )  # fmt: skip
 
     def save(self) -> None:
-        """Write a checkpoint, in process 0."""
+        """Write a checkpoint, in process 0.
+
+        Raises:
+            NotFiniteError: In all processes, if a weight or a moment is NaN or infinite. The checkpoints before stay.
+        """
+        bad = first_not_finite(saved_tensors(self._model, self._optimizer).items())
+        if bad is not None:
+            raise self._refusals.of_weights(bad, self.progress, self._saved)
+        if self._accelerator.scaler is not None:
+            self.progress.scaler = self._accelerator.scaler.state_dict()
         if self.main:
             save_checkpoint(self.work, self.progress, self._model, self._optimizer)
+        self._saved = self.progress.step
 
 
 class _Forward(nn.Module):
@@ -298,6 +329,9 @@ def train(
 
     Returns:
         The losses, and what they were computed with.
+
+    Raises:
+        NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
     """
     with _own_settings(model):
         loop = TrainingLoop(model, objective, data, settings, seed, purpose, work, course)
@@ -305,12 +339,17 @@ def train(
         label = f"train {purpose}" if loop.main else ""
         with Meter(label, settings.steps, loop.progress.step) as meter:
             while not loop.finished:
-                loss = loop.step()
+                try:
+                    loss = loop.step()
+                except NotFiniteError:
+                    # the first question is whether the loss grew
+                    write_metrics(metrics, purpose, loop.progress)
+                    raise
                 if loop.progress.step % settings.checkpoint == 0 or loop.finished:
                     loop.save()
-                    _write_metrics(metrics, purpose, loop.progress)
+                    write_metrics(metrics, purpose, loop.progress)
                 meter.advance(note=f"loss {loss:.3f}")
-    _write_metrics(
+    write_metrics(
         metrics, purpose, loop.progress
     )  # again: a kill may have come between the last checkpoint and this
     model.eval()
@@ -337,43 +376,6 @@ def _prepare_parameters(model: nn.Module, settings: Updates) -> None:
             module.p = settings.dropout
         if settings.freeze_embeddings and isinstance(module, nn.Embedding):
             module.requires_grad_(False)
-
-
-def _record(progress: Progress, loss: float, terms: dict[str, float], rate: float, steps: int) -> None:
-    progress.step += 1
-    pending = progress.pending
-    # a term may be in some steps only: its mean is over these
-    seen = {"_loss": loss, **terms}
-    for name, value in {**seen, **{f"{_STEPS}{name}": 1.0 for name in seen}}.items():
-        pending[name] = pending.get(name, 0.0) + value
-    if progress.step % LOG_EVERY == 0 or progress.step == steps:
-        mean = {k: v / pending[f"{_STEPS}{k}"] for k, v in pending.items() if not k.startswith(_STEPS)}
-        progress.history.append(StepRecord(step=progress.step, loss=mean.pop("_loss"), terms=mean, lr=rate))
-        progress.pending = {}
-
-
-def _write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
-    """Rewrite this purpose's lines; lines of other purposes stay."""
-    if path is None:
-        return
-    lines = path.read_text().splitlines() if path.is_file() else []
-    kept = [line for line in lines if line.strip() and json.loads(line)["stage"] != purpose]
-    new = [json.dumps({"stage": purpose, **r.model_dump()}) for r in progress.history]
-    write_atomic(path, "".join(f"{line}\n" for line in [*kept, *new]))
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed blocks instead of giving them back to the system after every step.
-
-    Gradients of an embedding table are tens of megabytes; giving them back and faulting them in again
-    each step costs a fifth of the CPU time. Does nothing where the C library is another one.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    libc = ctypes.CDLL(None)
-    libc.mallopt(mmap_threshold, 1 << 30)
-    libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
 @contextmanager

@@ -34,8 +34,9 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
     "Verbs": ("`from pocketbert import api`: the commands as functions.", []),
     "Errors": (
         "",
-        [f"core.errors.{n}" for n in (
-            "PocketBertError", "InputError", "Problem", "GateError", "MachineError", "MissingBackendError")],
+        [*(f"core.errors.{n}" for n in (
+            "PocketBertError", "InputError", "Problem", "GateError", "MachineError", "MissingBackendError")),
+         "distill.finite.NotFiniteError"],
     ),
     "Losses": (
         "Pure functions of tensors, for any training loop.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from pocketbert.core.stages import (
 from pocketbert.core.types import MobileBertSize, Projection
 from pocketbert.distill import loop
 from pocketbert.distill.course import Course
+from pocketbert.distill.finite import NotFiniteError
 from pocketbert.distill.ib_bert import IbBertForMaskedLM
 from pocketbert.distill.ib_bert_config import IbBertConfig
 from pocketbert.distill.minilm import MiniLmDistillation
@@ -146,6 +148,31 @@ def minilm(student: nn.Module) -> MiniLmDistillation:
     return MiniLmDistillation(teacher, student, family, MiniLmStage(method="minilm", steps=1))
 
 
+class Poisoned(Tagging):
+    """Tagging that a NaN is added to in one process only, from one forward pass on.
+
+    Args:
+        rank: The process.
+        at: The forward pass of that process, from 0.
+        gradient: Whether the value stays as it is, and only its gradient is NaN.
+    """
+
+    def __init__(self, rank: int, at: int, gradient: bool = False) -> None:
+        super().__init__()
+        self.rank, self.at, self.gradient, self.passes = rank, at, gradient, 0
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term | Tensor]:
+        """Both terms."""
+        terms = super().__call__(model, batch)
+        if loop.here().rank == self.rank and self.passes >= self.at:
+            zero = 0 * next(model.parameters()).sum()
+            states = terms["states"]
+            assert isinstance(states, Tensor)
+            terms["states"] = states + (zero.sqrt() if self.gradient else zero + torch.nan)
+        self.passes += 1
+        return terms
+
+
 BLOCKS = ("input_ids", "attention_mask")
 
 
@@ -206,6 +233,12 @@ CASES: dict[str, tuple[Tagging | Teaching, Rows, dict[str, Any]]] = {
     "mobilebert": (Teaching(transfer, mobilebert, by_layer), Rows(), {"micro_batch": 3}),
     "tinybert reference": (Teaching(tinybert(reference=True)), Rows(), {}),
 }
+POISONED: dict[str, tuple[Poisoned, dict[str, Any]]] = {
+    "one portion of process 1": (Poisoned(1, 9), {"micro_batch": 2}),  # 2 portions: the 2nd of step 5
+    "a gradient of process 1": (Poisoned(1, 4, gradient=True), {}),
+    "process 0, and 1 has no rows": (Poisoned(0, 4), {"batch": 1}),
+}
+"""Runs that one process meets a NaN in, in step 5, and all must leave."""
 """What is minimised, on what, with which settings. The default batch of 7 rows divides into 4 and 3."""
 
 
@@ -245,10 +278,27 @@ def killed(name: str, out: Path, at: int) -> None:
     raise AssertionError("it was to die")
 
 
+def stopped(name: str, out: Path) -> None:
+    """Make a poisoned case; write what this process said, how long it took, and its weights."""
+    objective, more = POISONED[name]
+    model, began = tagger(), time.monotonic()
+    work, here = out / f"{name}.work", loop.here().rank
+    try:
+        loop.train(model, objective, Rows(), settings(**more), 5, "distill.0", work)
+    except NotFiniteError as error:
+        said = {"message": str(error), "code": error.exit_code, "wall_s": time.monotonic() - began}
+        (out / f"{name}.{here}.json").write_text(json.dumps(said))
+        save_file({k: v.detach() for k, v in model.named_parameters()}, out / f"{name}.{here}.safetensors")
+        return
+    raise AssertionError("it was to stop")
+
+
 def main(out: Path) -> None:
-    """Every case; then one killed and resumed, and one left killed."""
+    """Every case; those that stop; then one killed and resumed, and one left killed."""
     for name in CASES:
         run(name, out)
+    for name in POISONED:
+        stopped(name, out)
     for folder in ("resumed", "left"):
         if loop.here().main:
             (out / folder).mkdir()

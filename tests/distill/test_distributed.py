@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -137,6 +138,49 @@ def test_one_process_continues_what_two_began(
     assert_alike(left, expected, "uneven")
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("one portion of process 1", r"the loss is nan (terms: states nan, tags "),
+        ("a gradient of process 1", r"the gradient norm is nan although the loss is "),
+        ("process 0, and 1 has no rows", r"the loss is nan (terms: states nan"),
+    ],
+)
+def test_a_nan_in_one_process_stops_all_in_the_same_step(
+    name: str, what: str, two: Path, cases: ModuleType
+) -> None:
+    said = [json.loads((two / f"{name}.{rank}.json").read_text()) for rank in (0, 1)]
+    for one in said:
+        assert one["code"] == 3
+        assert one["message"].startswith(f"distill.0: step 5 of 8 was not made: {what}")
+        assert "The checkpoint of step 3 in " in one["message"]
+        assert one["wall_s"] < 20  # nobody waits for anybody
+    if name != "process 0, and 1 has no rows":  # which counts no mean over a term that it never computed
+        assert said[0]["message"] == said[1]["message"]
+    weights = [load_file(two / f"{name}.{rank}.safetensors") for rank in (0, 1)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
+    assert sorted(p.name for p in (two / f"{name}.work").iterdir()) == ["latest", "step-0000003"]
+
+
+def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
+    cases: ModuleType, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cases.loop, "training_dtype", lambda: torch.float32)
+    name = "one portion of process 1"
+    left = tmp_path / "left"
+    shutil.copytree(two / f"{name}.work", left)
+    model, whole = cases.tagger(), cases.tagger()
+    objective, more = cases.POISONED[name]  # poisons process 1 only, and here is none
+    loop.train(
+        whole, cases.Tagging(), cases.Rows(), cases.settings(**more), 5, "distill.0", tmp_path / "whole"
+    )
+    loop.train(model, objective, cases.Rows(), cases.settings(**more), 5, "distill.0", left)
+    theirs = dict(whole.named_parameters())
+    for key, value in model.named_parameters():
+        torch.testing.assert_close(value, theirs[key], rtol=0, atol=1e-9)
+
+
 def test_a_term_over_nothing_is_zero_and_teaches_nothing(two: Path, cases: ModuleType) -> None:
     assert losses(two, "nothing labelled") == [{"loss": 0.0, "tags": 0.0}] * 8
     before = cases.tagger().state_dict()
@@ -193,14 +237,22 @@ def test_portions_learn_what_the_whole_batch_learns(one: Callable[[str], Path], 
 LAUNCHED = """
 import os, signal, sys
 from pocketbert.cli.main import main
-from pocketbert.distill import loop
+from pocketbert.distill import finetune, loop
+from pocketbert.distill.terms import Term
 
-step = loop.TrainingLoop.step
+at, step, right = 0, loop.TrainingLoop.step, finetune.Finetune.__call__
 def dying(self):
-    if os.environ["RANK"] == os.environ.get("KILL_RANK") and self.progress.step == 15:
+    global at
+    at = self.progress.step
+    if os.environ["RANK"] == os.environ.get("KILL_RANK") and at == 15:
         os.kill(os.getpid(), signal.SIGKILL)
     return step(self)
-loop.TrainingLoop.step = dying
+def poisoned(self, model, batch):
+    terms = right(self, model, batch)
+    if os.environ["RANK"] == os.environ.get("NAN_RANK") and at == 17:
+        terms = {name: Term(term.mean * float("nan"), term.count) for name, term in terms.items()}
+    return terms
+loop.TrainingLoop.step, finetune.Finetune.__call__ = dying, poisoned
 main()
 """
 
@@ -242,6 +294,15 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     assert whole.stdout == "student: whole/student\n"
     assert launched("resumed", KILL_RANK="1").returncode == 1
     assert not (tmp_path / "resumed" / "teacher").exists()
+    stopped = launched("resumed", NAN_RANK="1")
+    assert stopped.returncode == 1  # torchrun's
+    assert (
+        stopped.stderr.count("finetune: step 18 of 24 was not made: the loss is nan (terms: labels nan)") == 1
+    )
+    assert "The checkpoint of step 15 in " in stopped.stderr
+    assert "exitcode  : 3" in stopped.stderr  # of the first to end; torchrun may end the other itself
+    assert not (tmp_path / "resumed" / "teacher").exists()
+    assert not (tmp_path / "resumed" / ".stages" / "teacher.json").exists()
     assert launched("resumed", KILL_RANK="0").returncode == 1
     resumed = launched("resumed")
     assert resumed.returncode == 0, resumed.stderr

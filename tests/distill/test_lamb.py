@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pocketbert.distill.lamb import Lamb
-from pocketbert.distill.state import Progress, load_checkpoint, save_checkpoint
+from pocketbert.distill.records import Progress
+from pocketbert.distill.state import load_checkpoint, save_checkpoint
 
 Array = NDArray[np.float64]
 SHAPES: tuple[tuple[int, ...], ...] = ((4, 3), (3,), (2, 3, 5), (6,))

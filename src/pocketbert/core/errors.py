@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     INPUT = 2
     """Bad usage, recipe or input; all problems were listed."""
     GATE = 3
-    """A gate failed; the files stay where they are, marked failed."""
+    """A gate failed, and the files stay where they are, marked failed; or training met a NaN or an infinity, and its checkpoints stay."""
     MISSING = 4
     """An optional back end or the demo teacher is not installed."""
     INTERRUPTED = 130
@@ -60,7 +60,7 @@ class InputError(PocketBertError):
 
 
 class GateError(PocketBertError):
-    """A file did not pass a gate."""
+    """A file, or a step of training, did not pass a gate."""
 
     exit_code = ExitCode.GATE
 

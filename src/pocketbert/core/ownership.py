@@ -178,6 +178,24 @@ def install(source: Path, destination: Path, aside: Path, recognise: Recognise =
     source.rename(destination)
 
 
+def move_aside(path: Path, recognise: Recognise) -> Path | None:
+    """Give a file or folder that PocketBERT did not make another name, so that its own may be used; nothing is lost.
+
+    Args:
+        path: What may be there.
+        recognise: Names what in it was not made by PocketBERT.
+
+    Returns:
+        ``NAME.aside-<number>``, or None where nothing was in the way.
+    """
+    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not recognise(path)):
+        return None
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.name}.aside-{number}")):
+        number += 1
+    return path.rename(aside)
+
+
 @contextlib.contextmanager
 def temporary_file(destination: Path) -> Iterator[Path]:
     """An empty file beside `destination`, removed at the end where it is still there.

@@ -38,7 +38,7 @@ from pocketbert.core.progress import say
 from pocketbert.core.types import Status
 from pocketbert.core.versions import installed
 from pocketbert.core.workspace import sync_tree
-from pocketbert.distill.pointer import steps_done
+from pocketbert.distill.checkpoint_folder import steps_done
 from pocketbert.distill.processes import Order, here, train_together
 
 log = logging.getLogger("pocketbert")

@@ -1,0 +1,114 @@
+"""What a training run has recorded: how far it is, and its losses as means over some steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from pocketbert.core.files import write_atomic
+
+_LOSS = "_loss"
+_STEPS = "_steps/"
+"""Before a term's name: how many steps of the pending sums it was in."""
+
+
+class StepRecord(BaseModel):
+    """Losses of one logged step.
+
+    Attributes:
+        step: Steps done.
+        loss: Mean weighted loss since the last record.
+        terms: Mean of each unweighted term since the last record, over the steps that it was in.
+        lr: Learning rate; the largest where there are several.
+    """
+
+    step: int
+    loss: float
+    terms: dict[str, float]
+    lr: float
+
+
+class Progress(BaseModel):
+    """What else a run must remember.
+
+    Attributes:
+        step: Steps done.
+        history: Losses so far.
+        pending: Sums since the last record: loss and terms by name, and in how many steps each was.
+        scaler: State of the loss scaler; empty without one.
+    """
+
+    step: int
+    history: list[StepRecord]
+    pending: dict[str, float]
+    scaler: dict[str, int | float] = {}
+
+
+def record(
+    progress: Progress, loss: float, terms: Mapping[str, float], rate: float, every: int, steps: int
+) -> None:
+    """Count a step that was made, and add a record where one is due.
+
+    Args:
+        progress: The run so far; changed.
+        loss: Weighted loss of the step.
+        terms: Its unweighted terms; a term may be in some steps only, and its mean is over these.
+        rate: Learning rate.
+        every: Steps between two records.
+        steps: Steps of the whole run; the last one has a record.
+    """
+    progress.step += 1
+    pending = progress.pending
+    seen = {_LOSS: loss, **terms}
+    for name, value in {**seen, **{f"{_STEPS}{name}": 1.0 for name in seen}}.items():
+        pending[name] = pending.get(name, 0.0) + value
+    if progress.step % every == 0 or progress.step == steps:
+        mean = {k: v / pending[f"{_STEPS}{k}"] for k, v in pending.items() if not k.startswith(_STEPS)}
+        progress.history.append(StepRecord(step=progress.step, loss=mean.pop(_LOSS), terms=mean, lr=rate))
+        progress.pending = {}
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """The mean loss of some neighbouring steps.
+
+    Attributes:
+        first: First step, from 1.
+        last: Last step.
+        loss: Mean of the weighted loss.
+    """
+
+    first: int
+    last: int
+    loss: float
+
+
+def mean_so_far(progress: Progress) -> MeanLoss | None:
+    """The mean loss of the newest steps: those since the last record, else those of the last record; None at the start."""
+    steps = int(progress.pending.get(f"{_STEPS}{_LOSS}", 0))
+    if steps:
+        return MeanLoss(progress.step - steps + 1, progress.step, progress.pending[_LOSS] / steps)
+    if not progress.history:
+        return None
+    before = progress.history[-2].step if len(progress.history) > 1 else 0
+    return MeanLoss(before + 1, progress.history[-1].step, progress.history[-1].loss)
+
+
+def write_metrics(path: Path | None, purpose: str, progress: Progress) -> None:
+    """Rewrite the lines of what is trained in a .jsonl file; the lines of others stay.
+
+    Args:
+        path: The file; None to write nothing.
+        purpose: What is trained.
+        progress: Holds the records.
+    """
+    if path is None:
+        return
+    lines = path.read_text().splitlines() if path.is_file() else []
+    kept = [line for line in lines if line.strip() and json.loads(line)["stage"] != purpose]
+    new = [json.dumps({"stage": purpose, **r.model_dump()}) for r in progress.history]
+    write_atomic(path, "".join(f"{line}\n" for line in [*kept, *new]))
