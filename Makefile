@@ -8,7 +8,10 @@ SOURCES := $(shell find src distill export quantize runtime benchmarks -type f -
 # Tests, types and import rules are run from inside .venv, where `import export` cannot pick up a wing twice.
 IN_VENV := cd $(VENV) &&
 
-export HF_HUB_DISABLE_TELEMETRY := 1
+# What PocketBERT sets when it is imported (docs/telemetry.md), for what does not import it; a value of yours stands.
+export ORT_DISABLE_TELEMETRY ?= 1
+export HF_HUB_DISABLE_TELEMETRY ?= 1
+export HF_UPDATE_DOWNLOAD_COUNTS ?= 0
 export OMP_WAIT_POLICY := PASSIVE
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1

@@ -10,6 +10,9 @@ import path from "node:path";
 import { parseArgs } from "node:util";
 import { AutoModelForSequenceClassification, AutoTokenizer, env, pipeline, softmax } from "@huggingface/transformers";
 
+// Before the first session: ONNX Runtime reports to its vendor otherwise. transformers.js 4.3 sets it too.
+process.env.ORT_DISABLE_TELEMETRY ??= "1";
+
 const { values, positionals } = parseArgs({
   options: { dtype: { type: "string", default: "int8" } },
   allowPositionals: true,

@@ -14,6 +14,7 @@ from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.hardware import default_threads, machine
 from pocketbert.core.predictor import Arrays
+from pocketbert.core.telemetry import without_openvino_telemetry
 from pocketbert.core.versions import version_of
 
 DISTRIBUTION = "openvino"
@@ -46,8 +47,9 @@ class OpenVinoPredictor:
         if not path.is_file():
             raise InputError(Problem(str(path), "file not found."))
         try:
-            import openvino
-            from openvino.frontend import FrontEndManager
+            with without_openvino_telemetry():
+                import openvino
+                from openvino.frontend import FrontEndManager
         except ImportError as error:
             raise MissingBackendError(
                 f"{DISTRIBUTION} ({error})", "pip install 'pocketbert[openvino]'"

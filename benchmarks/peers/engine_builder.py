@@ -7,12 +7,17 @@ python engine_builder.py ov OUT FOLDER_WITH_OUR_ONNX HF_FOLDER TEXTS.json
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+# ONNX Runtime, OpenVINO and nncf report to their vendors otherwise; the last two do without this package
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.modules.setdefault("openvino_telemetry", None)
 
 CALIBRATION_ROWS = 300
 """nncf's own default."""

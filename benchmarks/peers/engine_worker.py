@@ -21,6 +21,10 @@ from typing import Any
 
 import numpy as np
 
+# ONNX Runtime and OpenVINO report to their vendors otherwise; the second one does without this package
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.modules.setdefault("openvino_telemetry", None)
+
 Feed = dict[str, np.ndarray]
 
 

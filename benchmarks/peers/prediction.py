@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from common import add_texts_option, print_header, real_texts
 
 BATCH = 32
@@ -33,6 +32,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    import onnxruntime  # here: PocketBERT, which `common` imports, switches its reports off first
     from transformers import AutoTokenizer
 
     import pocketbert

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pocketbert.core.telemetry import switch_off_telemetry
+
 if TYPE_CHECKING:
     from pocketbert.core.answers import Prediction
     from pocketbert.runtime.model import Model, load
 
 __all__ = ["Model", "Prediction", "load"]
+
+switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
 
 
 def __getattr__(name: str) -> Any:

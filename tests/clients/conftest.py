@@ -26,6 +26,8 @@ from pocketbert.core.tokenization import TextTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-clients"
+OFFLINE = (sys.executable, str(ROOT / "scripts" / "contacts.py"), "--only-refuse", "--")
+"""In front of a client that reports to its vendor and has no switch."""
 MINUTES = 60
 LENGTH = 48
 LABELS = {
@@ -168,13 +170,14 @@ def environment() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """`ask(python, script, question)`: what a script of this folder answers; both as JSON files."""
+    """`ask(python, script, question, offline=False)`: what a script of this folder answers; both as JSON files."""
 
-    def call(python: Path, script: str, question: Any) -> Any:
+    def call(python: Path, script: str, question: Any, offline: bool = False) -> Any:
         folder = tmp_path_factory.mktemp("client")
         (folder / "question.json").write_text(json.dumps(question))
         files = [str(folder / "question.json"), str(folder / "answer.json")]
-        run([str(python), str(Path(__file__).parent / script), *files], script)
+        command = [str(python), str(Path(__file__).parent / script), *files]
+        run([*(OFFLINE if offline and sys.platform == "linux" else ()), *command], script)
         return json.loads((folder / "answer.json").read_text())
 
     return call

@@ -4,8 +4,11 @@ Opens a folder with torch, or one of its ONNX files where the question names one
 """
 
 import json
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reports to its vendor otherwise
 
 import sentence_transformers
 import torch

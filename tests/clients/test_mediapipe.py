@@ -54,7 +54,12 @@ def mediapipe(environment: Callable[..., Path], ask: Callable[..., Any]) -> Call
     python = environment("mediapipe", ["mediapipe==1.2.2"])
 
     def call(verb: str, model: Path, texts: Sequence[str]) -> Any:
-        answer = ask(python, "mediapipe_client.py", {"verb": verb, "model": str(model), "texts": list(texts)})
+        answer = ask(
+            python,
+            "mediapipe_client.py",
+            {"verb": verb, "model": str(model), "texts": list(texts)},
+            offline=True,
+        )
         return answer["rows"] if "rows" in answer else answer["error"]
 
     return call

@@ -4,8 +4,11 @@ Opens a folder with torch, or one of its ONNX files with optimum.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reports to its vendor otherwise
 
 import torch
 import transformers

@@ -154,3 +154,18 @@ def test_a_scheme_that_the_client_has_no_name_for_is_opened_by_its_own() -> None
     odd = record(TaskName.TEXT_CLASSIFICATION, Format.ONNX, Scheme.W8, "onnx/model_w8.onnx")
     text = card(artefacts.model_copy(update={"files": [odd]}))
     assert '{ dtype: "fp32", model_file_name: "model_w8" }' in text
+
+
+@pytest.mark.parametrize("task", list(TaskName))
+@pytest.mark.parametrize("family", ["bert", "mobilebert"])
+def test_code_that_runs_onnx_runtime_switches_its_reports_off_before(task: TaskName, family: str) -> None:
+    text = card(folder(task).model_copy(update={"family": family}))
+    first_use = re.compile(
+        r"import .*onnxruntime, |SentenceTransformer\(|ort\.InferenceSession|OrtEnvironment|ORTEnv|ORTSession"
+    )
+    codes = re.findall(r"```\w+\n(.*?)```", text, re.S)
+    using = [(code, use) for code in codes if (use := first_use.search(code))]
+    assert len(using) >= 3  # Python, Kotlin, Swift
+    for code, use in using:
+        assert "ORT_DISABLE_TELEMETRY" in code[: use.start()], code
+    assert ("goo.gle/mediapipe-privacy" in text) == ("MediaPipe Tasks, `com.google" in text)

@@ -81,7 +81,6 @@ def _set_up(quiet: bool, verbose: bool) -> None:
 
     # OpenMP threads that spin while they wait cost half of a shared machine; read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     set_quiet(quiet)
     if verbose:

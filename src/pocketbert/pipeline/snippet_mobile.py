@@ -6,6 +6,7 @@ from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.snippet_parts import camel, inputs, lengths, per_token, row_of, width
 
+_BEFORE = "before the first use: ONNX Runtime reports to its vendor otherwise"
 _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"
 
 
@@ -22,6 +23,7 @@ def onnx_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
     return f"""Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android` ({_IDS}; not run by this project yet):
 
 ```kotlin
+android.system.Os.setenv("ORT_DISABLE_TELEMETRY", "1", true)   // {_BEFORE}
 val env = OrtEnvironment.getEnvironment()
 val session = env.createSession("{record.path}")
 val outputs = session.run(mapOf(   // LongArray each, equal lengths, at most {artefacts.processing.max_length}
@@ -38,6 +40,8 @@ def onnx_swift(artefacts: Artefacts, record: FileRecord) -> str:
     return f"""Swift, with `onnxruntime-swift-package-manager` ({_IDS}; not run by this project yet):
 
 ```swift
+setenv("ORT_DISABLE_TELEMETRY", "1", 1)   // {_BEFORE}
+let env = try ORTEnv(loggingLevel: .warning)
 let session = try ORTSession(env: env, modelPath: "{record.path}", sessionOptions: nil)
 let outputs = try session.run(withInputs: [   // int64, shape [1, length], at most {artefacts.processing.max_length}
 {feed}
@@ -118,7 +122,8 @@ def mediapipe_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
             'println("${best.categoryName()} ${best.score()}")'
         )  # fmt: skip
     return f"""Kotlin, with MediaPipe Tasks, `com.google.mediapipe:tasks-text`: {inside} inside the file (run by this
-project in Python; at most {most} tokens):
+project in Python; at most {most} tokens; MediaPipe Tasks send metrics of their use to Google, and its notice at
+https://goo.gle/mediapipe-privacy asks you to tell your users; the other TFLite files run in LiteRT instead):
 
 ```kotlin
 {code}

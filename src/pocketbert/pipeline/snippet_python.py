@@ -25,6 +25,9 @@ _SHOWN = {
     TaskName.FILL_MASK: "print([guess.text for guess in answer.places[0]])",
     TaskName.FEATURE_EXTRACTION: "print(answer.vector)",
 }
+_NO_TELEMETRY = """import os
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")   # before the import: ONNX Runtime reports to its vendor otherwise
+"""
 _LABELS = 'labels = json.load(open("config.json", "rb"))["id2label"]'
 
 
@@ -51,7 +54,7 @@ def onnx(artefacts: Artefacts, record: FileRecord) -> str:
     return f"""Python, with ONNX Runtime and tokenizers alone, from inside this folder:
 
 ```python
-import json, numpy as np, onnxruntime, tokenizers
+{_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_truncation({artefacts.processing.max_length})
 session = onnxruntime.InferenceSession("{record.path}")
@@ -103,7 +106,7 @@ def sentence_transformers(record: FileRecord) -> str:
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 
 ```python
-from sentence_transformers import SentenceTransformer
+{_NO_TELEMETRY}from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{record.path}"}})
 answer = model.encode(["your text"])[0]
 print(answer)
