@@ -166,7 +166,7 @@ def test_full_disk_during_training(
     full(pb("run", task.recipe, "-o", run, pinned=True))
     assert (run / ".stages" / "data.json").is_file()
     assert not (run / "teacher").exists()
-    # two where the signal came between a new checkpoint and the removal of the old one
+    # as many as fitted: up to two, and a third where the pointer to it did not fit
     assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) in (1, 2, 3)
     disk.make_room()
     again = pb("run", task.recipe, "-o", run, pinned=True)
