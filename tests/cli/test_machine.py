@@ -166,8 +166,8 @@ def test_full_disk_during_training(
     full(pb("run", task.recipe, "-o", run, pinned=True))
     assert (run / ".stages" / "data.json").is_file()
     assert not (run / "teacher").exists()
-    # two where the signal came between a new checkpoint and the removal of the old one
-    assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) in (1, 2)
+    # as many as fitted: up to two, and a third where the pointer to it did not fit
+    assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) in (1, 2, 3)
     disk.make_room()
     again = pb("run", task.recipe, "-o", run, pinned=True)
     assert again.returncode == 0, again.stderr
@@ -265,7 +265,8 @@ def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, kit: SimpleNamespace, tmp_p
     assert err.splitlines()[-1] == "Stopped by Ctrl-C. What is finished stays; the same command continues."
     assert "Traceback" not in err
     assert out == ""
-    assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) == 1
+    kept = list(run.glob(".work/teacher-*/step-*/progress.json"))
+    assert 1 <= len(kept) <= 3  # the newest and the one before; a third if it was about to be removed
     dry = cli("run", recipe, "-o", run, "--dry-run")
     states = dict(line.split("\t")[::2] for line in dry.stdout.splitlines()[1:])
     assert states["data"] == "finished"
