@@ -20,9 +20,16 @@ from pocketbert.core.versions import version_of
 DISTRIBUTION = "openvino"
 _SETTINGS = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
 """One text at a time."""
-_BF16 = ("avx512_bf16", "amx_bf16")
-"""Extensions with which what is not int8 is computed in bf16, OpenVINO's own default there: long texts take less time,
-and what that adds to the error is less than the error of int8 (tests/quantize/test_onnx_static.py)."""
+
+
+def precision() -> str:
+    """What OpenVINO computes in on this CPU where the file is not int8: ``bf16`` or ``f32``.
+
+    With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
+    OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/test_onnx_static.py).
+    """
+    isa = machine().isa
+    return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"
 
 
 class OpenVinoPredictor:
@@ -57,9 +64,8 @@ class OpenVinoPredictor:
 
         self.engine_version, self.path, self._alone = version, path, Lock()
         # named in any case: on Arm the default is fp16, in which large activations overflow
-        precision = "bf16" if any(e in machine().isa for e in _BF16) else "f32"
         settings = {
-            "INFERENCE_NUM_THREADS": threads or default_threads(), "INFERENCE_PRECISION_HINT": precision, **_SETTINGS,
+            "INFERENCE_NUM_THREADS": threads or default_threads(), "INFERENCE_PRECISION_HINT": precision(), **_SETTINGS,
         }  # fmt: skip
         try:
             # asked for by name: of any other file the readers of eight formats would try, each with its own complaints

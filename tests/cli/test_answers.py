@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.runs import undo
+
 Cli = Callable[..., Any]
 
 # predict
@@ -211,7 +213,7 @@ def test_quiet_says_nothing_but_the_answer(cli: Cli, task: Any, run_copy: Path) 
 
 
 def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path) -> None:
-    (run_copy / ".stages" / "pack.json").unlink()
+    undo(run_copy, "pack")
     last = {}
     for name, arguments in {
         "finetune": ["finetune", task.recipe, "-o", run_copy],

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from support.runs import undo
+
 Cli = Callable[..., Any]
 Tree = dict[str, bytes]
 
@@ -176,15 +178,12 @@ def test_full_disk_during_training(
     assert (run / "student" / "model.safetensors").read_bytes() == (
         finished / "student" / "model.safetensors"
     ).read_bytes()
-    assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".stages", ".work")]
+    assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".stages", ".work", ".pocketbert.json")]
 
 
 def test_full_disk_during_export_and_pack(cli: Cli, task: Any, finished: Path, disk: Any) -> None:
     run = Path(shutil.copytree(finished, disk.path / "run"))
-    for name in ("onnx", "onnx-int8", "golden", "verify", "pack"):
-        (run / ".stages" / f"{name}.json").unlink()
-    shutil.rmtree(run / "phone")
-    shutil.rmtree(run / "onnx")
+    undo(run, "onnx", "onnx-int8", "golden", "verify", "pack")
     disk.leave_free(40)
     full(cli("run", task.recipe, "-o", run))
     disk.leave_free(500)
@@ -222,7 +221,7 @@ def test_a_crash_is_one_line_and_the_log_has_the_rest(
 ) -> None:
     from pocketbert.pipeline import golden
 
-    (run_copy / ".stages" / "golden.json").unlink()
+    undo(run_copy, "golden")
 
     def fail(*_: object) -> None:
         raise RuntimeError("a bug\nwith details")

@@ -13,15 +13,9 @@ import torch
 
 from pocketbert import api
 from pocketbert.core.errors import GateError, InputError
+from support.runs import undo
 
 Cli = Callable[..., Any]
-
-
-def undo(run: Path, *stages: str) -> None:
-    """Make a finished run unfinished from some stages on."""
-    for name in stages:
-        (run / ".stages" / f"{name}.json").unlink()
-    shutil.rmtree(run / "phone")
 
 
 def test_parity_closes_when_the_mask_is_lost(

@@ -140,8 +140,8 @@ def test_stages_that_want_copies_need_the_section(recipe: Write, cli: Callable[.
 
 
 def test_what_is_packed_names_no_folder_of_this_machine(tmp_path: Path) -> None:
-    from pocketbert.core.recipe_file import load_recipe
-    from pocketbert.pipeline.pack import portable_recipe
+    from pocketbert.core.recipe_file import dump_recipe, load_recipe
+    from pocketbert.pipeline.pack import portable
 
     path = tmp_path / "recipe.yaml"
     path.write_text(
@@ -163,7 +163,7 @@ distill:
     recipe = load_recipe(path)
     assert recipe.data.augment is not None
     assert recipe.data.augment.vectors == tmp_path / "sub" / "words.txt", "counted from the recipe"
-    written = portable_recipe(recipe)
+    written = dump_recipe(portable(recipe))
     assert str(tmp_path) not in written
     for name in ("train.jsonl", "dev.jsonl", "text.jsonl", "words.txt", "general"):
         assert f": {name}\n" in written

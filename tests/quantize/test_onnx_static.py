@@ -15,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.evaluate import rms_error
 from pocketbert.core.families import family_of
-from pocketbert.core.hardware import machine
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import check_readable
@@ -24,6 +23,7 @@ from pocketbert.quantize import onnx_static, weights
 from pocketbert.quantize.onnx_static import quantize_static
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
+from pocketbert.runtime.openvino import precision
 
 FAMILIES = (
     "bert",
@@ -182,7 +182,7 @@ def test_openvino_computes_the_same(family: str, made: Callable[..., Any]) -> No
     assert rms_error(openvino_answers(path, rows, "f32"), answers(path, rows)) < 0.05
 
 
-@pytest.mark.skipif("avx512_bf16" not in machine().isa, reason="the CPU does not compute in bf16")
+@pytest.mark.skipif(precision() != "bf16", reason="OpenVINO computes in fp32 on this CPU")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_in_openvino_adds_less_error_than_int8_has(
     family: str, made: Callable[..., Any], exported: Callable[[str], Path]

@@ -9,7 +9,7 @@ from pathlib import Path
 from pocketbert.core.artefacts import FILE_NAME, integrity_problems, read_artefacts, strangers
 from pocketbert.core.data import read_examples
 from pocketbert.core.data_source import DataSource
-from pocketbert.core.errors import GateError, InputError, Problem, nearest
+from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.families import check_exported
 from pocketbert.core.files import check_writable, digests, write_json
@@ -65,7 +65,7 @@ def export_model(
             say(f"continuing the interrupted work in {own.path}")
         try:
             Run(recipe, own.path / "run", overwrite=True, ready=ready).execute()
-        except InputError:
+        except (InputError, MissingBackendError):
             if not own.resumed:
                 own.discard()  # nothing in it could be continued
             raise
