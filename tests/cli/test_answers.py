@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,6 +214,7 @@ def test_quiet_says_nothing_but_the_answer(cli: Cli, task: Any, run_copy: Path) 
 
 
 def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path) -> None:
+    phone = shutil.copytree(run_copy / "phone", tmp_path / "phone")
     undo(run_copy, "pack")
     last = {}
     for name, arguments in {
@@ -230,7 +232,7 @@ def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path)
         "benchmark": [
             "benchmark",
             "-m",
-            run_copy / "phone",
+            phone,
             "--threads",
             "1",
             "--lengths",

@@ -109,12 +109,11 @@ def test_equal_inputs_give_equal_bytes_and_others_another_digest(tokenizer: Path
 def test_texts_are_taken_one_by_one(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_writer, "_TEXTS_AT_ONCE", 4)
     monkeypatch.setattr(corpus_writer, "_ROWS_AT_ONCE", 8)
-    work = tmp_path / ".c.partial"
     seen: list[int] = []
 
     def stream() -> Iterator[str]:
         for text in sentences(200):
-            seen.append(sum(p.stat().st_size for p in work.glob("*.arrow")))
+            seen.append(sum(p.stat().st_size for p in tmp_path.glob(".c.*/new/*.arrow")))
             yield text
 
     write_corpus(stream(), tokenizer, SETTINGS, tmp_path / "c", rows_per_shard=30)

@@ -13,7 +13,7 @@ import torch
 
 from pocketbert import api
 from pocketbert.core.errors import GateError, InputError
-from support.runs import undo
+from support.runs import sign, undo
 
 Cli = Callable[..., Any]
 
@@ -171,6 +171,7 @@ def test_other_settings_are_refused_and_replace_only_what_they_change(task: Any,
 def test_weights_that_changed_after_training_lose_the_score(task: Any, run_copy: Path) -> None:
     # file and weights agree with each other, so that only the scores can tell
     _spoil(run_copy / "student" / "model.safetensors")
+    sign(run_copy, "student")
     undo(run_copy, "onnx", "onnx-int8", "golden", "verify", "pack")
     with pytest.raises(GateError, match="gate 'kept' failed"):
         api.run(api.load_recipe(task.recipe, ["verify.min_kept=0.99"]), run_copy, overwrite=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from pocketbert.core.errors import GateError
 from pocketbert.core.evaluate import EvalSet, evaluate
 from pocketbert.core.families import all_families, check_exported
 from pocketbert.core.files import sha256_file, sha256_path, write_atomic, write_json
@@ -41,9 +39,8 @@ from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, mo
 from pocketbert.pipeline.pack import Origin, portable
 from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run_folder import Places, RunFolder, Stage, data_digest
+from pocketbert.pipeline.run_log import logged
 from pocketbert.pipeline.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
-
-log = logging.getLogger("pocketbert")
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 RECIPE_FILE = "recipe.resolved.yaml"
@@ -282,19 +279,10 @@ class Run:
             for outdated in self.folder.plan(stages):
                 self.folder.forget(next(s for s in stages if s.name == outdated))
                 remove(self.path / REPORT_FILE)
-            handler = _log_file(self.path / "run.log")
-            try:
+            with logged(self.path / "run.log"):
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
                 for stage in stages:
                     self.folder.run(stage)
-            except BaseException as error:
-                log.error(
-                    "stopped: %s: %s", type(error).__name__, error, exc_info=not isinstance(error, GateError)
-                )
-                raise
-            finally:
-                log.removeHandler(handler)
-                handler.close()
 
     def plan(self) -> list[tuple[str, str, str]]:
         """Name, output and state of every stage, without running anything.
@@ -487,17 +475,3 @@ def _without(value: object, key: str) -> object:
     if isinstance(value, dict):
         return {k: _without(v, key) for k, v in value.items() if k != key}
     return [_without(v, key) for v in value] if isinstance(value, list) else value
-
-
-class _RunLog(logging.FileHandler):
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Say nothing: on a full disk the error that stopped the run is the one to read."""
-
-
-def _log_file(path: Path) -> logging.Handler:
-    handler = _RunLog(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.setLevel(logging.INFO)
-    log.propagate = False  # libraries configure the root logger; run.log is the place for this
-    log.addHandler(handler)
-    return handler
