@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from pocketbert.benchmarks.measurement import TEXT, Length
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predictor import fitting
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.predict.predictor import fitting
+from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 
 MAX_TEXTS = 100
 """Real texts are cycled after this many: enough for a typical mix of lengths."""

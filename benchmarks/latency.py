@@ -24,15 +24,15 @@ from pocketbert.benchmarks.measurement import (
 from pocketbert.benchmarks.probe import Probe, probe
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio, repeat_interval
 from pocketbert.benchmarks.timing import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell, interleave
+from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.files import sha256_file
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.hardware import available_cores, machine
-from pocketbert.core.progress import Meter
+from pocketbert.core.host.hardware import available_cores, machine
+from pocketbert.core.host.progress import Meter
+from pocketbert.core.host.versions import installed
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
-from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Provenance
-from pocketbert.core.versions import installed
 
 PROFILE_RUNS = 10
 WARMUP_SHARE = 0.25

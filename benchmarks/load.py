@@ -8,7 +8,7 @@ import time
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.hardware import load_average
+from pocketbert.core.host.hardware import load_average
 
 
 class Load(BaseModel):

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
+from pocketbert.core.disk.files import path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import path_bytes, read_json, sha256_path, write_atomic
-from pocketbert.core.hardware import Machine
+from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Provenance, Scheme, Target
 from pocketbert.runtime.engines import EngineFile
 

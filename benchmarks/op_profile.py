@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from pocketbert.benchmarks.measurement import OpShare, Placement
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json
 from pocketbert.runtime.coverage import Coverage
 
 _SUFFIX = "_kernel_time"

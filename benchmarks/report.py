@@ -12,7 +12,7 @@ from pocketbert.benchmarks import plots, wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Profile
 from pocketbert.benchmarks.report_data import ReportData
 from pocketbert.benchmarks.summary import condition_words, headline_condition, summary_rows
-from pocketbert.core.files import write_atomic
+from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.metrics import Direction, Metric, Unit
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pydantic import BaseModel, ConfigDict
 
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.data_report import DataReport
-from pocketbert.core.hardware import Machine
+from pocketbert.core.host.hardware import Machine
 from pocketbert.core.metrics import METRICS, Metric
-from pocketbert.core.score import Score
+from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Provenance, Scheme, Status
 

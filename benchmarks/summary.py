@@ -8,7 +8,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import TEXT, BenchmarkResult, Length
 from pocketbert.benchmarks.report_data import ModelRow, ReportData
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.score import Score
+from pocketbert.core.predict.score import Score
 
 
 @dataclass(frozen=True)

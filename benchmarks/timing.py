@@ -13,7 +13,7 @@ import numpy as np
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.measurement import Length, Variant
 from pocketbert.benchmarks.statistics import burst_medians
-from pocketbert.core.predictor import Predictor
+from pocketbert.core.predict.predictor import Predictor
 
 BURST = 5
 """Timed inferences of one variant before the next one has its turn."""

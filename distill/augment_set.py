@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.heads.head import Prepared
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.distill.train_set import ROWS, TrainSet
 
 

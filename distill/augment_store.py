@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from pocketbert.core.disk.files import read_json, write_atomic, write_json
+from pocketbert.core.disk.ownership import Contents, lock_beside, remove
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json, write_atomic, write_json
-from pocketbert.core.ownership import Contents, lock_beside, remove
-from pocketbert.core.progress import Meter, say
+from pocketbert.core.host.progress import Meter, say
 from pocketbert.distill.augment import Augmenter, Row, Texts
 
 DESCRIPTION = "augment.json"

@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data_files import BadRows
+from pocketbert.core.data.files import BadRows
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.distill.augment_words import WordReader, is_replaceable
 

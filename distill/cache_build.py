@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pocketbert.core.disk.files import write_json
+from pocketbert.core.disk.ownership import Contents, lock_beside
+from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.files import write_json
-from pocketbert.core.ownership import Contents, lock_beside
-from pocketbert.core.progress import Meter
+from pocketbert.core.host.progress import Meter
 from pocketbert.core.types import Signal
-from pocketbert.core.workspace import building
 from pocketbert.distill.cache_key import cache_key
 from pocketbert.distill.cache_layout import Layout, Part, check_size, estimate_bytes, layout_of
 from pocketbert.distill.teacher_cache import DESCRIPTION, LENGTHS, RECORDS, Array, CachedTeacher, Description

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.files import sha256_json
-from pocketbert.core.versions import installed
+from pocketbert.core.host.versions import installed
 from pocketbert.distill.teacher_signals import Wanted
 from pocketbert.distill.train_set import TrainData
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pocketbert.core.disk.files import check_size
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import check_size
 from pocketbert.distill.records import Progress
 
 POINTER = "latest"

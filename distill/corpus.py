@@ -22,11 +22,11 @@ from pydantic import (
     ValidationError,
 )
 
-from pocketbert.core.corpus_settings import CorpusSettings
+from pocketbert.core.disk.files import read_json, safe_join, sha256_file, sha256_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.files import read_json, safe_join, sha256_file, sha256_json
-from pocketbert.core.progress import Meter
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.progress import Meter
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.recipe.corpus import CorpusSettings
 
 INFO = "corpus.json"
 COUNTS = "counts.npy"

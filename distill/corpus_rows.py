@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.corpus_settings import CorpusSettings
+from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.distill.corpus import Dropped
 from pocketbert.distill.corpus_tokenizer import CorpusTokenizer
 

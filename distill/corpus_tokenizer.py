@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from pocketbert.core.disk.files import read_json, sha256_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json, sha256_json
 
 PROBES = ("a", "the", "1", "一")
 """Texts of which at least one has a token in any vocabulary."""

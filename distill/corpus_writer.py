@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.corpus_settings import CorpusSettings
+from pocketbert.core.disk.files import sha256_file, write_json
+from pocketbert.core.disk.ownership import Contents
+from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.files import sha256_file, write_json
-from pocketbert.core.ownership import Contents
-from pocketbert.core.progress import Meter, say
-from pocketbert.core.tokenization import is_unicode
-from pocketbert.core.versions import version_of
-from pocketbert.core.workspace import building
+from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.tokenization import is_unicode
+from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.distill.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard
 from pocketbert.distill.corpus_rows import CutTexts, PackTexts, RowBuilder
 from pocketbert.distill.corpus_tokenizer import CorpusTokenizer

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from pocketbert.core.stages import Optimisation, Updates
+from pocketbert.core.recipe.stages import Optimisation, Updates
 from pocketbert.core.types import Schedule
 
 

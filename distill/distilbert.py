@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.stages import TripleWeights
+from pocketbert.core.recipe.stages import TripleWeights
 from pocketbert.distill.capture.lm_heads import LmHead, places
 from pocketbert.distill.fitting import other_vocabulary
 from pocketbert.distill.general_losses import (

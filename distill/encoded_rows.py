@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.tokenization import Encoded
+from pocketbert.core.predict.tokenization import Encoded
 
 
 class EncodedRows:

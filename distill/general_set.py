@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.distill.corpus import TokenRows
 from pocketbert.distill.masking import MaskingScheme
 from pocketbert.distill.pairs import NEXT_SENTENCE, Pairs

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.hardware import default_threads
-from pocketbert.core.progress import Meter
+from pocketbert.core.host.hardware import default_threads
+from pocketbert.core.host.progress import Meter
+from pocketbert.core.recipe.stages import Updates
 from pocketbert.core.seeds import derive_seed
-from pocketbert.core.stages import Updates
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.course import Course, course_of
 from pocketbert.distill.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite

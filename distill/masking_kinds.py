@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.tokenization import MASK_TOKENS, TextTokenizer
+from pocketbert.core.predict.tokenization import MASK_TOKENS, TextTokenizer
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.masking import Masking, MaskingScheme
 from pocketbert.distill.masking_rows import DynamicMasking, NoMasking, SpanMasking, WholeWordMasking

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.files import sha256_json
+from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.seeds import generator
 from pocketbert.distill.masking import Masked, stand_ins

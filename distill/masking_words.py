@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 
 _WORDPIECE, _BYTES, _SENTENCEPIECE = "##", "Ġ", "▁"
 _BYTE_BLANKS = ("Ġ", "Ċ", "ĉ", "č")

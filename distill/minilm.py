@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.stages import MiniLmStage
+from pocketbert.core.recipe.stages import MiniLmStage
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import query_width, record_attention
 from pocketbert.distill.fitting import invalid_signals, other_vocabulary

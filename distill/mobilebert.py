@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.stages import MobileBertStage
+from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.layer_outputs import LayerOutputs

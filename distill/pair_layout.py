@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.distill.corpus_tokenizer import PROBES
 
 Ids = NDArray[np.int64]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.files import sha256_json
+from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import generator
-from pocketbert.core.tokenization import Encoded, TextTokenizer
 from pocketbert.distill.corpus import TokenRows
 from pocketbert.distill.masking_words import continues_word, word_starts, wordless_ids
 from pocketbert.distill.pair_layout import PairLayout, pair_layout

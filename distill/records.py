@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pocketbert.core.files import write_atomic
+from pocketbert.core.disk.files import write_atomic
 
 _LOSS = "_loss"
 _STEPS = "_steps/"

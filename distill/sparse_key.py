@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import sha256_json
-from pocketbert.core.stages import SparseCache
-from pocketbert.core.versions import installed
+from pocketbert.core.host.versions import installed
+from pocketbert.core.recipe.stages import SparseCache
 from pocketbert.distill.batches import BatchOrder
 from pocketbert.distill.cache_key import weights_digest
 from pocketbert.distill.corpus import TokenRows

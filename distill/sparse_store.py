@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.disk.ownership import Contents
+from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json, write_json
-from pocketbert.core.ownership import Contents
-from pocketbert.core.workspace import building
 from pocketbert.distill.sparse_logits import SparseLogits
 from pocketbert.distill.sparse_settings import StoreSettings
 

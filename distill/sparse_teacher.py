@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pocketbert.core.disk.ownership import lock_beside
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.ownership import lock_beside
-from pocketbert.core.progress import Meter
-from pocketbert.core.stages import SparseCache
+from pocketbert.core.host.progress import Meter
+from pocketbert.core.recipe.stages import SparseCache
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.capture.lm_heads import LmHead, places
 from pocketbert.distill.general_set import GeneralSet

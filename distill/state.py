@@ -10,11 +10,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pocketbert.core.disk.files import write_atomic, write_json
+from pocketbert.core.disk.ownership import move_aside, remove
+from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import write_atomic, write_json
-from pocketbert.core.ownership import move_aside, remove
-from pocketbert.core.progress import say
-from pocketbert.core.workspace import building
+from pocketbert.core.host.progress import say
 from pocketbert.distill.checkpoint_folder import (
     MOMENTS,
     POINTER,

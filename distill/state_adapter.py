@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.hardware import default_threads
+from pocketbert.core.host.hardware import default_threads
 from pocketbert.distill.losses import wide
 from pocketbert.distill.train_set import TrainData
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, all_families, family_of
-from pocketbert.core.recipe import StudentSection
+from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.capture.class_changes import ClassChange, class_change
 from pocketbert.distill.layer_map import layer_map

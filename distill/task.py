@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
-from pocketbert.core.stages import TaskStage
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
+from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention

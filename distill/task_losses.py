@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.tasks import Level, Task, TaskName
 from pocketbert.distill.losses import hard_targets, soft_targets
 from pocketbert.distill.terms import Term

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json
 from pocketbert.core.types import Signal
 from pocketbert.distill.cache_layout import Layout, Part
 from pocketbert.distill.capture.interface import MASKED

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import Problem
 from pocketbert.core.families import Family
-from pocketbert.core.stages import LayerStage, Optimisation, SignalWeights, TaskStage, TinyBertPredictionStage
+from pocketbert.core.recipe.stages import (
+    LayerStage,
+    Optimisation,
+    SignalWeights,
+    TaskStage,
+    TinyBertPredictionStage,
+)
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention

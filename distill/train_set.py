@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED, Prepared
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 
 ROWS = "rows"
 """Name of the row numbers in a batch: a cached teacher finds its signals by them."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pocketbert.core.stages import Updates
+from pocketbert.core.recipe.stages import Updates
 from pocketbert.distill.course import decay_groups
 from pocketbert.distill.lamb import Lamb
 from pocketbert.distill.transfer_phases import TransferPhases

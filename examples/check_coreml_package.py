@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.core.predictor import feed
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.predictor import feed
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from pocketbert.runtime.coreml.scan import layer_differences, overflow_scan
 

@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
 
 from pocketbert.core.families import family_of
-from pocketbert.core.stages import TaskStage
+from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.tasks import task_of
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.layer_map import layer_map

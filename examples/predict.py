@@ -9,7 +9,16 @@ from __future__ import annotations
 import sys
 
 import pocketbert
-from pocketbert.core.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.answers import (
+    Answer,
+    Embedding,
+    Excerpt,
+    Filled,
+    Labelling,
+    Prediction,
+    Spans,
+    Value,
+)
 
 
 def shown(answer: Answer) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pocketbert.core.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.pooling import Pooling, PoolingKind
 
 _LEAST = 1e-4
 """What a length is taken for at least, so that a vector of zeros stays one; fp16 knows the number."""

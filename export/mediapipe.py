@@ -17,11 +17,17 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, processors
 
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json
-from pocketbert.core.sample_texts import ASCII_SENTENCES
+from pocketbert.core.predict.tokenization import (
+    Encoded,
+    Text,
+    TextTokenizer,
+    is_unicode,
+    plain_tokenizer_json,
+)
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, is_unicode, plain_tokenizer_json
 from pocketbert.export.mediapipe_vocabulary import vocabulary_of, vocabulary_problem, vocabulary_tokens
 
 MAX_WORD_BYTES = 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json
 
 MAX_BYTES = 32 << 20
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import Family
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.tasks import Task
-from pocketbert.core.versions import version_of
 
 MAX_IR = 10
 MAX_OPSET = 20

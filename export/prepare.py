@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pocketbert.core.families import Adapter, Family, check_exported
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
-from pocketbert.core.predictor import Arrays
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
+from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
-from pocketbert.core.versions import version_of
 from pocketbert.export.adapters import ane, half_range, mask_4d
 
 
@@ -68,7 +68,7 @@ class PreparedPredictor:
         self.engine_version = version_of("torch") or "unknown"
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
         feed = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]
         with torch.inference_mode():
             out = self.module(*feed)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
-from pocketbert.core.quiet import quiet
+from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.tasks import ScoreFunction, Task
-from pocketbert.core.versions import version_of
 from pocketbert.export.prepare import sample_inputs
 
 SIGNATURE = "seq_{length}"

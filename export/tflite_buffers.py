@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from pocketbert.core import tflite_objects
 from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.tflite_objects import dump_model, tflite_schema
+from pocketbert.core.packages import tflite as tflite_objects
+from pocketbert.core.packages.tflite import dump_model, tflite_schema
 from pocketbert.export.tflite_files import without_files
 
 __all__ = [
@@ -24,7 +24,7 @@ METADATA_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids"
 
 
 def load_model(model: bytes) -> Any:
-    """Read a model with or without packed files; see `pocketbert.core.tflite_objects.load_model`."""
+    """Read a model with or without packed files; see `pocketbert.core.packages.tflite.load_model`."""
     return tflite_objects.load_model(without_files(model))
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.coreml_classifier import add_classifier, remove_classifier
-from pocketbert.core.coreml_package import DATE, save_package
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.quiet import quiet, quiet_coremltools
+from pocketbert.core.host.quiet import quiet, quiet_coremltools
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.packages.coreml import DATE, save_package
+from pocketbert.core.packages.coreml_classifier import add_classifier, remove_classifier
 from pocketbert.core.types import Format, Scheme, Target
-from pocketbert.core.versions import version_of
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 
 THRESHOLD = 512

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.ownership import temporary_folder
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Scheme, Target
-from pocketbert.core.versions import version_of
 from pocketbert.quantize.onnx_tied import retie, untie
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
-from pocketbert.core.ownership import replace_file, temporary_folder
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Scheme, Target
-from pocketbert.core.versions import version_of
 from pocketbert.quantize.onnx import weight_types
 from pocketbert.quantize.weights import WeightTypes, type_problems
 from pocketbert.runtime.onnx import OnnxPredictor

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.quiet import quiet
+from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Scheme, Target
-from pocketbert.core.versions import version_of
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.quantize.tflite_scales import one_scale_per_tensor
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.tflite_objects import IDENTIFIER
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.packages.tflite import IDENTIFIER
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.tflite_objects import dump_model, load_model, tflite_schema
+from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
 
 _ASYMMETRIC_VERSION = 9
 """The version of FULLY_CONNECTED that knows `asymmetric_quantize_inputs`."""

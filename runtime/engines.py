@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pocketbert.core.artefacts import Signature
-from pocketbert.core.predictor import Predictor
+from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.types import Format, Target
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor

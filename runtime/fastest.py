@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from pocketbert.core.disk.files import read_json, sha256_json, sha256_path, write_json
 from pocketbert.core.errors import InputError
-from pocketbert.core.files import read_json, sha256_json, sha256_path, write_json
-from pocketbert.core.hardware import default_threads, machine
-from pocketbert.core.predictor import Arrays, fitting
+from pocketbert.core.host.hardware import default_threads, machine
+from pocketbert.core.predict.predictor import Arrays, fitting
 from pocketbert.core.types import Format
 from pocketbert.runtime.cache import cache_folder
 from pocketbert.runtime.engines import EngineFile, FilePredictor
@@ -78,7 +78,7 @@ class FastestPredictor:
         return [(self.candidates[i].file.path, p) for i, p in self.opened.items()]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of any length; see `pocketbert.core.predictor.Predictor`."""
+        """Run one batch of any length; see `pocketbert.core.predict.predictor.Predictor`."""
         length = inputs[self.inputs[0]].shape[1]
         self._equal = self._equal + 1 if length == self._last else 0
         self._last = length
@@ -162,7 +162,7 @@ def fastest(
 
 def _key(candidates: Sequence[Candidate], max_length: int) -> str:
     from pocketbert.core.formats import FORMATS
-    from pocketbert.core.versions import installed
+    from pocketbert.core.host.versions import installed
 
     files = dict.fromkeys(c.file for c in candidates)
     names = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pocketbert.core.answers import Answer
 from pocketbert.core.artefacts import Artefacts, FileRecord, read_artefacts
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
+from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.errors import (
     GateError,
     InputError,
@@ -16,13 +16,13 @@ from pocketbert.core.errors import (
     Problem,
     nearest,
 )
-from pocketbert.core.files import path_bytes, sha256_path
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.predictor import PROBABILITIES, Predictor
-from pocketbert.core.readout import Matrix, run_rows
+from pocketbert.core.predict.answers import Answer
+from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
+from pocketbert.core.predict.readout import Matrix, run_rows
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, LabelKind, Task
-from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.fastest import fastest
@@ -74,7 +74,7 @@ class Model:
             progress: What a progress bar says; empty for none.
 
         Returns:
-            One answer per text, in order: `pocketbert.core.answers` has one class per task.
+            One answer per text, in order: `pocketbert.core.predict.answers` has one class per task.
 
         Raises:
             InputError: If the texts are not what the task takes.

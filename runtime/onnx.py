@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.hardware import default_threads
-from pocketbert.core.predictor import Arrays
+from pocketbert.core.host.hardware import default_threads
+from pocketbert.core.predict.predictor import Arrays
 
 _DTYPES = {
     "tensor(int64)": "int64",
@@ -79,7 +79,7 @@ class OnnxPredictor:
         self.outputs = tuple(o.name for o in self._session.get_outputs())
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
         missing = [n for n in self.inputs if n not in inputs]
         if missing:
             raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))

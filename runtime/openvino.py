@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.hardware import default_threads, machine
-from pocketbert.core.predictor import Arrays
-from pocketbert.core.telemetry import without_openvino_telemetry
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.hardware import default_threads, machine
+from pocketbert.core.host.telemetry import without_openvino_telemetry
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.predictor import Arrays
 
 DISTRIBUTION = "openvino"
 _SETTINGS = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
@@ -81,7 +81,7 @@ class OpenVinoPredictor:
         self.inputs, self.outputs = (tuple(p.get_any_name() for p in ports) for ports in self._ports)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
         missing = [n for n in self.inputs if n not in inputs]
         if missing:
             raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from pocketbert.core.predictor import fitting
+from pocketbert.core.predict.predictor import fitting
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.onnx import OnnxPredictor, Spin
 

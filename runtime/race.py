@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import MachineError
-from pocketbert.core.predictor import fitting
+from pocketbert.core.predict.predictor import fitting
 from pocketbert.runtime.engines import FilePredictor
 from pocketbert.runtime.onnx import Spin
 from pocketbert.runtime.plan import Candidate, Plan, Timing

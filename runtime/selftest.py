@@ -11,15 +11,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from pocketbert.core.artefacts import FileRecord
+from pocketbert.core.compare.evaluate import worst_difference
+from pocketbert.core.compare.golden import FILE_NAME, MAX_MIB, GoldenRow, read_golden
+from pocketbert.core.disk.files import check_size, sha256_json, sha256_path, write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.evaluate import worst_difference
-from pocketbert.core.files import check_size, sha256_json, sha256_path, write_json
-from pocketbert.core.golden import FILE_NAME, MAX_MIB, GoldenRow, read_golden
-from pocketbert.core.hardware import machine
-from pocketbert.core.predictor import Predictor
-from pocketbert.core.readout import run_rows
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.readout import run_rows
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Target
 from pocketbert.runtime.cache import cache_folder
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.hardware import default_threads
-from pocketbert.core.predictor import INPUTS, Arrays, output_order
-from pocketbert.core.quiet import quiet
-from pocketbert.core.tflite_objects import IDENTIFIER
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.hardware import default_threads
+from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.packages.tflite import IDENTIFIER
+from pocketbert.core.predict.predictor import INPUTS, Arrays, output_order
 from pocketbert.runtime.coverage import Coverage, coverage
 
 
@@ -57,7 +57,7 @@ class TflitePredictor:
     """Runs one TFLite file on the CPU.
 
     A file has one signature per length; `run` takes exactly these lengths, and rows one after the other.
-    `pocketbert.core.predictor.feed` pads to the smallest one that fits.
+    `pocketbert.core.predict.predictor.feed` pads to the smallest one that fits.
 
     Args:
         path: The file.
@@ -100,7 +100,7 @@ class TflitePredictor:
         self.outputs = tuple(sorted(first_runner.get_output_details(), key=output_order))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predictor.Predictor`.
+        """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predict.predictor.Predictor`.
 
         Raises:
             InputError: If no signature has that length, or the engine fails: a damaged file, an id beyond the table.
@@ -110,7 +110,7 @@ class TflitePredictor:
         if runner is None:
             raise InputError(
                 Problem(str(self.path), f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
-                        "Pad to the next one: pocketbert.core.predictor.feed does.")
+                        "Pad to the next one: pocketbert.core.predict.predictor.feed does.")
             )  # fmt: skip
         feed = {name: inputs[name].astype(np.int32) for name in self.inputs}
         try:

@@ -28,7 +28,7 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
     ),
     "Answers": (
         "What `Model.predict` returns: one class per task, each with `truncated`, `fields()` and `line()`.",
-        [f"core.answers.{n}" for n in (
+        [f"core.predict.answers.{n}" for n in (
             "Answer", "Prediction", "Labelling", "Value", "Spans", "FoundSpan", "Excerpt", "Filled", "Guess", "Embedding")],
     ),
     "Verbs": ("`from pocketbert import api`: the commands as functions.", []),
@@ -88,7 +88,7 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
 ALIASES = {
     "runtime.model.load": "load",
     "runtime.model.Model": "Model",
-    "core.answers.Prediction": "Prediction",
+    "core.predict.answers.Prediction": "Prediction",
 }
 """Names that stand in the package itself, where users import them."""
 

@@ -59,10 +59,10 @@ def answer(folder: Path) -> None:
 def prepare(source: Path, data: Path | None, folder: Path) -> np.ndarray | None:
     """Write all forms of a folder's model and the token ids of the texts; returns labels where there are any."""
     from pocketbert.core.artefacts import read_artefacts
-    from pocketbert.core.data import read_examples
-    from pocketbert.core.data_source import DataSource
-    from pocketbert.core.golden import read_golden
-    from pocketbert.core.tokenization import TextTokenizer
+    from pocketbert.core.compare.golden import read_golden
+    from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.core.predict.tokenization import TextTokenizer
     from pocketbert.core.types import Scheme, Target
     from pocketbert.quantize.tflite import quantize
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import torch
 
-from pocketbert.core.checkpoints import save_tokenizer
+from pocketbert.core.disk.files import sha256_json
+from pocketbert.core.disk.ownership import claim, remove
+from pocketbert.core.disk.workspace import building
 from pocketbert.core.families import family_of
-from pocketbert.core.files import sha256_json
-from pocketbert.core.ownership import claim, remove
-from pocketbert.core.recipe import CorpusSection, CorpusSource
+from pocketbert.core.models.checkpoints import save_tokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource
+from pocketbert.core.recipe.stages import Optimisation
 from pocketbert.core.seeds import derive_seed
-from pocketbert.core.stages import Optimisation
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
-from pocketbert.core.workspace import building
 from pocketbert.distill.general_set import GeneralSet
 from pocketbert.distill.ib_bert import IbBertForPreTraining
 from pocketbert.distill.loop import train

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from pocketbert.core.model_folder import open_model_folder
+from pocketbert.core.models.folder import open_model_folder
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketbert.core.recipe_file import recipe_schema
+from pocketbert.core.recipe.file import recipe_schema
 
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 

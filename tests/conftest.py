@@ -29,8 +29,8 @@ from filelock import FileLock
 from hypothesis import settings
 
 from pocketbert.core import families
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
 from support import canaries
 
 # the same examples in every run, and no timings: the machines are shared
@@ -278,7 +278,7 @@ def open_tiny(tiny_model: Callable[..., Path]) -> Callable[..., tuple[Any, Model
     """`open_tiny(family, layers=3)`: a fresh torch module, its folder, its tokenizer."""
 
     def open_folder(family: str, layers: int = 3) -> tuple[Any, ModelFolder, TextTokenizer]:
-        from pocketbert.core.checkpoints import load_model
+        from pocketbert.core.models.checkpoints import load_model
         from pocketbert.core.tasks import TASKS, TaskName
 
         folder = open_model_folder(str(tiny_model(family, layers)))
@@ -310,7 +310,7 @@ def exported(
 
     def export_once(family: str) -> Path:
         def write(path: Path) -> None:
-            from pocketbert.core.sample_texts import SENTENCES
+            from pocketbert.core.compare.sample_texts import SENTENCES
             from pocketbert.core.tasks import TASKS, TaskName
             from pocketbert.export import onnx
             from pocketbert.export.prepare import prepare

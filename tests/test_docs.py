@@ -18,7 +18,7 @@ import yaml
 
 from pocketbert import api
 from pocketbert.cli.main import app
-from pocketbert.core.recipe_file import recipe_of
+from pocketbert.core.recipe.file import recipe_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

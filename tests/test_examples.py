@@ -14,8 +14,8 @@ import pytest
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core import answers as kinds
-from pocketbert.core.answers import Answer
+from pocketbert.core.predict import answers as kinds
+from pocketbert.core.predict.answers import Answer
 from pocketbert.core.tasks import TASKS
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

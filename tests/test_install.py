@@ -129,9 +129,10 @@ def test_core_only_environment_lacks_the_heavy_libraries(core_only: Path) -> Non
 def test_core_and_runtime_import_with_core_dependencies_only(core_only: Path) -> None:
     code = """
 import importlib, pkgutil, pocketbert.core, pocketbert.runtime
-for package in (pocketbert.core, pocketbert.runtime):
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+for module in pkgutil.walk_packages(pocketbert.core.__path__, "pocketbert.core."):
+    importlib.import_module(module.name)
+for module in pkgutil.iter_modules(pocketbert.runtime.__path__, "pocketbert.runtime."):
+    importlib.import_module(module.name)
 import pocketbert.api
 print("all imported")
 """

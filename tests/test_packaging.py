@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from pocketbert.core.recipe_file import load_recipe, recipe_schema
+from pocketbert.core.recipe.file import load_recipe, recipe_schema
 from pocketbert.pipeline.shipped import SCHEMA_FILE, folder, names, recipe_path
 
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")

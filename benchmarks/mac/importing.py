@@ -21,7 +21,7 @@ from pocketbert.benchmarks.statistics import Statistics, burst_medians, paired_r
 from pocketbert.benchmarks.wording import milliseconds
 from pocketbert.core.artefacts import FileRecord, read_artefacts
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.hardware import Machine
+from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Provenance, Scheme
 
 ENGINE = "Core ML"

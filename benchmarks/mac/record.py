@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json
 
 KIND = "pocketbert-mac-benchmark"
 SCHEMA_VERSION = "1.0"

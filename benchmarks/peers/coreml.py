@@ -21,12 +21,12 @@ import torch
 import transformers
 from engine_models import BASE, ROOT, SHAPES
 
+from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of
-from pocketbert.core.files import path_bytes, write_atomic
-from pocketbert.core.hardware import load_average, machine
+from pocketbert.core.host.hardware import load_average, machine
+from pocketbert.core.host.versions import installed
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Layout
-from pocketbert.core.versions import installed
 from pocketbert.export.coreml import CoremlForm, CoremlInfo, export
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.coreml import quantize

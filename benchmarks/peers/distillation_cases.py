@@ -75,8 +75,8 @@ class Case:
 
 def case(name: str, texts: list[str]) -> Case:
     """Models and rows of a method, the same in every process."""
-    from pocketbert.core.model_folder import open_model_folder
-    from pocketbert.core.tokenization import TextTokenizer
+    from pocketbert.core.models.folder import open_model_folder
+    from pocketbert.core.predict.tokenization import TextTokenizer
 
     torch.manual_seed(SEED)
     folder = open_model_folder("minilm-l6")  # its vocabulary is bert-base-uncased's
@@ -92,12 +92,12 @@ def case(name: str, texts: list[str]) -> Case:
 
 
 def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
-    from pocketbert.core.checkpoints import load_model
-    from pocketbert.core.data import Example
+    from pocketbert.core.data.examples import Example
+    from pocketbert.core.data.labels import Labels
     from pocketbert.core.heads import head_of
-    from pocketbert.core.labels import Labels
-    from pocketbert.core.recipe import StudentSection
-    from pocketbert.core.stages import TaskStage
+    from pocketbert.core.models.checkpoints import load_model
+    from pocketbert.core.recipe.recipe import StudentSection
+    from pocketbert.core.recipe.stages import TaskStage
     from pocketbert.core.tasks import task_of
     from pocketbert.distill.students import build_student
     from pocketbert.distill.train_set import TrainSet
@@ -115,7 +115,7 @@ def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
 
 def _transfer(tokenizer: Any) -> tuple[Any, Any, Any, int]:
     """IB-BERT and MobileBERT as published, the stage, and the first step of the layer's turn."""
-    from pocketbert.core.stages import MobileBertStage
+    from pocketbert.core.recipe.stages import MobileBertStage
     from pocketbert.core.types import MobileBertSize
     from pocketbert.distill.ib_bert import IbBertForPreTraining
     from pocketbert.distill.ib_bert_config import IbBertConfig
@@ -134,8 +134,8 @@ def _general(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from transformers import BertConfig, BertForMaskedLM, BertModel
 
     from pocketbert.core.families import family_of
-    from pocketbert.core.recipe import StudentSection
-    from pocketbert.core.stages import DistilBertStage, MiniLmStage, TinyBertGeneralStage
+    from pocketbert.core.recipe.recipe import StudentSection
+    from pocketbert.core.recipe.stages import DistilBertStage, MiniLmStage, TinyBertGeneralStage
     from pocketbert.core.types import MaskingKind, Projection
     from pocketbert.distill.encoded_rows import EncodedRows
     from pocketbert.distill.general_set import GeneralSet

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from environments import environment
 
-from pocketbert.core.files import sha256_file
-from pocketbert.core.hardware import machine
-from pocketbert.core.versions import installed
-from pocketbert.core.workspace import building
+from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.disk.workspace import building
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.versions import installed
 
 LENGTHS = (16, 32, 64, 128, 384)
 """TFLite signatures, and the lengths measured."""
@@ -162,9 +162,9 @@ def _random_folder(name: str, target: Path) -> None:
     import torch
     import transformers
 
-    from pocketbert.core.checkpoints import save_model
-    from pocketbert.core.labels import Labels
-    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.core.data.labels import Labels
+    from pocketbert.core.models.checkpoints import save_model
+    from pocketbert.core.models.folder import open_model_folder
 
     kind, values = SHAPES[name]
     torch.manual_seed(1)
@@ -174,11 +174,11 @@ def _random_folder(name: str, target: Path) -> None:
 
 
 def _export(source: Path, target: Path) -> None:
-    from pocketbert.core.checkpoints import load_model
-    from pocketbert.core.model_folder import open_model_folder
-    from pocketbert.core.sample_texts import SENTENCES
+    from pocketbert.core.compare.sample_texts import SENTENCES
+    from pocketbert.core.models.checkpoints import load_model
+    from pocketbert.core.models.folder import open_model_folder
+    from pocketbert.core.predict.tokenization import TextTokenizer
     from pocketbert.core.tasks import task_of
-    from pocketbert.core.tokenization import TextTokenizer
     from pocketbert.core.types import Format
     from pocketbert.export import onnx, tflite
     from pocketbert.export.prepare import prepare
@@ -194,7 +194,7 @@ def _export(source: Path, target: Path) -> None:
 
 
 def _quantize(source: Path, folder: Path, texts: Sequence[str], target: Path) -> None:
-    from pocketbert.core.tokenization import TextTokenizer
+    from pocketbert.core.predict.tokenization import TextTokenizer
     from pocketbert.quantize import onnx, tflite
     from pocketbert.quantize.onnx_static import quantize_static
 

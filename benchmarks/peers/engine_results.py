@@ -12,7 +12,7 @@ from engine_pool import Worker
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.benchmarks.statistics import Ratio, paired_ratio
-from pocketbert.core.files import write_atomic
+from pocketbert.core.disk.files import write_atomic
 
 ENOUGH = 6
 """With so many quiet rounds the others are left out; fewer pairs have no 95 % interval."""

@@ -15,7 +15,7 @@ from engine_results import ENOUGH, Cell, Opened, Result, Round
 from engine_verdict import CrossFit, cross_fit, ratio_to
 
 from pocketbert.benchmarks.statistics import Ratio, paired_ratio
-from pocketbert.core.files import write_atomic
+from pocketbert.core.disk.files import write_atomic
 
 GOAL_LENGTH = "128"
 GOALS = {"distilbert": {1: 1.2, 2: 1.4}, "tinybert4": {1: 1.4, 2: 1.9}, "mobilebert": {1: 1.4, 2: 2.7}}

@@ -33,9 +33,9 @@ from engine_results import Agreement, Result, Round
 from engine_table import GOAL_LENGTH, GOALS, write_page
 
 from pocketbert.benchmarks.inputs import choose_texts, row_of_length
-from pocketbert.core.hardware import load_average, machine
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.versions import installed
+from pocketbert.core.host.hardware import load_average, machine
+from pocketbert.core.host.versions import installed
+from pocketbert.core.predict.tokenization import TextTokenizer
 
 QUICK = Effort(rounds=8, least=4, budget_s=4.0)
 QUICK_LENGTHS = (32, 128)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import Variant
-from pocketbert.core.checkpoints import load_model
-from pocketbert.core.model_folder import open_model_folder
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx, tflite
 from pocketbert.export.adapters import mask_4d

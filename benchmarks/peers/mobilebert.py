@@ -26,15 +26,15 @@ from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.statistics import paired_ratio
 from pocketbert.benchmarks.timing import BURST, burst_medians
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of
-from pocketbert.core.files import path_bytes, write_atomic
-from pocketbert.core.hardware import machine
-from pocketbert.core.model_folder import open_model_folder
-from pocketbert.core.progress import say
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.progress import say
+from pocketbert.core.host.versions import installed
+from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, MobileBertSize, Scheme
-from pocketbert.core.versions import installed
 from pocketbert.distill.mobilebert_students import transfer_config
 from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare

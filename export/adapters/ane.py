@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.types import Format
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.ane_layers import ChannelsFirstLayer

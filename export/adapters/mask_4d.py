@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.lean import slim
 from pocketbert.export.adapters.lean_heads import lean_head

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pocketbert.core.disk.files import read_json, safe_join
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json, safe_join
 from pocketbert.runtime.coreml.limits import MODEL_BYTES
 from pocketbert.runtime.coreml.schema import parse_model
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.predictor import INPUTS, Arrays, output_order
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.predictor import INPUTS, Arrays, output_order
 from pocketbert.runtime.coreml import REFERENCE
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.features import Description, Feature, FeatureKind, describe
@@ -69,7 +69,7 @@ class CoremlPredictor:
         self.outputs = tuple(sorted(arrays, key=output_order))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one; see `pocketbert.core.predictor.Predictor`.
+        """Run rows [B, L] one by one; see `pocketbert.core.predict.predictor.Predictor`.
 
         Raises:
             InputError: If the model does not take that length, or an operation fails: an id beyond the table.
@@ -81,7 +81,7 @@ class CoremlPredictor:
         if self.lengths and length not in self.lengths:
             raise InputError(
                 Problem(str(self.path), f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
-                        "Pad to the next one: pocketbert.core.predictor.feed does.")
+                        "Pad to the next one: pocketbert.core.predict.predictor.feed does.")
             )  # fmt: skip
         shortest = self._about.length_range[0] if self._about.length_range else 0
         more = max(0, shortest - length)  # masked, at the end: only an empty text is so short

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pocketbert.core.augment_settings import AugmentSection
-from pocketbert.core.recipe import DataSection, Recipe, StudentSection, TeacherSection
-from pocketbert.core.stages import (
+from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.recipe import DataSection, Recipe, StudentSection, TeacherSection
+from pocketbert.core.recipe.stages import (
     GENERAL,
     MiniLmStage,
     MobileBertStage,

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import write_atomic
 
 FILE_NAME = "results.jsonl"
 TEACHER = "teacher"

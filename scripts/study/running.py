@@ -13,25 +13,25 @@ from pathlib import Path
 import numpy as np
 
 from pocketbert import api
-from pocketbert.core.checkpoints import load_model
-from pocketbert.core.data import read_examples
+from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.data_report import DataReport
-from pocketbert.core.evaluate import EvalSet, evaluate
-from pocketbert.core.files import read_json, sha256_json, write_atomic
-from pocketbert.core.hardware import machine
+from pocketbert.core.disk.files import read_json, sha256_json, write_atomic
+from pocketbert.core.disk.ownership import write_marker
+from pocketbert.core.disk.workspace import building
 from pocketbert.core.heads import head_of
-from pocketbert.core.labels import Labels
-from pocketbert.core.model_folder import open_model_folder
-from pocketbert.core.ownership import write_marker
-from pocketbert.core.readout import whole
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.recipe_file import dump_recipe
-from pocketbert.core.stages import GENERAL
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.versions import installed
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.readout import whole
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.recipe.file import dump_recipe
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.stages import GENERAL
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
-from pocketbert.core.versions import installed
-from pocketbert.core.workspace import building
 from pocketbert.pipeline.run_folder import KIND
 from study.clock import Moment, StageClock
 from study.records import ArmRecord, StageRecord, Surroundings

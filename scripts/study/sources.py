@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.recipe import CorpusSection, CorpusSource
+from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource
 
 _GLUE = {"dataset": "nyu-mll/glue", "config": "sst2", "text": "sentence"}
 _WIKITEXT = {"dataset": "Salesforce/wikitext", "config": "wikitext-2-raw-v1"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.telemetry import switch_off_telemetry
+from pocketbert.core.host.telemetry import switch_off_telemetry
 
 if TYPE_CHECKING:
-    from pocketbert.core.answers import Prediction
+    from pocketbert.core.predict.answers import Prediction
     from pocketbert.runtime.model import Model, load
 
 __all__ = ["Model", "Prediction", "load"]
@@ -18,7 +18,7 @@ switch_off_telemetry()  # before any submodule can import a library that reads t
 def __getattr__(name: str) -> Any:
     # Lazy, so that `pocketbert --help` imports neither numpy nor an engine.
     if name == "Prediction":
-        from pocketbert.core.answers import Prediction
+        from pocketbert.core.predict.answers import Prediction
 
         return Prediction
     if name in __all__:

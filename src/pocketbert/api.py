@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.core.answers import Answer
     from pocketbert.core.data_report import DataReport
-    from pocketbert.core.recipe import Recipe
-    from pocketbert.core.tokenization import Text
+    from pocketbert.core.predict.answers import Answer
+    from pocketbert.core.predict.tokenization import Text
+    from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.augmenting import AugmentCounts
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.run import RunResult
@@ -53,7 +53,7 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         InputError: Listing every problem.
     """
-    from pocketbert.core.recipe_file import load_recipe as load
+    from pocketbert.core.recipe.file import load_recipe as load
     from pocketbert.pipeline.shipped import recipe_path
 
     return load(recipe_path(recipe), overrides)
@@ -302,7 +302,7 @@ def benchmark(
     """
     from pocketbert.benchmarks.mac.importing import import_mac
     from pocketbert.core.errors import InputError, Problem
-    from pocketbert.core.recipe import BenchmarkSection
+    from pocketbert.core.recipe.recipe import BenchmarkSection
     from pocketbert.pipeline.measuring import folder_variants, measure
 
     imported = import_mac(imports, models)
@@ -332,7 +332,7 @@ def report(run: Path, output: Path) -> Path:
 
 def data_check(recipe: Recipe) -> DataReport | None:
     """Read a recipe's data and describe it, without training. None where the recipe has no data."""
-    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.core.models.folder import open_model_folder
     from pocketbert.pipeline.data import load_data
 
     return load_data(
@@ -353,9 +353,9 @@ def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
     Raises:
         InputError: If the recipe has no corpus, or its text cannot be read.
     """
+    from pocketbert.core.disk.files import check_writable
     from pocketbert.core.errors import InputError, Problem
-    from pocketbert.core.files import check_writable
-    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.core.models.folder import open_model_folder
     from pocketbert.pipeline.corpora import write_corpora
 
     if recipe.data.corpus is None:

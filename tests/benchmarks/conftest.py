@@ -17,7 +17,7 @@ from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.mac.script import FILE_NAME, mac_script
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
-from pocketbert.core.files import folder_bytes, sha256_path
+from pocketbert.core.disk.files import folder_bytes, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme
 

@@ -3,7 +3,7 @@ import pytest
 
 from pocketbert.benchmarks.inputs import choose_texts, feeds, row_of_length
 from pocketbert.core.errors import InputError
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pocketbert.benchmarks.output import latency_table, session_lines
 from pocketbert.benchmarks.statistics import nearest_rank
 from pocketbert.cli.main import app
 from pocketbert.core.artefacts import FileRecord, Kind, read_artefacts, write_artefacts
+from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError
-from pocketbert.core.files import sha256_file
 from pocketbert.core.types import Format, Provenance, Scheme
 
 SYNTHETIC = Path(__file__).parent / "data" / "synthetic_mac_benchmark.json"

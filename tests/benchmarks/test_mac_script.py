@@ -14,9 +14,9 @@ import pytest
 
 from pocketbert.benchmarks.mac import record
 from pocketbert.benchmarks.mac.script import FILE_NAME, mac_script
-from pocketbert.core.files import sha256_path
-from pocketbert.core.golden import GoldenRow
-from pocketbert.core.readout import matrices
+from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.disk.files import sha256_path
+from pocketbert.core.predict.readout import matrices
 from pocketbert.core.tasks import TASKS, Level, TaskName
 
 UNITS = ["all", "cpu-only", "cpu-and-gpu", "cpu-and-ne"]

@@ -11,8 +11,8 @@ from pocketbert.benchmarks.report_data import GateRow, ModelRow, ParityRow, Repo
 from pocketbert.benchmarks.summary import headline_condition, summary_rows, summary_table
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.hardware import machine
-from pocketbert.core.score import Score
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Status
 

@@ -14,8 +14,8 @@ from study.comparisons import COMPARISONS
 from study.sources import Sources, sources
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.recipe_file import dump_recipe, load_recipe
-from pocketbert.core.stages import GENERAL
+from pocketbert.core.recipe.file import dump_recipe, load_recipe
+from pocketbert.core.recipe.stages import GENERAL
 
 BY_NAME = {a.name: a for a in ARMS}
 

@@ -54,7 +54,7 @@ def test_missing_exporters(
     assert not list(tmp_path.glob("*x*"))
     other = {"tflite": "onnx", "onnx": "tflite"}.get(extras)
     if other is not None:  # what is missing for one format does not keep the other from being planned
-        from pocketbert.core.recipe_file import load_recipe
+        from pocketbert.core.recipe.file import load_recipe
 
         recipe = load_recipe(finished / "recipe.resolved.yaml", [f"export.formats=[{other}]"])
         requirements.require_for(recipe)

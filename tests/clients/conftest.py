@@ -20,9 +20,18 @@ from filelock import FileLock
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.answers import (
+    Answer,
+    Embedding,
+    Excerpt,
+    Filled,
+    Labelling,
+    Prediction,
+    Spans,
+    Value,
+)
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tokenization import TextTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-clients"
@@ -401,7 +410,7 @@ def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 
 
 def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
     """Spans of IOB2 tags, as the toolkit reads them."""
-    from pocketbert.core.spans import spans_of as toolkit
+    from pocketbert.core.data.spans import spans_of as toolkit
 
     return [(s.start, s.end, s.label) for s in toolkit(list(tags), list(places))]
 

@@ -17,7 +17,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
 import pocketbert
-from pocketbert.core.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.tasks import task_of
 from pocketbert.pipeline.mediapipe import tokenizer_effect
 

@@ -18,10 +18,10 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 import torch
 from ai_edge_litert import schema_py_generated as schema
 
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.families import family_of
-from pocketbert.core.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import tflite
 from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal

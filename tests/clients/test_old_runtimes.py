@@ -21,10 +21,10 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.evaluate import rms_error, worst_difference, yardstick
-from pocketbert.core.golden import read_golden
-from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.compare.evaluate import rms_error, worst_difference, yardstick
+from pocketbert.core.compare.golden import read_golden
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.types import Scheme
 from pocketbert.quantize import tflite as quantizer
 from pocketbert.runtime.tflite import TflitePredictor

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from pocketbert.core.answers import (
+from pocketbert.core.predict.answers import (
     Answer,
     Embedding,
     Excerpt,

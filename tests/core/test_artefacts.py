@@ -16,8 +16,8 @@ from pocketbert.core.artefacts import (
     read_artefacts,
     write_artefacts,
 )
+from pocketbert.core.disk.files import path_bytes, sha256_file, sha256_path
 from pocketbert.core.errors import InputError
-from pocketbert.core.files import path_bytes, sha256_file, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pocketbert.core import checkpoints
-from pocketbert.core.checkpoints import load_model, save_model, save_tokenizer
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.labels import Labels
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.models import checkpoints
+from pocketbert.core.models.checkpoints import load_model, save_model, save_tokenizer
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert", "ib-bert")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pocketbert.core import data_files
-from pocketbert.core.data import Example, read_examples
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data import files as data_files
+from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, MissingBackendError
 
 ROWS = [{"text": "a good film", "label": "positive"}, {"text": "a bad film, really", "label": "negative"}]

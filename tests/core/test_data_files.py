@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core import data_files
-from pocketbert.core.data_files import BadRows, class_names, read_rows
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data import files as data_files
+from pocketbert.core.data.files import BadRows, class_names, read_rows
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, MissingBackendError
 
 TABLE = {"text": ["good", "bad", "so so"], "label": [1, 0, 1], "tags": [[0, 1], [], [1]]}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data import Example, read_examples
-from pocketbert.core.data_labels import GoldAnswer, joined
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data.cells import GoldAnswer, joined
+from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
-from pocketbert.core.spans import Span
 from pocketbert.core.tasks import LabelKind
 
 CONTEXT = "Ada wrote it in 1843. Ada lived in London."

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report
 from pocketbert.core.heads import Prepared
-from pocketbert.core.labels import Labels
+from pocketbert.core.predict.tokenization import Encoded
 from pocketbert.core.tasks import LabelKind
-from pocketbert.core.tokenization import Encoded
 
 LABELS = Labels(("no", "yes", "never"))
 

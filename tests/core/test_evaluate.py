@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pocketbert.core.data import Example
-from pocketbert.core.evaluate import EvalSet, agreement, rms_error, score, spread, worst_difference
+from pocketbert.core.compare.evaluate import EvalSet, agreement, rms_error, score, spread, worst_difference
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import Prepared, head_of
-from pocketbert.core.labels import Labels
-from pocketbert.core.score import Score, probabilities
+from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.tokenization import Encoded
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
-from pocketbert.core.tokenization import Encoded
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 MATRIX = hnp.arrays(np.float64, (4, 3), elements=st.floats(-50, 50))

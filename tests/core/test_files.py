@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core import files
-from pocketbert.core.errors import InputError, MachineError
-from pocketbert.core.files import (
+from pocketbert.core.disk import files
+from pocketbert.core.disk.files import (
     check_writable,
     copy_path,
     folder_bytes,
@@ -24,6 +23,7 @@ from pocketbert.core.files import (
     write_atomic,
     write_json,
 )
+from pocketbert.core.errors import InputError, MachineError
 
 
 def names(folder: Path) -> set[str]:

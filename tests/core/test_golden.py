@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketbert.core import golden
+from pocketbert.core.compare import golden
+from pocketbert.core.compare.golden import GoldenRow, read_golden, write_golden
 from pocketbert.core.errors import InputError
-from pocketbert.core.golden import GoldenRow, read_golden, write_golden
 
 ROWS = [
     GoldenRow(text="a naïve film 👍", label="yes", reference=[0.5, 1.25], outputs={"m": [0.5, 1.0]}, tolerance={"m": 0.1}),

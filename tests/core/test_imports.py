@@ -29,7 +29,9 @@ HEAVY = (
 
 
 def modules_of(package: ModuleType) -> list[str]:
-    return sorted(p.stem for p in Path(str(package.__file__)).parent.glob("*.py") if p.stem != "__init__")
+    top = Path(str(package.__file__)).parent
+    found = (p.relative_to(top).with_suffix("") for p in top.rglob("*.py") if p.stem != "__init__")
+    return sorted(".".join(p.parts) for p in found)
 
 
 CORE, RUNTIME = modules_of(pocketbert.core), modules_of(pocketbert.runtime)

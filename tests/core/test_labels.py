@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data import Example, Label
+from pocketbert.core.data.examples import Example, Label
+from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
 from pocketbert.core.errors import InputError
-from pocketbert.core.labels import Labels, placeholder_names, resolve_labels
 
 NAMES = Labels(("negative", "neutral", "positive"))
 

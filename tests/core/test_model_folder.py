@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core import model_folder
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.model_folder import (
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.models import folder as model_folder
+from pocketbert.core.models.folder import (
     DEMO_DISTRIBUTION,
     DEMO_INSTALL,
     DEMO_TEACHER,
@@ -23,7 +24,6 @@ from pocketbert.core.model_folder import (
     check_safetensors,
     open_model_folder,
 )
-from pocketbert.core.versions import version_of
 
 
 def safetensors_bytes(*sizes: int) -> bytes:

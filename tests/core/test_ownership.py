@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from pocketbert.core import ownership
-from pocketbert.core.errors import InputError, MachineError
-from pocketbert.core.ownership import (
+from pocketbert.core.disk import ownership
+from pocketbert.core.disk.ownership import (
     LOCK,
     MARKER,
     Contents,
@@ -26,6 +25,7 @@ from pocketbert.core.ownership import (
     temporary_folder,
     write_marker,
 )
+from pocketbert.core.errors import InputError, MachineError
 
 REPOSITORY = Path(__file__).parents[2]
 LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "examples")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core.parity import Probe, build_probe, compare, padding_difference
-from pocketbert.core.predictor import Arrays
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.compare.parity import Probe, build_probe, compare, padding_difference
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.predict.predictor import Arrays
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 
 BOUND = 1e-4
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]

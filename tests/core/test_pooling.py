@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling, PoolingKind, pooling_of, write_modules
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind, pooling_of, write_modules
 
 MODELS = "sentence_transformers.models"
 EVERY = [Pooling(kind, normalize) for kind in PoolingKind for normalize in (True, False)]
@@ -43,7 +43,7 @@ def test_a_folder_without_modules_says_nothing(tmp_path: Path) -> None:
 
 def test_the_demo_teacher_takes_the_mean() -> None:
     from pocketbert.core.errors import MissingBackendError
-    from pocketbert.core.model_folder import DEMO_TEACHER, open_model_folder
+    from pocketbert.core.models.folder import DEMO_TEACHER, open_model_folder
 
     try:
         path = open_model_folder(DEMO_TEACHER).path

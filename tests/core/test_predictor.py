@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.predictor import Arrays, feed, fitting, length_batches
-from pocketbert.core.readout import run_rows, whole
+from pocketbert.core.predict.predictor import Arrays, feed, fitting, length_batches
+from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 
 @given(st.lists(st.integers(1, 200), max_size=80), st.integers(1, 9), st.floats(0, 0.9))

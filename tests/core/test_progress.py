@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketbert.core import progress
-from pocketbert.core.progress import Meter, say, set_quiet, track
+from pocketbert.core.host import progress
+from pocketbert.core.host.progress import Meter, say, set_quiet, track
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.quiet import quiet
+from pocketbert.core.host.quiet import quiet
 
 
 def shout(word: str) -> None:

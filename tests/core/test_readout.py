@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pocketbert.core.predictor import PROBABILITIES, Arrays
-from pocketbert.core.readout import answer_of, matrices, per_token, run_rows, whole
+from pocketbert.core.predict.predictor import PROBABILITIES, Arrays
+from pocketbert.core.predict.readout import answer_of, matrices, per_token, run_rows, whole
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.tokenization import TextTokenizer
 
 TEXT, MULTI = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.MULTI_LABEL]
 TOKENS, QUESTIONS = TASKS[TaskName.TOKEN_CLASSIFICATION], TASKS[TaskName.QUESTION_ANSWERING]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pocketbert.core.recipe import Recipe, StudentSection
-from pocketbert.core.stages import Optimisation, SignalWeights, TaskStage
+from pocketbert.core.recipe.recipe import Recipe, StudentSection
+from pocketbert.core.recipe.stages import Optimisation, SignalWeights, TaskStage
 from pocketbert.core.types import Client, Format, Scheme, Signal, Target
 
 

@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 import yaml
 
-from pocketbert.core import recipe_file
 from pocketbert.core.errors import InputError
-from pocketbert.core.recipe_file import dump_recipe, load_recipe, recipe_schema
+from pocketbert.core.recipe import file as recipe_file
+from pocketbert.core.recipe.file import dump_recipe, load_recipe, recipe_schema
 
 GOOD = """\
 schema: 1

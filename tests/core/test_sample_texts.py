@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from pocketbert.core.data import Example
-from pocketbert.core.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES, sample_pairs
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES, sample_pairs
+from pocketbert.core.data.examples import Example
 
 
 def test_the_sentences_are_many_different_and_of_all_lengths() -> None:

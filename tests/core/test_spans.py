@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.spans import OUTSIDE, Span, count_spans, label_of, spans_of, tag_places, tags_of
+from pocketbert.core.data.spans import OUTSIDE, Span, count_spans, label_of, spans_of, tag_places, tags_of
 
 TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
 ROWS = st.lists(st.sampled_from(TAGS), max_size=12)

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data import Example
-from pocketbert.core.split import hold_out, without
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.split import hold_out, without
 
 
 def examples(texts: list[str]) -> list[Example]:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketbert.core.telemetry import (
+from pocketbert.core.host.telemetry import (
     OPENVINO_REPORTER,
     SWITCHES,
     switch_off_telemetry,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
-from pocketbert.core.model_folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
-from pocketbert.core.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, cut, plain_tokenizer_json
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
+from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, cut, plain_tokenizer_json
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_pairs_get_segments(folder: Path) -> None:
 
 
 def test_many_texts_are_encoded_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pocketbert.core.tokenization._ENCODE_AT_ONCE", 7)
+    monkeypatch.setattr("pocketbert.core.predict.tokenization._ENCODE_AT_ONCE", 7)
     tokenizer = TextTokenizer(folder, 64)
     texts = list(SENTENCES)
     assert [r.ids.tolist() for r in tokenizer.encode(texts)] == [
@@ -68,7 +68,7 @@ def test_many_texts_are_encoded_in_order(folder: Path, monkeypatch: pytest.Monke
 def test_what_is_no_text_is_refused_with_its_place(
     folder: Path, bad: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pocketbert.core.tokenization._ENCODE_AT_ONCE", 2)
+    monkeypatch.setattr("pocketbert.core.predict.tokenization._ENCODE_AT_ONCE", 2)
     with pytest.raises(InputError, match=r"text 4: .* is neither Unicode text nor a pair of texts"):
         TextTokenizer(folder, 16).encode(["good", "bad", ("a", "b"), bad])
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketbert.core.pooling import Pooling, PoolingKind
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.predict.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.torch_predictor import TorchPredictor, embeddings
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.torch_predictor import TorchPredictor, embeddings
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 

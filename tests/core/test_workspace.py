@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pocketbert.core.disk.ownership import LOCK, MARKER, Contents, claim, is_ours, write_marker
+from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
 from pocketbert.core.errors import InputError, MachineError
-from pocketbert.core.ownership import LOCK, MARKER, Contents, claim, is_ours, write_marker
-from pocketbert.core.workspace import building, remove_interrupted, workspace
 
 ALL_OURS = Contents("old", ())
 

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
-from pocketbert.core.stages import (
+from pocketbert.core.recipe.stages import (
     MiniLmStage,
     MobileBertStage,
     Optimisation,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.augment_settings import AugmentSection
 from pocketbert.core.families import TokenizerKind
+from pocketbert.core.recipe.augment import AugmentSection
 from pocketbert.distill.augment import Augmenter, Row, in_case
 from pocketbert.distill.augment_neighbours import Neighbours
 from pocketbert.distill.augment_stop_words import STOP_WORDS

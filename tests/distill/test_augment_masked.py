@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pocketbert.core.families import TokenizerKind, family_of
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill import augment_masked
 from pocketbert.distill.augment_masked import MaskedWords
 from pocketbert.distill.augment_words import WordReader

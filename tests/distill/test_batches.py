@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.heads.head import IGNORED, Prepared
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.batches import BatchOrder, divide, parts
 from pocketbert.distill.train_set import ROWS, TrainSet
 

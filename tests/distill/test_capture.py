@@ -10,8 +10,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import family_of
-from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import ExitCode
 from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import Prepared
-from pocketbert.core.stages import MobileBertStage, Optimisation
+from pocketbert.core.recipe.stages import MobileBertStage, Optimisation
 from pocketbert.core.tasks import task_of
 from pocketbert.distill import loop
 from pocketbert.distill.finetune import Finetune

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.general_set import GeneralSet
 from pocketbert.distill.masking import Masking

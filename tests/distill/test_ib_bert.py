@@ -408,8 +408,8 @@ def test_variables_of_other_checkpoints_are_named(name: str) -> None:
 def test_a_folder_with_the_original_names_opens(build: Any, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    from pocketbert.core.checkpoints import load_model
-    from pocketbert.core.model_folder import open_model_folder
+    from pocketbert.core.models.checkpoints import load_model
+    from pocketbert.core.models.folder import open_model_folder
     from pocketbert.core.tasks import TASKS, TaskName
 
     model = build()

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.masking import Masking, MaskingScheme
 from pocketbert.distill.masking_kinds import masking_of

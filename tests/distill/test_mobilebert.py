@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.stages import MobileBertStage
+from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.ib_bert import IbBertForPreTraining
 from pocketbert.distill.ib_bert_config import IbBertConfig

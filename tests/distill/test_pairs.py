@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.distill.pair_layout import PairLayout, pair_layout
 from pocketbert.distill.pairs import ELSEWHERE, FOLLOWS, Pairs, pairs_of
 

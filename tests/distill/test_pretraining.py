@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
+from pocketbert.core.recipe.stages import Optimisation
 from pocketbert.core.seeds import derive_seed
-from pocketbert.core.stages import Optimisation
 from pocketbert.distill.general_set import GeneralSet
 from pocketbert.distill.loop import train
 from pocketbert.distill.pretraining import Pretraining

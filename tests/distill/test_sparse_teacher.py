@@ -15,9 +15,9 @@ from torch import Tensor
 from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.recipe import StudentSection
-from pocketbert.core.stages import DistilBertStage, SparseCache
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.stages import DistilBertStage, SparseCache
 from pocketbert.distill import loop, sparse_teacher
 from pocketbert.distill.batches import BatchOrder, divide
 from pocketbert.distill.distilbert import DistilBertDistillation

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.errors import InputError
-from pocketbert.core.ownership import write_marker
 from pocketbert.distill import state
 from pocketbert.distill.records import Progress, StepRecord
 from pocketbert.distill.state import load_checkpoint, save_checkpoint

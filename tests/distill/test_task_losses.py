@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
 from pocketbert.distill.task_losses import counted, gold_loss, pooled, soft_loss
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError
-from pocketbert.core.recipe import StudentSection
-from pocketbert.core.stages import SignalWeights, TaskStage
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tokenization import Encoded, TextTokenizer
 from pocketbert.distill import cache_build
 from pocketbert.distill.cache_build import cached_teacher
 from pocketbert.distill.cache_layout import estimate_bytes, layout_of

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe import StudentSection
-from pocketbert.core.stages import (
+from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.stages import (
     LayerStage,
     LayerWeights,
     Optimisation,

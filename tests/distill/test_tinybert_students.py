@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe import StudentSection
+from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.types import Projection
 from pocketbert.distill.layer_map import layer_map
 from pocketbert.distill.projection import attach_projection

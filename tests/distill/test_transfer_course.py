@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.stages import Updates
+from pocketbert.core.recipe.stages import Updates
 from pocketbert.distill.lamb import Lamb
 from pocketbert.distill.transfer_course import TransferCourse, layer_groups
 from pocketbert.distill.transfer_phases import TransferPhases, progressive

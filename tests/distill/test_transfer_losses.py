@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.core.stages import MobileBertStage
+from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.distill.general_losses import masked_lm, token_soft_targets
 from pocketbert.distill.losses import attention_kl
 from pocketbert.distill.terms import share

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.core.evaluate import worst_difference
+from pocketbert.core.compare.evaluate import worst_difference
 from pocketbert.core.families import family_of
-from pocketbert.core.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export import onnx as onnx_exporter
@@ -366,7 +366,7 @@ def test_core_ml_in_fp16_overflows_without_and_is_right_with_it(
 
 def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
     pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
-    from pocketbert.core.torch_predictor import TorchPredictor
+    from pocketbert.core.predict.torch_predictor import TorchPredictor
     from pocketbert.runtime.coreml.predictor import CoremlPredictor
 
     large, pooling = planted(ordinary(EMBED, **SMALL)), Pooling(PoolingKind.MEAN, True)
@@ -384,7 +384,7 @@ def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("layout", Layout)
 def test_states_and_vectors_are_what_they_were_in_fp32(layout: Layout, normalize: bool) -> None:
-    from pocketbert.core.torch_predictor import TorchPredictor
+    from pocketbert.core.predict.torch_predictor import TorchPredictor
 
     large, pooling = planted(ordinary(EMBED)), Pooling(PoolingKind.MEAN, normalize)
     module = prepare(large, FAMILY, EMBED, Format.COREML, layout, pooling, BATCHES)

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling, PoolingKind
-from pocketbert.core.predictor import Predictor
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.adapters import mask_4d

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.errors import InputError
-from pocketbert.core.sample_texts import ASCII_SENTENCES
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal
 from pocketbert.export.mediapipe_vocabulary import vocabulary_of, vocabulary_tokens
 

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from pocketbert.core.compare.parity import build_probe, compare, padding_difference
+from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import family_of
-from pocketbert.core.parity import build_probe, compare, padding_difference
-from pocketbert.core.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import MAX_IR, MAX_OPSET, check_readable, tidy
 from pocketbert.runtime.onnx import OnnxPredictor

@@ -8,13 +8,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from pocketbert.core.compare.parity import build_probe, compare, padding_difference
+from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Adapter, all_families
-from pocketbert.core.parity import build_probe, compare, padding_difference
-from pocketbert.core.predictor import Arrays
-from pocketbert.core.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.predict.predictor import Arrays
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.prepare import PreparedPredictor, prepare
 

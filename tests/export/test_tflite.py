@@ -12,14 +12,14 @@ import transformers
 
 pytest.importorskip("litert_torch", reason="needs pocketbert[tflite]", exc_type=ImportError)
 
+from pocketbert.core.compare.parity import build_probe, compare, padding_difference
+from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.parity import build_probe, compare, padding_difference
-from pocketbert.core.predictor import feed
-from pocketbert.core.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.predict.predictor import feed
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
-from pocketbert.core.tokenization import Encoded, TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.core.types import Format
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export import tflite as exporter

@@ -14,12 +14,12 @@ import pytest
 import torch
 import yaml
 
-from pocketbert.core.data import read_examples
+from pocketbert.core.data.examples import read_examples
 from pocketbert.core.errors import InputError
-from pocketbert.core.model_folder import open_model_folder
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.recipe_file import load_recipe
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.distill import augment_store
 from pocketbert.distill.augment import Augmenter
 from pocketbert.distill.augment_store import CopyStore

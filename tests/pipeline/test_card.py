@@ -9,7 +9,7 @@ import pytest
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, Signature, Tensor
 from pocketbert.core.families import family_of
-from pocketbert.core.score import Score
+from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 from pocketbert.pipeline.card import CardFacts, render_card

@@ -15,8 +15,8 @@ pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.coreml_package import WEIGHT_FILE
-from pocketbert.core.files import sha256_path
+from pocketbert.core.disk.files import sha256_path
+from pocketbert.core.packages.coreml import WEIGHT_FILE
 
 Cli = Callable[..., Any]
 Refused = Callable[..., list[str]]
@@ -62,7 +62,7 @@ def test_what_is_in_the_folder(finished_coreml: Path) -> None:
 
 
 def test_golden_rows_are_recorded_for_packages(finished_coreml: Path) -> None:
-    from pocketbert.core.golden import read_golden
+    from pocketbert.core.compare.golden import read_golden
 
     rows = read_golden(finished_coreml / "phone" / "golden.jsonl")
     for row in rows:

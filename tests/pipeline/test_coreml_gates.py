@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
 from pocketbert import api
-from pocketbert.core.coreml_package import MODEL, WEIGHT_FILE
-from pocketbert.core.files import path_bytes, sha256_path
+from pocketbert.core.disk.files import path_bytes, sha256_path
+from pocketbert.core.packages.coreml import MODEL, WEIGHT_FILE
 
 Cli = Callable[..., Any]
 Refused = Callable[..., list[str]]

@@ -17,8 +17,8 @@ import transformers
 
 import pocketbert
 from pocketbert import api
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
-from pocketbert.core.sample_texts import SENTENCES
 
 Cli = Callable[..., Any]
 NAMES = ("negative", "neutral", "positive")

@@ -13,8 +13,8 @@ import pytest
 from filelock import FileLock
 
 from pocketbert import api
-from pocketbert.core.model_folder import open_model_folder
-from pocketbert.core.ownership import write_marker
+from pocketbert.core.disk.ownership import write_marker
+from pocketbert.core.models.folder import open_model_folder
 
 Cli = Callable[..., Any]
 SKIPPED = "finished before with the same model and settings, skipped"

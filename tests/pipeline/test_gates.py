@@ -295,7 +295,7 @@ def test_folder_with_an_unlisted_file(cli: Cli, phone: Path) -> None:
 
 def relist(folder: Path, name: str) -> None:
     """Bring artifacts.json up to date, as a careless hand would, so that only the other gates are left."""
-    from pocketbert.core.files import sha256_file
+    from pocketbert.core.disk.files import sha256_file
 
     path = folder / "artifacts.json"
     content = json.loads(path.read_text())

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core.golden import FILE_NAME, GoldenRow, read_golden
-from pocketbert.core.model_folder import open_model_folder
-from pocketbert.core.predictor import Arrays
-from pocketbert.core.readout import per_token
-from pocketbert.core.recipe import Recipe
+from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.predictor import Arrays
+from pocketbert.core.predict.readout import per_token
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline import golden
 from pocketbert.pipeline.gates import Gate, Subject, golden_gates, padding_gate

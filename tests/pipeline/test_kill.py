@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.ownership import write_marker
+from pocketbert.core.disk.ownership import write_marker
 
 TIMED = ("benchmark.json", "README.md", "artifacts.json")
 """Files of the artefact folder that hold latencies, or digests of files that do."""

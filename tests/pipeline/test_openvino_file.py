@@ -16,9 +16,9 @@ onnx = pytest.importorskip("onnx", reason="needs pocketbert[onnx]")
 
 import pocketbert
 from pocketbert.benchmarks.probe import probe
+from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
-from pocketbert.core.files import sha256_file
-from pocketbert.core.recipe_file import load_recipe
+from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Target
 from pocketbert.pipeline import measuring
 from pocketbert.pipeline.measuring import folder_variants

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.pipeline.reference import decided, own_texts, takes_both, task_text
 
 LABELS = ("a", "b", "c")

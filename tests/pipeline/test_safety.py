@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert import api
-from pocketbert.core.data_files import read_lines
+from pocketbert.core.data.files import read_lines
 from pocketbert.core.errors import InputError
 
 

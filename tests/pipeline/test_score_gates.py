@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketbert.core.score import Score
+from pocketbert.core.predict.score import Score
 from pocketbert.pipeline.gates import chance_gate, drop_gate, kept_gate
 
 

@@ -267,7 +267,7 @@ def test_int8_beyond_its_golden_tolerance(refused: Refused, tflite_copy: Path, f
 
 def test_the_tolerance_of_an_old_runtimes_file_is_wider(cli: Cli, tflite_copy: Path) -> None:
     # recorded by a new engine, run by an old one that rounds otherwise
-    from pocketbert.core.golden import read_golden
+    from pocketbert.core.compare.golden import read_golden
 
     [row, *_] = read_golden(tflite_copy / "golden" / "golden.jsonl")
     assert row.tolerance[FP32] < row.tolerance[INT8] < row.tolerance[OLD]
@@ -277,8 +277,8 @@ def test_the_tolerance_of_an_old_runtimes_file_is_wider(cli: Cli, tflite_copy: P
 
 
 def test_golden_rows_are_recorded_for_files_that_take_them(finished_tflite: Path) -> None:
-    from pocketbert.core.golden import read_golden
-    from pocketbert.core.tokenization import TextTokenizer
+    from pocketbert.core.compare.golden import read_golden
+    from pocketbert.core.predict.tokenization import TextTokenizer
 
     phone = finished_tflite / "phone"
     tokenizer, rows = TextTokenizer(phone, 40), read_golden(phone / "golden.jsonl")
@@ -362,7 +362,7 @@ def phone(finished_tflite: Path, tmp_path: Path) -> Path:
 
 def relist(folder: Path, name: str) -> None:
     """Bring artifacts.json up to date, as a careless hand would, so that only the other gates are left."""
-    from pocketbert.core.files import sha256_file
+    from pocketbert.core.disk.files import sha256_file
 
     content = json.loads((folder / "artifacts.json").read_text())
     for record in content["files"]:

@@ -10,13 +10,13 @@ import torch
 
 pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
+from pocketbert.core.compare.evaluate import rms_error
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.evaluate import rms_error
-from pocketbert.core.files import sha256_path
-from pocketbert.core.readout import run_rows, whole
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName, task_of
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo

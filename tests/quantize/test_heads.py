@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
-from pocketbert.core.evaluate import rms_error
 from pocketbert.core.families import family_of
-from pocketbert.core.predictor import Predictor
+from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare

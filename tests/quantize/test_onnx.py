@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
+from pocketbert.core.compare.evaluate import agreement, rms_error
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, MissingBackendError
-from pocketbert.core.evaluate import agreement, rms_error
-from pocketbert.core.readout import run_rows, whole
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Scheme
 from pocketbert.export.onnx import check_readable

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
-from pocketbert.core.evaluate import rms_error
 from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
+from pocketbert.core.compare.evaluate import agreement, rms_error, worst_difference, yardstick
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
-from pocketbert.core.evaluate import agreement, rms_error, worst_difference, yardstick
-from pocketbert.core.readout import run_rows, whole
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme, Target
 from pocketbert.quantize import tflite as quantizer

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert.core import readout
-from pocketbert.core.evaluate import yardstick
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.compare.evaluate import yardstick
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
+from pocketbert.core.predict import readout
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tflite_objects import dump_model, load_model, tflite_schema
 from pocketbert.quantize.tflite import quantize, stored_numbers, weight_types
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.quantize.tflite_scales import one_scale_per_tensor

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
-from pocketbert.core.evaluate import spread
-from pocketbert.core.files import sha256_file
-from pocketbert.core.golden import GoldenRow, write_golden
-from pocketbert.core.readout import run_rows, whole
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.compare.evaluate import spread
+from pocketbert.core.compare.golden import GoldenRow, write_golden
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import ScoreFunction, TaskName, task_of
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.onnx import OnnxPredictor
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pocketbert
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.files import sha256_file
-from pocketbert.core.sample_texts import SENTENCES
 from pocketbert.core.types import Format
 from pocketbert.runtime import fastest as module
 from pocketbert.runtime import race as race_module

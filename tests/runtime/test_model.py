@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import pocketbert
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
-from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.runtime import model as runtime_model
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor

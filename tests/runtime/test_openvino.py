@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.hardware import Machine, machine
+from pocketbert.core.host.hardware import Machine, machine
 from pocketbert.core.types import Format, Target
 from pocketbert.runtime import openvino as module
 from pocketbert.runtime.engines import EngineFile

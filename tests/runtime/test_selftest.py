@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pocketbert.core.artefacts import FileRecord, Kind
+from pocketbert.core.compare.golden import GoldenRow, read_golden, write_golden
 from pocketbert.core.errors import GateError
-from pocketbert.core.golden import GoldenRow, read_golden, write_golden
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Client, Format, Scheme, Target
 from pocketbert.runtime import selftest
 from pocketbert.runtime.cache import cache_folder

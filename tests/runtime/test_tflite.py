@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import ExitCode, InputError, MissingBackendError
-from pocketbert.core.predictor import feed
+from pocketbert.core.predict.predictor import feed
 from pocketbert.core.types import Format
 from pocketbert.runtime import tflite as engine
 from pocketbert.runtime.engines import open_file

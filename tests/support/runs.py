@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from pocketbert.core.files import digests
+from pocketbert.core.disk.files import digests
 
 _OUTPUTS = {"verify": "verify.json", "benchmark": "benchmark.json", "data": "data.json", "pack": "phone"}
 

@@ -112,7 +112,7 @@ def export(
 ) -> None:
     """A fine-tuned model into a folder for phones: no recipe, no data, no network needed."""
     from pocketbert import api
-    from pocketbert.core.recipe_file import option_values
+    from pocketbert.core.recipe.file import option_values
 
     names = _listed(labels) if labels else None
     folder = api.export(

@@ -77,7 +77,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _set_up(quiet: bool, verbose: bool) -> None:
-    from pocketbert.core.progress import set_quiet
+    from pocketbert.core.host.progress import set_quiet
 
     # OpenMP threads that spin while they wait cost half of a shared machine; read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

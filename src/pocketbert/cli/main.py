@@ -21,7 +21,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from pocketbert.core.versions import version_of
+        from pocketbert.core.host.versions import version_of
 
         print(version_of("pocketbert") or "unknown")
         raise typer.Exit

@@ -74,7 +74,7 @@ def benchmark(
     """Latency of every model file on this CPU, interleaved, with intervals and raw samples; figures from a Mac beside it."""
     from pocketbert import api
     from pocketbert.benchmarks.output import check_output, latency_table, session_lines, write_result
-    from pocketbert.core.data_files import read_lines
+    from pocketbert.core.data.files import read_lines
     from pocketbert.core.errors import GateError
 
     folders, files = model or [], imports or []

@@ -14,7 +14,7 @@ from pocketbert.cli.guard import guarded
 from pocketbert.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from pocketbert.core.tokenization import Text
+    from pocketbert.core.predict.tokenization import Text
 
 
 def register(app: typer.Typer) -> None:
@@ -101,9 +101,9 @@ def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | N
 
 
 def _from_file(file: Path, column: str, pair_column: str | None) -> list[Text]:
-    from pocketbert.core.data import read_examples
-    from pocketbert.core.data_files import read_lines
-    from pocketbert.core.data_source import DataSource
+    from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.data.files import read_lines
+    from pocketbert.core.data.source import DataSource
 
     if file.suffix == ".txt":
         return list(read_lines(file))

@@ -56,7 +56,7 @@ def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> Non
 
 def schema() -> None:
     """Print the JSON Schema of recipes."""
-    from pocketbert.core.recipe_file import recipe_schema
+    from pocketbert.core.recipe.file import recipe_schema
 
     print(jsonlib.dumps(recipe_schema(), indent=2))
 

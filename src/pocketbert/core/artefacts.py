@@ -10,11 +10,11 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.disk.files import path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.heads import AnswerSettings, Head, head_of
-from pocketbert.core.labels import Labels
-from pocketbert.core.score import Score
+from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Status, Target
 
@@ -104,7 +104,7 @@ class FileRecord(MadeFor, _Record):
 
     Attributes:
         path: Relative to the folder, with forward slashes; a Core ML package is a folder.
-        sha256: Hex digest; see `pocketbert.core.files.sha256_path`.
+        sha256: Hex digest; see `pocketbert.core.disk.files.sha256_path`.
         bytes: Size.
         kind: What it is for.
         format: Of model files.

@@ -8,9 +8,9 @@ from collections.abc import Hashable
 import numpy as np
 from pydantic import BaseModel
 
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.spans import label_of
 from pocketbert.core.heads import Prepared
-from pocketbert.core.labels import Labels
-from pocketbert.core.spans import label_of
 from pocketbert.core.tasks import LabelKind
 
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Scheme, Target
-from pocketbert.core.versions import version_of
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from pocketbert.core.augment_settings import AugmentSection
-from pocketbert.core.checkpoints import load_model, require_torch
-from pocketbert.core.data import Example
-from pocketbert.core.data_files import BadRows, read_rows
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.files import BadRows, read_rows
+from pocketbert.core.disk.files import check_writable, sha256_file, sha256_json, writing
+from pocketbert.core.disk.workspace import workspace
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import check_writable, sha256_file, sha256_json, writing
 from pocketbert.core.heads.feature_extraction import scored
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import Recipe
+from pocketbert.core.host.progress import say
+from pocketbert.core.host.versions import installed
+from pocketbert.core.models.checkpoints import load_model, require_torch
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.versions import installed
-from pocketbert.core.workspace import workspace
 from pocketbert.pipeline.data import RunData, is_labelled, load_data
 
 if TYPE_CHECKING:

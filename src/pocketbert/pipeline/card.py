@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.families import Family
 from pocketbert.core.metrics import METRICS, Direction
-from pocketbert.core.pooling import Pooling, PoolingKind
+from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Format, Provenance, Scheme
 from pocketbert.pipeline.snippet_parts import lengths, row_of, smallest, width

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.coreml_classifier import LABEL, SCORES
-from pocketbert.core.evaluate import worst_difference
-from pocketbert.core.golden import GoldenRow
-from pocketbert.core.predictor import feed
-from pocketbert.core.score import probabilities
+from pocketbert.core.compare.evaluate import worst_difference
+from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.packages.coreml_classifier import LABEL, SCORES
+from pocketbert.core.predict.predictor import feed
+from pocketbert.core.predict.score import probabilities
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.gates import Gate, Subject, unread_gate

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.corpus_settings import CorpusSettings
-from pocketbert.core.data_files import BadRows, read_rows
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data.files import BadRows, read_rows
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import CorpusSection, CorpusSource
+from pocketbert.core.host.progress import say
+from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource
 from pocketbert.distill.corpus import INFO
 
 if TYPE_CHECKING:

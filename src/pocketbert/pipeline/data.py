@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketbert.core.data import Example, read_examples
-from pocketbert.core.data_files import class_names
+from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.files import class_names
+from pocketbert.core.data.labels import Labels, resolve_labels
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.spans import tags_of
+from pocketbert.core.data.split import hold_out, without
 from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report
-from pocketbert.core.data_source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared, head_of
-from pocketbert.core.labels import Labels, resolve_labels
-from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import DataSection, Recipe
-from pocketbert.core.spans import tags_of
-from pocketbert.core.split import hold_out, without
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.recipe.recipe import DataSection, Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.pipeline.reference import task_text
 
 DEFAULT_LENGTH = 128

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert import demo_corpus
+from pocketbert.core.disk.files import check_writable, digests
+from pocketbert.core.disk.ownership import MARKER, read_marker, write_marker
+from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import check_writable, digests
-from pocketbert.core.model_folder import DEMO_TEACHER, open_model_folder
-from pocketbert.core.ownership import MARKER, read_marker, write_marker
-from pocketbert.core.progress import say
-from pocketbert.core.recipe_file import load_recipe
-from pocketbert.core.workspace import building
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import DEMO_TEACHER, open_model_folder
+from pocketbert.core.recipe.file import load_recipe
 from pocketbert.pipeline.run import Run, RunResult
 from pocketbert.pipeline.shipped import recipe_path
 

@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pocketbert.core.artefacts import FILE_NAME, integrity_problems, read_artefacts, strangers
-from pocketbert.core.data import read_examples
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.compare.evaluate import EvalSet
+from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.disk.files import check_writable, digests, write_json
+from pocketbert.core.disk.ownership import is_marked, refuse_strangers
+from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
-from pocketbert.core.evaluate import EvalSet
 from pocketbert.core.families import check_exported
-from pocketbert.core.files import check_writable, digests, write_json
 from pocketbert.core.formats import FORMATS, format_with
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.ownership import is_marked, refuse_strangers
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import VerifySection
-from pocketbert.core.recipe_file import load_recipe, recipe_of
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.file import load_recipe, recipe_of
+from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TaskName, task_of
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status, Target
-from pocketbert.core.workspace import building, remove_interrupted, workspace
 from pocketbert.pipeline.pack import make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND

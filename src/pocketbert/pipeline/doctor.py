@@ -9,10 +9,10 @@ from pydantic import BaseModel
 
 from pocketbert.core.errors import PocketBertError
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.hardware import Machine, load_average, machine
-from pocketbert.core.model_folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
+from pocketbert.core.host.hardware import Machine, load_average, machine
+from pocketbert.core.host.versions import installed
+from pocketbert.core.models.folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
 from pocketbert.core.types import Format
-from pocketbert.core.versions import installed
 from pocketbert.pipeline.requirements import EXTRAS
 
 

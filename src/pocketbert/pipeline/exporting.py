@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.compare.parity import Parity, build_probe, compare, worst_of
+from pocketbert.core.compare.sample_texts import sample_pairs
+from pocketbert.core.disk.files import copy_path, write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.files import copy_path, write_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.parity import Parity, build_probe, compare, worst_of
-from pocketbert.core.predictor import PROBABILITIES, Predictor
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.sample_texts import sample_pairs
-from pocketbert.core.scored import ScoredPredictor
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
+from pocketbert.core.predict.scored import ScoredPredictor
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, task_of
-from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Client, Format, Layout, Scheme, Target
 from pocketbert.pipeline.model_files import ModelFile
 from pocketbert.pipeline.reference import own_texts, reference_model, takes_both

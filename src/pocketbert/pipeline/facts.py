@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.data_report import DataReport
+from pocketbert.core.disk.files import path_bytes
 from pocketbert.core.families import Family
-from pocketbert.core.files import path_bytes
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.hardware import machine
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.versions import installed
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.recipe import Recipe
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Layout, Provenance, Status
-from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts
 from pocketbert.pipeline.exporting import read_parity
 from pocketbert.pipeline.finishing import read_training
@@ -127,9 +127,9 @@ def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
 def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[str, str, int]]) -> ReportData:
     """Everything the HTML report shows."""
     from pocketbert.benchmarks.report_data import GateRow, ParityRow, ReportData
+    from pocketbert.core.disk.files import read_json
     from pocketbert.core.families import family_of
-    from pocketbert.core.files import read_json
-    from pocketbert.core.recipe_file import dump_recipe
+    from pocketbert.core.recipe.file import dump_recipe
 
     result = read_verification(run / "verify.json")
     weights = run / ("student" if recipe.student else "teacher")

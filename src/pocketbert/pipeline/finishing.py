@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from pocketbert.core.checkpoints import save_model
-from pocketbert.core.evaluate import EvalSet, evaluate
+from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.disk.files import write_json
 from pocketbert.core.families import family_of
-from pocketbert.core.files import write_json
 from pocketbert.core.heads import Head, head_of
 from pocketbert.core.heads.multi_label import best_thresholds
+from pocketbert.core.host.progress import say
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling, pooling_of, write_modules
-from pocketbert.core.progress import say
-from pocketbert.core.readout import Matrix, run_rows, whole
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.score import Score
+from pocketbert.core.models.checkpoints import save_model
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, pooling_of, write_modules
+from pocketbert.core.predict.readout import Matrix, run_rows, whole
+from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.core.tokenization import TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 from pocketbert.distill.processes import here
 from pocketbert.pipeline.data import RunData
 

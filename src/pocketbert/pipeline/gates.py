@@ -11,19 +11,19 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.artefacts import SeenRight
-from pocketbert.core.evaluate import agreement, rms_error, worst_difference, yardstick
+from pocketbert.core.compare.evaluate import agreement, rms_error, worst_difference, yardstick
+from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.compare.parity import padding_difference
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.golden import GoldenRow
-from pocketbert.core.hardware import machine
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.metrics import CHANCE, METRICS
-from pocketbert.core.parity import padding_difference
-from pocketbert.core.predictor import PROBABILITIES, Predictor
-from pocketbert.core.readout import Matrix, answer_of, run_rows, whole
-from pocketbert.core.score import Score, probabilities
+from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
+from pocketbert.core.predict.readout import Matrix, answer_of, run_rows, whole
+from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.tokenization import TextTokenizer, cut
 from pocketbert.core.tasks import LabelKind, Task
-from pocketbert.core.tokenization import TextTokenizer, cut
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Target
-from pocketbert.core.versions import version_of
 from pocketbert.pipeline.reference import decided
 from pocketbert.runtime.coreml import REFERENCE
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.checkpoints import load_model
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
-from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.progress import say
-from pocketbert.core.stages import (
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.stages import (
     GENERAL,
     DistilBertStage,
     LayerStage,
@@ -22,7 +23,6 @@ from pocketbert.core.stages import (
     TinyBertGeneralStage,
 )
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.pipeline.corpora import open_corpora
 from pocketbert.pipeline.finishing import Curve
 from pocketbert.pipeline.training_job import TrainingJob

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.core.evaluate import yardstick
-from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, write_golden
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.parity import padded_answers
-from pocketbert.core.predictor import PROBABILITIES, Predictor
-from pocketbert.core.readout import Matrix, per_token, run_rows, whole
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.sample_texts import sample_pairs
-from pocketbert.core.score import probabilities
+from pocketbert.core.compare.evaluate import yardstick
+from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, write_golden
+from pocketbert.core.compare.parity import padded_answers
+from pocketbert.core.compare.sample_texts import sample_pairs
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
+from pocketbert.core.predict.readout import Matrix, per_token, run_rows, whole
+from pocketbert.core.predict.score import probabilities
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, task_of
-from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.model_files import ModelFile
 from pocketbert.pipeline.reference import decided, own_texts, reference_model, takes_both

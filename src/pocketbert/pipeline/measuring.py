@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import BenchmarkSection, Recipe
-from pocketbert.core.sample_texts import SENTENCES
-from pocketbert.core.tokenization import Text
+from pocketbert.core.host.progress import say
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.tokenization import Text
+from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Target
-from pocketbert.core.versions import version_of
 from pocketbert.pipeline.model_files import ModelFile, exported_scheme
 
 if TYPE_CHECKING:

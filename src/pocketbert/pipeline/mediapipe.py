@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel
 
-from pocketbert.core.readout import run_rows, whole
-from pocketbert.core.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import open_file
 

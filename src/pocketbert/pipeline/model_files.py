@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pocketbert.core.artefacts import MadeFor
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.recipe import Recipe
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Scheme, Target
 

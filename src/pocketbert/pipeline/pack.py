@@ -19,18 +19,18 @@ from pocketbert.core.artefacts import (
     Processing,
     write_artefacts,
 )
+from pocketbert.core.disk.files import copy_path, path_bytes, read_json, sha256_file, sha256_path, write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.files import copy_path, path_bytes, read_json, sha256_file, sha256_path, write_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.hardware import machine
 from pocketbert.core.heads.table import thresholds_of
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.recipe_file import dump_recipe
+from pocketbert.core.host.hardware import machine
+from pocketbert.core.host.versions import installed
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
+from pocketbert.core.recipe.file import dump_recipe
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.core.versions import installed
 from pocketbert.pipeline.card import CardFacts, render_card
 from pocketbert.pipeline.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.facts import card_facts, read_benchmark

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketbert.core.checkpoints import load_model
-from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.pooling import DEFAULT_POOLING, pooling_of
-from pocketbert.core.readout import Matrix
-from pocketbert.core.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, pooling_of
+from pocketbert.core.predict.readout import Matrix
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import LabelKind, Task, TaskName
-from pocketbert.core.tokenization import Text, TextTokenizer
-from pocketbert.core.torch_predictor import TorchPredictor
 
 if TYPE_CHECKING:
     import torch

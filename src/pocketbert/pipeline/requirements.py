@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.recipe import Recipe
+from pocketbert.core.host.versions import installed
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Target
-from pocketbert.core.versions import installed
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "accelerate", "safetensors", "datasets"),

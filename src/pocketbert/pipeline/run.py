@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from pocketbert.core.evaluate import EvalSet, evaluate
+from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
+from pocketbert.core.disk.files import sha256_file, sha256_path, write_atomic, write_json
+from pocketbert.core.disk.ownership import remove
 from pocketbert.core.families import all_families, check_exported
-from pocketbert.core.files import sha256_file, sha256_path, write_atomic, write_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
+from pocketbert.core.host.progress import set_quiet
 from pocketbert.core.metrics import confusion
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.ownership import remove
-from pocketbert.core.progress import set_quiet
-from pocketbert.core.readout import whole
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.recipe_file import dump_recipe
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.readout import whole
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.recipe.file import dump_recipe
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
-from pocketbert.core.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Format, Target
 from pocketbert.distill.processes import directing, follow, here
 from pocketbert.pipeline import exporting, golden, measuring, pack, training

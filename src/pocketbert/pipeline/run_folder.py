@@ -15,9 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pocketbert.core.data_source import DataSource
-from pocketbert.core.errors import GateError, InputError, Problem
-from pocketbert.core.files import (
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.disk.files import (
     check_writable,
     digests,
     read_json,
@@ -26,7 +25,7 @@ from pocketbert.core.files import (
     sync,
     write_json,
 )
-from pocketbert.core.ownership import (
+from pocketbert.core.disk.ownership import (
     claim,
     install,
     refuse_unmarked,
@@ -34,10 +33,11 @@ from pocketbert.core.ownership import (
     remove_temporary_files,
     replace_file,
 )
-from pocketbert.core.progress import say
+from pocketbert.core.disk.workspace import sync_tree
+from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.host.progress import say
+from pocketbert.core.host.versions import installed
 from pocketbert.core.types import Status
-from pocketbert.core.versions import installed
-from pocketbert.core.workspace import sync_tree
 from pocketbert.distill.checkpoint_folder import steps_done
 from pocketbert.distill.processes import Order, here, train_together
 
@@ -56,7 +56,7 @@ class Mark(BaseModel):
         name: Stage name.
         hash: Of its settings, its inputs' hashes and the library versions.
         status: Passed or failed.
-        files: sha256 of each file of its output by its path in it; see `pocketbert.core.files.digests`.
+        files: sha256 of each file of its output by its path in it; see `pocketbert.core.disk.files.digests`.
         failures: Gates that failed.
         wall_s: Seconds it took, in the process that finished it.
         cpu_s: CPU seconds of that process and its children.

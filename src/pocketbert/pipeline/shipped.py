@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.files import write_atomic
 
 SCHEMA_FILE = "recipe.schema.json"
 _HEADER = "# yaml-language-server: $schema="

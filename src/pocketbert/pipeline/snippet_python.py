@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.core.tokenization import MASK_TOKENS
 from pocketbert.pipeline.snippet_parts import (
     asks_questions,
     given,

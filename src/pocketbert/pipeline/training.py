@@ -8,14 +8,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.checkpoints import load_model
+from pocketbert.core.data.labels import Labels, placeholder_names
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.labels import Labels, placeholder_names
-from pocketbert.core.model_folder import ModelFolder, open_model_folder
-from pocketbert.core.pooling import Pooling
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.stages import GENERAL, TaskStage, TinyBertIntermediateStage, TinyBertPredictionStage
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.pooling import Pooling
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.stages import (
+    GENERAL,
+    TaskStage,
+    TinyBertIntermediateStage,
+    TinyBertPredictionStage,
+)
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.pipeline.augmenting import augmented_set
 from pocketbert.pipeline.data import RunData

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.stages import Updates
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.stages import Updates
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.pipeline.data import RunData
 from pocketbert.pipeline.finishing import Curve
 

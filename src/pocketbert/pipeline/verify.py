@@ -17,17 +17,17 @@ from pocketbert.core.artefacts import (
     integrity_problems,
     read_artefacts,
 )
+from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.disk.files import read_json, sha256_path
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.evaluate import EvalSet, evaluate
-from pocketbert.core.files import read_json, sha256_path
-from pocketbert.core.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
-from pocketbert.core.model_folder import open_model_folder
-from pocketbert.core.predictor import Predictor
-from pocketbert.core.progress import say
-from pocketbert.core.recipe import VerifySection
-from pocketbert.core.score import Score
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TASKS, Task, task_of
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.coreml_gates import coreml_gates
 from pocketbert.pipeline.gates import (

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.model_folder import ModelFolder
-from pocketbert.core.pooling import DEFAULT_POOLING, pooling_of
-from pocketbert.core.recipe import Recipe
-from pocketbert.core.sample_texts import SENTENCES
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, pooling_of
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName
-from pocketbert.core.tokenization import TextTokenizer
 from pocketbert.core.types import Client, Format, Shapes
-from pocketbert.core.versions import version_of
 from pocketbert.pipeline.model_files import ModelFile
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketbert.core.data import Example
-from pocketbert.core.data_labels import Label
+from pocketbert.core.data.cells import Label
+from pocketbert.core.data.examples import Example
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.readout import Matrix
-from pocketbert.core.score import Score
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.readout import Matrix
+from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.tokenization import TextTokenizer
 
 Rows = Callable[..., list[Example]]
 Scored = Callable[..., Score]

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.answers import Prediction
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import head_of
-from pocketbert.core.labels import Labels
+from pocketbert.core.predict.answers import Prediction
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 NAMES = ("bad", "so so", "good")
 HEAD = head_of(task_of("text-classification"), Labels(NAMES))

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import head_of
 from pocketbert.core.heads.feature_extraction import scored as has_scores
 from pocketbert.core.heads.feature_extraction import unit
-from pocketbert.core.labels import Labels
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 HEAD = head_of(task_of("feature-extraction"), Labels(()))
 PAIRS = [((f"good {'day ' * i}", "bad"), s) for i, s in enumerate([0.5, 5.0, 3.0, 1.0])]

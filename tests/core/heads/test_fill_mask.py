@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import head_of
 from pocketbert.core.heads.fill_mask import GUESSES, MASKED_SHARE
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.labels import Labels
 from pocketbert.core.metrics import entropy
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 TASK = task_of("fill-mask")
 TEXTS = (

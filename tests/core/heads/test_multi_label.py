@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, head_of
 from pocketbert.core.heads.multi_label import best_thresholds
 from pocketbert.core.heads.table import thresholds_of
-from pocketbert.core.labels import Labels
 from pocketbert.core.metrics import constant_f1
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 TASK, LABELS = task_of("multi-label"), Labels(("joy", "anger", "fear"))
 HEAD = head_of(TASK, LABELS)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.data_labels import GoldAnswer
+from pocketbert.core.data.cells import GoldAnswer
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, head_of
 from pocketbert.core.heads.question_answering import CONTEXT
-from pocketbert.core.labels import Labels
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 TASK = task_of("question-answering")
 LONG = "she was happy. " + "the weather was good and the day was bad. " * 4 + "he set an alarm for six."

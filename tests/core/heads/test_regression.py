@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
-from pocketbert.core.answers import Value
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import head_of
-from pocketbert.core.labels import Labels
+from pocketbert.core.predict.answers import Value
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 HEAD = head_of(task_of("regression"), Labels(()))
 GOLD = [0.0, 2.5, 5.0, 1.25, 2.5]

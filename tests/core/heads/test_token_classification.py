@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import head_of
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.heads.token_classification import words_of
-from pocketbert.core.labels import Labels
-from pocketbert.core.spans import Span
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.tokenization import TextTokenizer
 
 TASK = task_of("token-classification")
 TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.predictor import feed
+from pocketbert.core.predict.predictor import feed
 from pocketbert.runtime.coreml import predictor as module
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.predictor import SWITCH, CoremlPredictor

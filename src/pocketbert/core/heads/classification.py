@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.answers import Answer, Prediction
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads.head import Labelled, Prepared, all_finite
-from pocketbert.core.labels import Labels
 from pocketbert.core.metrics import chance_ceiling, classification_scores
-from pocketbert.core.readout import Matrix, whole
-from pocketbert.core.score import Score, probabilities
+from pocketbert.core.predict.answers import Answer, Prediction
+from pocketbert.core.predict.readout import Matrix, whole
+from pocketbert.core.predict.score import Score, probabilities
 from pocketbert.core.tasks import Task
 
 

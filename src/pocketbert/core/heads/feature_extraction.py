@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.answers import Answer, Embedding
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import PerText, Prepared, all_finite, per_text
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
-from pocketbert.core.readout import Matrix, whole
-from pocketbert.core.score import Score
+from pocketbert.core.predict.answers import Answer, Embedding
+from pocketbert.core.predict.readout import Matrix, whole
+from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import TextTokenizer
 
 
 class FeatureExtractionHead(PerText):

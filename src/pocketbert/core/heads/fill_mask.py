@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from pocketbert.core.answers import Answer, Filled, Guess
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
 from pocketbert.core.metrics import TOP_1, entropy
-from pocketbert.core.readout import Matrix, whole
-from pocketbert.core.score import Score, probabilities
+from pocketbert.core.predict.answers import Answer, Filled, Guess
+from pocketbert.core.predict.readout import Matrix, whole
+from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 MASKED_SHARE = 0.15
 """Share of a scored text's tokens that are masked (Devlin et al. 2019, section 3.1), all of them by the mask token."""

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.answers import Answer
-from pocketbert.core.data import Example
-from pocketbert.core.readout import Matrix
-from pocketbert.core.score import Score
+from pocketbert.core.data.examples import Example
+from pocketbert.core.predict.answers import Answer
+from pocketbert.core.predict.readout import Matrix
+from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import Encoded, TextTokenizer, cut
 
 IGNORED = -100
 """Target of a token that no loss looks at; what torch's cross-entropy ignores by default."""

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.answers import Answer, Labelling
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads.head import Labelled, Prepared, all_finite
-from pocketbert.core.labels import Labels
 from pocketbert.core.metrics import constant_f1, luck, multi_label_f1
-from pocketbert.core.readout import Matrix, whole
-from pocketbert.core.score import Score, probabilities
+from pocketbert.core.predict.answers import Answer, Labelling
+from pocketbert.core.predict.readout import Matrix, whole
+from pocketbert.core.predict.score import Score, probabilities
 from pocketbert.core.tasks import ScoreFunction, Task
 
 _CANDIDATES = np.round(np.arange(0.05, 0.96, 0.01), 2)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pocketbert.core.answers import Answer, Excerpt
-from pocketbert.core.data import Example
-from pocketbert.core.data_labels import GoldAnswer
+from pocketbert.core.data.cells import GoldAnswer
+from pocketbert.core.data.examples import Example
 from pocketbert.core.heads.head import Prepared, all_finite
 from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.heads.squad import exact_match, token_f1
 from pocketbert.core.metrics import EXACT_MATCH, luck
-from pocketbert.core.readout import Matrix
-from pocketbert.core.score import Score
-from pocketbert.core.squad import exact_match, token_f1
+from pocketbert.core.predict.answers import Answer, Excerpt
+from pocketbert.core.predict.readout import Matrix
+from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 CONTEXT = 1
 """The context is the second text."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.answers import Answer, Value
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
 from pocketbert.core.heads.head import Labelled, Prepared, all_finite
 from pocketbert.core.metrics import PEARSON, SPEARMAN, pearson, spearman
-from pocketbert.core.readout import Matrix, whole
-from pocketbert.core.score import Score
+from pocketbert.core.predict.answers import Answer, Value
+from pocketbert.core.predict.readout import Matrix, whole
+from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import Task
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from pocketbert.core.pooling import PoolingKind
+from pocketbert.core.predict.pooling import PoolingKind
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads.classification import ClassificationHead
 from pocketbert.core.heads.feature_extraction import FeatureExtractionHead
 from pocketbert.core.heads.fill_mask import FillMaskHead
@@ -13,7 +14,6 @@ from pocketbert.core.heads.question_answering import QuestionAnsweringHead
 from pocketbert.core.heads.regression import RegressionHead
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.heads.token_classification import TokenClassificationHead
-from pocketbert.core.labels import Labels
 from pocketbert.core.tasks import Task, TaskName
 
 THRESHOLD = 0.5

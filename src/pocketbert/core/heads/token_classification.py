@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.answers import Answer, FoundSpan, Spans
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.spans import Span, count_spans, label_of, spans_of, tag_places
 from pocketbert.core.heads.head import IGNORED, Prepared, all_finite, per_text
-from pocketbert.core.labels import Labels
-from pocketbert.core.readout import Matrix
-from pocketbert.core.score import Score, probabilities
-from pocketbert.core.spans import Span, count_spans, label_of, spans_of, tag_places
+from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
+from pocketbert.core.predict.readout import Matrix
+from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 Place = tuple[int, int]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.predictor import PROBABILITIES, Arrays, Predictor
-from pocketbert.core.score import probabilities
+from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, Predictor
+from pocketbert.core.predict.score import probabilities
 from pocketbert.core.tasks import ScoreFunction
 
 
@@ -28,6 +28,6 @@ class ScoredPredictor:
         self.inputs, self.lengths = inner.inputs, inner.lengths
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
         logits = np.asarray(self.inner.run(inputs)[self.inner.outputs[0]], np.float32)
         return {PROBABILITIES: probabilities(logits, self.score)}

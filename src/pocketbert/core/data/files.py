@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, nearest
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.versions import version_of
 
 MAX_LINE = 1 << 22
 """Longest line in bytes; a longer one is a broken file, not a row."""

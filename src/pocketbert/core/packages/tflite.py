@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.versions import version_of
+from pocketbert.core.host.versions import version_of
 
 IDENTIFIER = b"TFL3"
 ALIGNMENT = 16

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketbert.core.errors import InputError, MachineError
-from pocketbert.core.files import sync
-from pocketbert.core.ownership import (
+from pocketbert.core.disk.files import sync
+from pocketbert.core.disk.ownership import (
     Recognise,
     claim,
     everything,
@@ -21,6 +20,7 @@ from pocketbert.core.ownership import (
     remove,
     sibling_prefix,
 )
+from pocketbert.core.errors import InputError, MachineError
 
 _KIND = "temporary folder"
 _NEW, _OLD = "new", "old"
@@ -111,7 +111,7 @@ def building(output: Path, recognise: Recognise = everything) -> Iterator[Path]:
     Args:
         output: The folder to create.
         recognise: Names what in an existing output was not made by PocketBERT; see
-            `pocketbert.core.ownership.Contents`.
+            `pocketbert.core.disk.ownership.Contents`.
 
     Yields:
         The folder to write into.

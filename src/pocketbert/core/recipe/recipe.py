@@ -1,4 +1,4 @@
-"""The recipe: what to do, as typed data. recipe_file.py reads it from YAML."""
+"""The recipe: what to do, as typed data. file.py reads it from YAML."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Literal, get_args
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pocketbert.core.augment_settings import AugmentSection
-from pocketbert.core.corpus_settings import CorpusSettings
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.heads.settings import AnswerSettings
-from pocketbert.core.section import Fraction, Section
-from pocketbert.core.stages import (
+from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.section import Fraction, Section
+from pocketbert.core.recipe.stages import (
     GENERAL,
     DistilBertStage,
     LayerStage,

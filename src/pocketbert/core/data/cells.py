@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from pocketbert.core.spans import OUTSIDE, Span, label_of, spans_of
+from pocketbert.core.data.spans import OUTSIDE, Span, label_of, spans_of
 from pocketbert.core.tasks import LabelKind
 
 

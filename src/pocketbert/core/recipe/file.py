@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.recipe import ContradictionError, Recipe
-from pocketbert.core.stages import Stage
+from pocketbert.core.recipe.recipe import ContradictionError, Recipe
+from pocketbert.core.recipe.stages import Stage
 
 MAX_BYTES = 1 << 18
 MAX_BITS = 64

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt
 
-from pocketbert.core.section import Fraction, Section
+from pocketbert.core.recipe.section import Fraction, Section
 
 
 class AugmentSection(Section):

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from pocketbert.core.disk.files import check_size, read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import check_size, read_json
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""

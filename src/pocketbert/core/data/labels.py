@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data import Example
-from pocketbert.core.data_files import BadRows
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.files import BadRows
+from pocketbert.core.data.spans import OUTSIDE, Span, label_of, tags_of
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.spans import OUTSIDE, Span, label_of, tags_of
 from pocketbert.core.tasks import LabelKind
 
 MAX_LABELS = 1 << 16

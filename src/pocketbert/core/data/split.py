@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from pocketbert.core.data import Example
+from pocketbert.core.data.examples import Example
 
 
 def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], list[Example]]:

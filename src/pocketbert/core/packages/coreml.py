@@ -7,8 +7,8 @@ import shutil
 import uuid
 from pathlib import Path
 
-from pocketbert.core.ownership import Contents
-from pocketbert.core.workspace import building
+from pocketbert.core.disk.ownership import Contents
+from pocketbert.core.disk.workspace import building
 
 MODEL = "com.apple.CoreML/model.mlmodel"
 WEIGHTS = "com.apple.CoreML/weights"

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.evaluate import worst_difference, yardstick
-from pocketbert.core.predictor import Predictor, feed, fitting
-from pocketbert.core.readout import Matrix, answer_of, matrices, run_rows, whole
+from pocketbert.core.compare.evaluate import worst_difference, yardstick
+from pocketbert.core.predict.predictor import Predictor, feed, fitting
+from pocketbert.core.predict.readout import Matrix, answer_of, matrices, run_rows, whole
+from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, cut
 from pocketbert.core.tasks import Task
-from pocketbert.core.tokenization import Encoded, Text, TextTokenizer, cut
 
 PADDING = 19
 """Padding tokens beside a row whose padded answer is compared."""

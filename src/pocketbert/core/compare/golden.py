@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pocketbert.core.disk.files import check_size
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.files import check_size
-from pocketbert.core.readout import Matrix
-from pocketbert.core.tokenization import Text
+from pocketbert.core.predict.readout import Matrix
+from pocketbert.core.predict.tokenization import Text
 
 FILE_NAME = "golden.jsonl"
 TOKENS_FILE_NAME = "golden_tokens.jsonl"

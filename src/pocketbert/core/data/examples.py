@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pocketbert.core.data_files import BadRows, read_rows
-from pocketbert.core.data_labels import Label, LabelError, joined, read_label
-from pocketbert.core.data_source import DataSource
+from pocketbert.core.data.cells import Label, LabelError, joined, read_label
+from pocketbert.core.data.files import BadRows, read_rows
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predict.tokenization import Text, is_unicode
 from pocketbert.core.tasks import LabelKind
-from pocketbert.core.tokenization import Text, is_unicode
 
 __all__ = ["Example", "Label", "read_examples"]
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.heads import Head, Prepared
-from pocketbert.core.predictor import Predictor
-from pocketbert.core.readout import Matrix, run_rows
-from pocketbert.core.score import Score
-from pocketbert.core.tokenization import TextTokenizer
+from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.readout import Matrix, run_rows
+from pocketbert.core.predict.score import Score
+from pocketbert.core.predict.tokenization import TextTokenizer
 
 FLOOR = 0.1
 """`yardstick` is never less than this share of the largest logit. Trained heads spread by 0.2 and more of it."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.tokenization import Encoded, TextTokenizer
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 
 Arrays = dict[str, NDArray[np.generic]]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

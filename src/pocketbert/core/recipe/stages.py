@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pocketbert.core.section import Fraction, Rate, Section
+from pocketbert.core.recipe.section import Fraction, Rate, Section
 from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal, Transfer
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.predictor import PROBABILITIES, Arrays, Predictor, feed, length_batches
-from pocketbert.core.progress import Meter
+from pocketbert.core.host.progress import Meter
+from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, Predictor, feed, length_batches
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.tasks import Level, Task, TaskName
-from pocketbert.core.tokenization import Encoded, TextTokenizer
 
 Matrix = NDArray[np.float32]
 """[P, C]: P is 1, or the text's tokens (of fill-mask: its masked ones); C labels, channels, or start and end."""

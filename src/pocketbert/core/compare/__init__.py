@@ -1,0 +1,1 @@
+"""Comparing what models and files answer: metrics on data, parity, golden rows."""

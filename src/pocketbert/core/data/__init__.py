@@ -1,0 +1,1 @@
+"""Text, with labels or without, read from files into typed examples."""

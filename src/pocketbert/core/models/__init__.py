@@ -1,0 +1,1 @@
+"""Hugging Face model folders: finding, checking, loading and saving them."""

@@ -1,0 +1,1 @@
+"""From text to token ids, from there to outputs, scores and answers, for every engine alike."""

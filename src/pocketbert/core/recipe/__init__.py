@@ -1,0 +1,1 @@
+"""What a recipe says, as typed data, and reading it from YAML."""
