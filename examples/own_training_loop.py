@@ -18,9 +18,9 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.tasks import task_of
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.layer_map import layer_map
-from pocketbert.distill.losses import attention_kl, hidden_mse, mean_over_layers, soft_targets
-from pocketbert.distill.task import TaskDistillation
+from pocketbert.distill.losses.common import attention_kl, hidden_mse, mean_over_layers, soft_targets
+from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.students.layer_map import layer_map
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 

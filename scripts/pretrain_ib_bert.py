@@ -1,7 +1,7 @@
 """A mini IB-BERT, pre-trained by masked LM and next sentence: a teacher that MobileBERT students of a machine without GPU can learn from.
 
 No IB-BERT checkpoint was ever published. This one has six blocks, a quarter as wide as IB-BERT-large's everywhere
-(`pocketbert.distill.mobilebert_students.mini_teacher_config`). Started again with the same arguments, it goes on from
+(`pocketbert.distill.students.mobilebert.mini_teacher_config`). Started again with the same arguments, it goes on from
 its last checkpoint.
 
 Run: python scripts/pretrain_ib_bert.py TOKENIZER CORPUS OUT [--steps 20000 --batch 64 --length 64 --seed 0]
@@ -25,13 +25,13 @@ from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource
 from pocketbert.core.recipe.stages import Optimisation
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import MaskingKind
-from pocketbert.distill.general_set import GeneralSet
-from pocketbert.distill.ib_bert import IbBertForPreTraining
-from pocketbert.distill.loop import train
-from pocketbert.distill.masking_kinds import masking_of
-from pocketbert.distill.mobilebert_students import mini_teacher_config
-from pocketbert.distill.pairs import pairs_of
-from pocketbert.distill.pretraining import Pretraining
+from pocketbert.distill.methods.pretraining import Pretraining
+from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+from pocketbert.distill.students.mobilebert import mini_teacher_config
+from pocketbert.distill.text.general_set import GeneralSet
+from pocketbert.distill.text.masking.kinds import masking_of
+from pocketbert.distill.text.pairs import pairs_of
+from pocketbert.distill.training.loop import train
 from pocketbert.pipeline.corpora import open_corpora, write_corpora
 
 PURPOSE = "pretrain"

@@ -196,7 +196,7 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
         "num_feedforward_networks": 2,
     }
     if family == "ib-bert":
-        from pocketbert.distill.ib_bert_config import IbBertConfig
+        from pocketbert.distill.students.ib_bert.config import IbBertConfig
 
         families.family_of("ib_bert").make_known()
         widened = {"embedding_size": 16, "intra_bottleneck_size": 48}

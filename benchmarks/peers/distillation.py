@@ -102,7 +102,7 @@ def _rate() -> float:
     """Operations per CPU-second of a product of the encoder's shape, [1024, 768] x [768, 3072], in the training dtype."""
     import torch
 
-    from pocketbert.distill.precision import training_dtype
+    from pocketbert.distill.training.precision import training_dtype
 
     a, b = (torch.randn(shape, dtype=training_dtype()) for shape in ((1024, 768), (768, 3072)))
     out, count = torch.mm(a, b), 10
@@ -117,7 +117,7 @@ def compare(name: str, texts: list[str], source: str, rounds: int, skip_original
     import numpy as np
 
     from pocketbert.benchmarks.statistics import paired_ratio
-    from pocketbert.distill.precision import training_dtype
+    from pocketbert.distill.training.precision import training_dtype
 
     context, pipes, losses = mp.get_context("spawn"), {}, {}
     sides = ("ours", "plain") if skip_original else ("ours", "plain", "original")

@@ -64,7 +64,7 @@ class Case:
 
     def batches(self, width: int | None = None) -> Iterator[dict[str, Tensor]]:
         """Batches of the first step and those after, of length buckets; padded to their longest row or to a fixed width."""
-        from pocketbert.distill.batches import BatchOrder
+        from pocketbert.distill.training.batches import BatchOrder
 
         order, step = BatchOrder(self.rows.lengths, self.stage.batch, SEED, "distill.0"), self.first
         while True:
@@ -99,8 +99,8 @@ def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from pocketbert.core.recipe.recipe import StudentSection
     from pocketbert.core.recipe.stages import TaskStage
     from pocketbert.core.tasks import task_of
-    from pocketbert.distill.students import build_student
-    from pocketbert.distill.train_set import TrainSet
+    from pocketbert.distill.students.build import build_student
+    from pocketbert.distill.training.train_set import TrainSet
 
     task, labels = task_of("text-classification"), Labels(("negative", "positive"))
     teacher = load_model(folder, task, labels, new_head=True)
@@ -117,10 +117,10 @@ def _transfer(tokenizer: Any) -> tuple[Any, Any, Any, int]:
     """IB-BERT and MobileBERT as published, the stage, and the first step of the layer's turn."""
     from pocketbert.core.recipe.stages import MobileBertStage
     from pocketbert.core.types import MobileBertSize
-    from pocketbert.distill.ib_bert import IbBertForPreTraining
-    from pocketbert.distill.ib_bert_config import IbBertConfig
-    from pocketbert.distill.mobilebert_students import transfer_student
-    from pocketbert.distill.transfer_phases import STEPS_PER_LAYER, progressive
+    from pocketbert.distill.methods.transfer_phases import STEPS_PER_LAYER, progressive
+    from pocketbert.distill.students.ib_bert.config import IbBertConfig
+    from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+    from pocketbert.distill.students.mobilebert import transfer_student
 
     teacher = IbBertForPreTraining(IbBertConfig(vocab_size=tokenizer.vocabulary_size))
     student = transfer_student(teacher, MobileBertSize.MOBILEBERT, SEED)
@@ -137,12 +137,12 @@ def _general(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from pocketbert.core.recipe.recipe import StudentSection
     from pocketbert.core.recipe.stages import DistilBertStage, MiniLmStage, TinyBertGeneralStage
     from pocketbert.core.types import MaskingKind, Projection
-    from pocketbert.distill.encoded_rows import EncodedRows
-    from pocketbert.distill.general_set import GeneralSet
-    from pocketbert.distill.masking_kinds import masking_of
-    from pocketbert.distill.pairs import pairs_of
-    from pocketbert.distill.projection import attach_projection
-    from pocketbert.distill.students import build_student
+    from pocketbert.distill.students.build import build_student
+    from pocketbert.distill.students.projection import attach_projection
+    from pocketbert.distill.text.corpora.encoded_rows import EncodedRows
+    from pocketbert.distill.text.general_set import GeneralSet
+    from pocketbert.distill.text.masking.kinds import masking_of
+    from pocketbert.distill.text.pairs import pairs_of
 
     config = BertConfig(vocab_size=tokenizer.vocabulary_size)
     corpus = EncodedRows([e for e in tokenizer.encode(texts) if len(e) >= SHORTEST], config.vocab_size)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from distillation_cases import LENGTH, SEED, Case
 
 if TYPE_CHECKING:
-    from pocketbert.distill.loop import TrainingLoop
+    from pocketbert.distill.training.loop import TrainingLoop
 
 
 def ours(made: Case) -> TrainingLoop:
     """The loop, before its first step."""
-    from pocketbert.distill.loop import TrainingLoop
+    from pocketbert.distill.training.loop import TrainingLoop
 
     work = Path(tempfile.mkdtemp(prefix="pocketbert-bench-"))
     objective, course = _objective(made, work), None
     if made.name == "mobilebert":
-        from pocketbert.distill.transfer_course import TransferCourse
+        from pocketbert.distill.methods.transfer_course import TransferCourse
 
         course = TransferCourse(objective.phases, made.family.layer_path, made.stage)
     loop = TrainingLoop(
@@ -32,13 +32,13 @@ def ours(made: Case) -> TrainingLoop:
 def _objective(made: Case, work: Path) -> Any:
     from pocketbert.core.families import family_of
     from pocketbert.core.tasks import task_of
-    from pocketbert.distill.cache_build import cached_teacher
-    from pocketbert.distill.distilbert import DistilBertDistillation
-    from pocketbert.distill.layer_map import layer_map
-    from pocketbert.distill.minilm import MiniLmDistillation
-    from pocketbert.distill.mobilebert import MobileBertDistillation
-    from pocketbert.distill.task import TaskDistillation
-    from pocketbert.distill.tinybert import TinyBertDistillation
+    from pocketbert.distill.methods.distilbert import DistilBertDistillation
+    from pocketbert.distill.methods.minilm import MiniLmDistillation
+    from pocketbert.distill.methods.mobilebert import MobileBertDistillation
+    from pocketbert.distill.methods.task import TaskDistillation
+    from pocketbert.distill.methods.tinybert import TinyBertDistillation
+    from pocketbert.distill.students.layer_map import layer_map
+    from pocketbert.distill.teacher.cache.build import cached_teacher
 
     models, stage = (made.teacher, made.student, made.family), made.stage
     student = {"student_family": family_of(made.student.config.model_type)}
@@ -61,7 +61,7 @@ def reference_loss(made: Case) -> float:
     """TinyBERT's loss of the first batch, padded to 128, averaged as the released code does (``reference: true``)."""
     import torch
 
-    from pocketbert.distill.tinybert import TinyBertDistillation
+    from pocketbert.distill.methods.tinybert import TinyBertDistillation
 
     stage = made.stage.model_copy(update={"reference": True})
     objective = TinyBertDistillation(made.teacher, made.student, made.family, stage)

@@ -19,7 +19,7 @@ SCORES = "scores_kept"
 
 def plain(made: Case) -> Callable[[], float]:
     """(b): length buckets, real tokens gathered before the vocabulary, the CPU's better number type, SDPA without maps."""
-    from pocketbert.distill.precision import training_dtype
+    from pocketbert.distill.training.precision import training_dtype
 
     losses = {"distilbert": _triple, "tinybert": _layers, "minilm": _relations, "mobilebert": _blocks}
     return plain_step(made, losses.get(made.name, _task)(made, False), training_dtype(), None)
@@ -111,7 +111,7 @@ def _triple(made: Case, old: bool) -> Loss:
 
 def _layers(made: Case, old: bool) -> Loss:
     """TinyBERT's general stage: scores and states of layers 3, 6, 9, 12 and the embeddings, one projection."""
-    from pocketbert.distill.projection import projection_of
+    from pocketbert.distill.students.projection import projection_of
 
     teacher, student, to_wide = made.teacher, made.student, projection_of(made.student)
     kept: list[Tensor] = []

@@ -35,7 +35,7 @@ from pocketbert.core.host.versions import installed
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, MobileBertSize, Scheme
-from pocketbert.distill.mobilebert_students import transfer_config
+from pocketbert.distill.students.mobilebert import transfer_config
 from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.backends import quantizer_of

@@ -28,18 +28,18 @@ from pocketbert.core.recipe.stages import (
     TransferWeights,
 )
 from pocketbert.core.types import MobileBertSize, Projection
-from pocketbert.distill import loop
-from pocketbert.distill.course import Course
-from pocketbert.distill.finite import NotFiniteError
-from pocketbert.distill.ib_bert import IbBertForMaskedLM
-from pocketbert.distill.ib_bert_config import IbBertConfig
-from pocketbert.distill.minilm import MiniLmDistillation
-from pocketbert.distill.mobilebert import MobileBertDistillation
-from pocketbert.distill.mobilebert_students import transfer_student
-from pocketbert.distill.projection import attach_projection
-from pocketbert.distill.terms import Term
-from pocketbert.distill.tinybert import TinyBertDistillation
-from pocketbert.distill.transfer_course import TransferCourse
+from pocketbert.distill.methods.minilm import MiniLmDistillation
+from pocketbert.distill.methods.mobilebert import MobileBertDistillation
+from pocketbert.distill.methods.tinybert import TinyBertDistillation
+from pocketbert.distill.methods.transfer_course import TransferCourse
+from pocketbert.distill.students.ib_bert.config import IbBertConfig
+from pocketbert.distill.students.ib_bert.model import IbBertForMaskedLM
+from pocketbert.distill.students.mobilebert import transfer_student
+from pocketbert.distill.students.projection import attach_projection
+from pocketbert.distill.training import loop
+from pocketbert.distill.training.course import Course
+from pocketbert.distill.training.finite import NotFiniteError
+from pocketbert.distill.training.terms import Term
 
 VOCABULARY, CLASSES, NONE = 50, 3, -100
 

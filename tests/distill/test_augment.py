@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from pocketbert.core.families import TokenizerKind
 from pocketbert.core.recipe.augment import AugmentSection
-from pocketbert.distill.augment import Augmenter, Row, in_case
-from pocketbert.distill.augment_neighbours import Neighbours
-from pocketbert.distill.augment_stop_words import STOP_WORDS
-from pocketbert.distill.augment_vectors import EmbeddingVectors
-from pocketbert.distill.augment_words import WordReader, is_replaceable
-from pocketbert.distill.corpus_tokenizer import CorpusTokenizer
+from pocketbert.distill.augment.augmenter import Augmenter, Row, in_case
+from pocketbert.distill.augment.neighbours import Neighbours
+from pocketbert.distill.augment.stop_words import STOP_WORDS
+from pocketbert.distill.augment.vectors import EmbeddingVectors
+from pocketbert.distill.augment.words import WordReader, is_replaceable
+from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer
 
 TEXT = "Set an alarm: Play music,  PLEASE stop the (quick) weather"
 PAIRS = [("good film", "brown fox jumps"), ("lazy dog", "happy morning music")]

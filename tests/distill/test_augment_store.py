@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.augment import Row, Texts
-from pocketbert.distill.augment_store import DESCRIPTION, CopyStore
+from pocketbert.distill.augment.augmenter import Row, Texts
+from pocketbert.distill.augment.store import DESCRIPTION, CopyStore
 
 ROWS = [Row(i, (f"text {i}\u2028 with\nbreaks",)) for i in range(10)]
 

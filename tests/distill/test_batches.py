@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pocketbert.core.heads.head import IGNORED, Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.batches import BatchOrder, divide, parts
-from pocketbert.distill.train_set import ROWS, TrainSet
+from pocketbert.distill.training.batches import BatchOrder, divide, parts
+from pocketbert.distill.training.train_set import ROWS, TrainSet
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
 

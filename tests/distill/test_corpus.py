@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.distill import corpus as corpus_module
-from pocketbert.distill import corpus_writer
-from pocketbert.distill.corpus import Corpus, CorpusInfo, CorpusSettings, open_corpus
-from pocketbert.distill.corpus_tokenizer import CorpusTokenizer, tokenizer_digest
-from pocketbert.distill.corpus_writer import write_corpus
+from pocketbert.distill.text.corpora import corpus as corpus_module
+from pocketbert.distill.text.corpora import writer as corpus_writer
+from pocketbert.distill.text.corpora.corpus import Corpus, CorpusInfo, CorpusSettings, open_corpus
+from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer, tokenizer_digest
+from pocketbert.distill.text.corpora.writer import write_corpus
 
 SETTINGS = CorpusSettings(length=16, shortest=4)
 WORDS = (

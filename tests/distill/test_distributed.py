@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pocketbert.distill import loop
+from pocketbert.distill.training import loop
 
 HERE = Path(__file__).parent
 
@@ -238,7 +238,7 @@ LAUNCHED = """
 import os, signal, sys
 from pocketbert.cli.main import main
 from pocketbert.distill import finetune, loop
-from pocketbert.distill.terms import Term
+from pocketbert.distill.training.terms import Term
 
 at, step, right = 0, loop.TrainingLoop.step, finetune.Finetune.__call__
 def dying(self):

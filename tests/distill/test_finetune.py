@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.finetune import Finetune
+from pocketbert.distill.methods.finetune import Finetune
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert"])

@@ -17,14 +17,14 @@ from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import Prepared
 from pocketbert.core.recipe.stages import MobileBertStage, Optimisation
 from pocketbert.core.tasks import task_of
-from pocketbert.distill import loop
-from pocketbert.distill.finetune import Finetune
-from pocketbert.distill.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
-from pocketbert.distill.loop import TrainingLoop, train
-from pocketbert.distill.records import Progress
-from pocketbert.distill.refusals import Refusals
-from pocketbert.distill.terms import Term
-from pocketbert.distill.train_set import TrainSet
+from pocketbert.distill.methods.finetune import Finetune
+from pocketbert.distill.training import loop
+from pocketbert.distill.training.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
+from pocketbert.distill.training.loop import TrainingLoop, train
+from pocketbert.distill.training.records import Progress
+from pocketbert.distill.training.refusals import Refusals
+from pocketbert.distill.training.terms import Term
+from pocketbert.distill.training.train_set import TrainSet
 
 TASK = task_of("text-classification")
 BATCH = 6

@@ -14,7 +14,9 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import query_width, record_attention
-from pocketbert.distill.ib_bert import (
+from pocketbert.distill.students.build import parameter_count
+from pocketbert.distill.students.ib_bert.config import IbBertConfig
+from pocketbert.distill.students.ib_bert.model import (
     IbBertForMaskedLM,
     IbBertForPreTraining,
     IbBertForQuestionAnswering,
@@ -22,9 +24,7 @@ from pocketbert.distill.ib_bert import (
     IbBertForTokenClassification,
     IbBertModel,
 )
-from pocketbert.distill.ib_bert_config import IbBertConfig
-from pocketbert.distill.ib_bert_names import new_name, renamed
-from pocketbert.distill.students import parameter_count
+from pocketbert.distill.students.ib_bert.names import new_name, renamed
 
 DEPTH, HEADS, WIDTH, INSIDE, EMBEDDING, VOCABULARY = 3, 4, 24, 32, 6, 50
 IDS = torch.tensor([[2, 11, 12, 13, 14, 3, 15, 3], [2, 21, 22, 3, 0, 0, 0, 0]])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from pocketbert.distill.lamb import Lamb
-from pocketbert.distill.records import Progress
-from pocketbert.distill.state import load_checkpoint, save_checkpoint
+from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint
+from pocketbert.distill.training.lamb import Lamb
+from pocketbert.distill.training.records import Progress
 
 Array = NDArray[np.float64]
 SHAPES: tuple[tuple[int, ...], ...] = ((4, 3), (3,), (2, 3, 5), (6,))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.layer_map import layer_map
+from pocketbert.distill.students.layer_map import layer_map
 
 
 @pytest.mark.parametrize(

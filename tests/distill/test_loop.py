@@ -18,14 +18,14 @@ from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import Optimisation, SignalWeights, TaskStage
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Schedule
-from pocketbert.distill import loop
-from pocketbert.distill.course import learning_rate
-from pocketbert.distill.finetune import Finetune
-from pocketbert.distill.loop import Outcome, frozen, train
-from pocketbert.distill.students import build_student
-from pocketbert.distill.task import TaskDistillation
-from pocketbert.distill.terms import Term
-from pocketbert.distill.train_set import TrainSet
+from pocketbert.distill.methods.finetune import Finetune
+from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.students.build import build_student
+from pocketbert.distill.training import loop
+from pocketbert.distill.training.course import learning_rate
+from pocketbert.distill.training.loop import Outcome, frozen, train
+from pocketbert.distill.training.terms import Term
+from pocketbert.distill.training.train_set import TrainSet
 
 STEPS = 12
 TASK = task_of("text-classification")

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.distill.masking import Masked
-from pocketbert.distill.masking_rows import (
+from pocketbert.distill.text.masking.masking import Masked
+from pocketbert.distill.text.masking.rows import (
     DynamicMasking,
     NoMasking,
     RowMasking,
     SpanMasking,
     WholeWordMasking,
 )
-from pocketbert.distill.masking_spans import LONGEST, SPAN_CHANCES, draw_spans
+from pocketbert.distill.text.masking.spans import LONGEST, SPAN_CHANCES, draw_spans
 
 Ids = NDArray[np.int64]
 PAD, UNK, CLS, SEP, MASK = range(5)

@@ -16,13 +16,13 @@ from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import MiniLmStage, RelationWeights
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.loop import frozen
-from pocketbert.distill.losses import attention_kl
-from pocketbert.distill.minilm import MiniLmDistillation, teacher_layer
-from pocketbert.distill.relation_losses import relation_kl
-from pocketbert.distill.students import build_student
-from pocketbert.distill.teacher_signals import OnlineTeacher, Wanted
-from pocketbert.distill.terms import Counting, share
+from pocketbert.distill.losses.common import attention_kl
+from pocketbert.distill.losses.relations import relation_kl
+from pocketbert.distill.methods.minilm import MiniLmDistillation, teacher_layer
+from pocketbert.distill.students.build import build_student
+from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
+from pocketbert.distill.training.loop import frozen
+from pocketbert.distill.training.terms import Counting, share
 
 FAMILIES = tuple(f.name for f in all_families())
 EVERY = {"attention": 1.0, "query": 1.0, "key": 1.0, "value": 1.0}

@@ -14,12 +14,12 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import MobileBertSize
-from pocketbert.distill.ib_bert import IbBertForPreTraining
-from pocketbert.distill.ib_bert_config import IbBertConfig
-from pocketbert.distill.loop import train
-from pocketbert.distill.mobilebert import MobileBertDistillation
-from pocketbert.distill.mobilebert_students import transfer_student
-from pocketbert.distill.transfer_course import TransferCourse
+from pocketbert.distill.methods.mobilebert import MobileBertDistillation
+from pocketbert.distill.methods.transfer_course import TransferCourse
+from pocketbert.distill.students.ib_bert.config import IbBertConfig
+from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
+from pocketbert.distill.students.mobilebert import transfer_student
+from pocketbert.distill.training.loop import train
 
 DEPTH, WORDS = 3, 40
 PATH = "mobilebert.encoder.layer"
@@ -255,7 +255,7 @@ def trained(work: Path, strategy: str, steps: int = 30, stop: int | None = None)
     )
     course = TransferCourse(objective.phases, PATH, settings)
     if stop is not None:
-        from pocketbert.distill.loop import TrainingLoop
+        from pocketbert.distill.training.loop import TrainingLoop
 
         loop = TrainingLoop(student, objective, Rows(), settings, 5, "distill.0", work, course)
         for _ in range(stop):

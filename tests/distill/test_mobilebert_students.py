@@ -10,15 +10,15 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.ib_bert import IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
-from pocketbert.distill.ib_bert_config import IbBertConfig
-from pocketbert.distill.mobilebert_students import (
+from pocketbert.distill.students.build import parameter_count
+from pocketbert.distill.students.ib_bert.config import IbBertConfig
+from pocketbert.distill.students.ib_bert.model import IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
+from pocketbert.distill.students.mobilebert import (
     copy_outside_blocks,
     mini_teacher_config,
     transfer_config,
     transfer_student,
 )
-from pocketbert.distill.students import parameter_count
 
 MINI = MobileBertSize.MINI
 COPIED = {

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
-from pocketbert.distill.pair_layout import PairLayout, pair_layout
-from pocketbert.distill.pairs import ELSEWHERE, FOLLOWS, Pairs, pairs_of
+from pocketbert.distill.text.pair_layout import PairLayout, pair_layout
+from pocketbert.distill.text.pairs import ELSEWHERE, FOLLOWS, Pairs, pairs_of
 
 Ids = NDArray[np.int64]
 UNK, CLS, SEP = 1, 2, 3

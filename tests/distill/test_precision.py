@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pocketbert.distill import precision
+from pocketbert.distill.training import precision
 
 
 @pytest.mark.parametrize(

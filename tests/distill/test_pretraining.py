@@ -14,10 +14,10 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import Optimisation
 from pocketbert.core.seeds import derive_seed
-from pocketbert.distill.general_set import GeneralSet
-from pocketbert.distill.loop import train
-from pocketbert.distill.pretraining import Pretraining
-from pocketbert.distill.terms import Counting, Term, share
+from pocketbert.distill.methods.pretraining import Pretraining
+from pocketbert.distill.text.general_set import GeneralSet
+from pocketbert.distill.training.loop import train
+from pocketbert.distill.training.terms import Counting, Term, share
 
 FAMILIES = ("bert", "mobilebert", "ib-bert")
 BATCH = {
@@ -130,8 +130,8 @@ def test_both_losses_fall(
     open_tiny: Callable[..., Any], make_classifier: Callable[..., Any], tmp_path: Path
 ) -> None:
     from pocketbert.core.types import MaskingKind
-    from pocketbert.distill.masking_kinds import masking_of
-    from pocketbert.distill.pairs import pairs_of
+    from pocketbert.distill.text.masking.kinds import masking_of
+    from pocketbert.distill.text.pairs import pairs_of
 
     *_, tokenizer = open_tiny("ib-bert", 1)
     rows = Corpus(tokenizer.vocabulary_size)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pocketbert.distill import processes
-from pocketbert.distill.processes import Channel, Order, Place, here
+from pocketbert.core.host import processes
+from pocketbert.core.host.processes import Channel, Order, Place, here
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:
 
 STUCK = """
 import time
-from pocketbert.distill import processes
+from pocketbert.core.host import processes
 processes._STUCK_S = 0.5
 with processes.directing():
     processes.Channel(processes.Place(1, 2)).report("bad luck")

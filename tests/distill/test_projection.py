@@ -10,7 +10,12 @@ from safetensors.torch import load_file
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Projection
-from pocketbert.distill.projection import LayerProjection, attach_projection, detach_projection, projected
+from pocketbert.distill.students.projection import (
+    LayerProjection,
+    attach_projection,
+    detach_projection,
+    projected,
+)
 
 SHARED, PER_LAYER = Projection.SHARED, Projection.PER_LAYER
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill import relation_losses
-from pocketbert.distill.relation_losses import relation_heads, relation_kl
+from pocketbert.distill.losses import relations as relation_losses
+from pocketbert.distill.losses.relations import relation_heads, relation_kl
 
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0]])
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pocketbert.distill.losses import soft_targets
-from pocketbert.distill.sparse_logits import (
+from pocketbert.distill.losses.common import soft_targets
+from pocketbert.distill.losses.sparse_logits import (
     SparseLogits,
     sparse_cross_entropy,
     sparse_kl,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.sparse_logits import SparseLogits, sparsify, uniform_draws
-from pocketbert.distill.sparse_settings import StoreSettings
-from pocketbert.distill.sparse_store import SparseStore
+from pocketbert.distill.losses.sparse_logits import SparseLogits, sparsify, uniform_draws
+from pocketbert.distill.teacher.sparse.settings import StoreSettings
+from pocketbert.distill.teacher.sparse.store import SparseStore
 
 V, K, M = 50, 3, 4
 MASKS = {0: [1, 4], 1: [2], 2: [], 3: [1, 2, 7], 4: [3]}

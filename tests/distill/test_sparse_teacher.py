@@ -18,16 +18,17 @@ from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import DistilBertStage, SparseCache
-from pocketbert.distill import loop, sparse_teacher
-from pocketbert.distill.batches import BatchOrder, divide
-from pocketbert.distill.distilbert import DistilBertDistillation
-from pocketbert.distill.encoded_rows import EncodedRows
-from pocketbert.distill.general_set import GeneralSet
-from pocketbert.distill.masking import Masking
-from pocketbert.distill.sparse_key import settings_of
-from pocketbert.distill.sparse_store import SparseStore
-from pocketbert.distill.sparse_teacher import SparseTeacher, build
-from pocketbert.distill.students import build_student
+from pocketbert.distill.methods.distilbert import DistilBertDistillation
+from pocketbert.distill.students.build import build_student
+from pocketbert.distill.teacher.sparse import teacher as sparse_teacher
+from pocketbert.distill.teacher.sparse.key import settings_of
+from pocketbert.distill.teacher.sparse.store import SparseStore
+from pocketbert.distill.teacher.sparse.teacher import SparseTeacher, build
+from pocketbert.distill.text.corpora.encoded_rows import EncodedRows
+from pocketbert.distill.text.general_set import GeneralSet
+from pocketbert.distill.text.masking.masking import Masking
+from pocketbert.distill.training import loop
+from pocketbert.distill.training.batches import BatchOrder, divide
 
 SEED, PURPOSE, STEPS, BATCH = 3, "distill.0", 11, 6
 """20 rows: epochs of 3 steps, the last one not whole."""

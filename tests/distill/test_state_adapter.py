@@ -9,8 +9,8 @@ from transformers import BertConfig, BertModel
 
 from pocketbert.core.families import family_of
 from pocketbert.core.types import MobileBertSize
-from pocketbert.distill.mobilebert_students import transfer_student
-from pocketbert.distill.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
+from pocketbert.distill.students.mobilebert import transfer_student
+from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
 
 WORDS, WIDTH = 90, 160
 

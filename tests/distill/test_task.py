@@ -12,9 +12,9 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.loop import frozen
-from pocketbert.distill.students import build_student
-from pocketbert.distill.task import TaskDistillation
+from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.students.build import build_student
+from pocketbert.distill.training.loop import frozen
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")

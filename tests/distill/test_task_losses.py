@@ -17,7 +17,7 @@ from torch import Tensor
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Level, Task, TaskName
-from pocketbert.distill.task_losses import counted, gold_loss, pooled, soft_loss
+from pocketbert.distill.losses.task import counted, gold_loss, pooled, soft_loss
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 9999)

@@ -18,13 +18,13 @@ from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill import cache_build
-from pocketbert.distill.cache_build import cached_teacher
-from pocketbert.distill.cache_layout import estimate_bytes, layout_of
-from pocketbert.distill.students import build_student
-from pocketbert.distill.task import TaskDistillation
-from pocketbert.distill.teacher_cache import CachedTeacher
-from pocketbert.distill.teacher_signals import OnlineTeacher, Taught, Wanted
+from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.students.build import build_student
+from pocketbert.distill.teacher.cache import build as cache_build
+from pocketbert.distill.teacher.cache.build import cached_teacher
+from pocketbert.distill.teacher.cache.layout import estimate_bytes, layout_of
+from pocketbert.distill.teacher.cache.teacher import CachedTeacher
+from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
 
 TEXTS = [
     "a good film", "not bad", "the day was far better than I had expected, never again", "ok",
@@ -201,7 +201,7 @@ def test_an_existing_cache_needs_no_teacher_and_any_change_makes_it_stale(
     assert runs(data, Wanted(hidden=(2,)), half=True)
     model.config.layer_norm_eps = 1e-3
     assert runs(data, Wanted(hidden=(2,)), half=True)
-    monkeypatch.setattr("pocketbert.distill.cache_key.installed", lambda names: {"torch": "0"})
+    monkeypatch.setattr("pocketbert.distill.teacher.cache.key.installed", lambda names: {"torch": "0"})
     assert runs(data, Wanted(hidden=(2,)), half=True)
     assert not runs(data, Wanted(hidden=(2,)), half=True)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.teacher_signals import OnlineTeacher, Wanted
+from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 
 TEXTS = ["a good film", "not bad", "the day was far better than I had expected, never again", "ok"]
 ALL = Wanted(hidden=(0, 1, 2, 3), attention=(0, 1, 2))

@@ -27,11 +27,11 @@ from pocketbert.core.recipe.stages import (
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Projection, Schedule, Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.projection import attach_projection, detach_projection, projection_of
-from pocketbert.distill.students import build_student
-from pocketbert.distill.teacher_signals import OnlineTeacher, Wanted
-from pocketbert.distill.terms import Counting, Term, share
-from pocketbert.distill.tinybert import TinyBertDistillation, prediction_stage
+from pocketbert.distill.methods.tinybert import TinyBertDistillation, prediction_stage
+from pocketbert.distill.students.build import build_student
+from pocketbert.distill.students.projection import attach_projection, detach_projection, projection_of
+from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
+from pocketbert.distill.training.terms import Counting, Term, share
 
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 TERMS = ("attention", "hidden", "embeddings")
@@ -333,7 +333,7 @@ def test_the_recorder_keeps_no_scores_behind_a_step(make_classifier: Callable[..
         return kept[-1]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pocketbert.distill.tinybert.record_attention", noting)
+        patched.setattr("pocketbert.distill.methods.tinybert.record_attention", noting)
         objective = objective_of(teacher, student, stage_of("attention"))
     objective(student, batch_of())
     assert [len(r.scores) for r in kept] == [0]

@@ -9,9 +9,9 @@ import transformers
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.types import Projection
-from pocketbert.distill.layer_map import layer_map
-from pocketbert.distill.projection import attach_projection
-from pocketbert.distill.students import build_student, parameter_count
+from pocketbert.distill.students.build import build_student, parameter_count
+from pocketbert.distill.students.layer_map import layer_map
+from pocketbert.distill.students.projection import attach_projection
 
 TINY4 = StudentSection(layers=4, init="random", hidden=312, intermediate=1200, heads=12)
 TINY6 = StudentSection(layers=6, init="random")

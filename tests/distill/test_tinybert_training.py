@@ -14,12 +14,12 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import TinyBertGeneralStage
 from pocketbert.core.types import Projection
-from pocketbert.distill import loop
-from pocketbert.distill.loop import Outcome, frozen, train
-from pocketbert.distill.projection import attach_projection, detach_projection
-from pocketbert.distill.students import build_student
-from pocketbert.distill.terms import Term
-from pocketbert.distill.tinybert import TinyBertDistillation
+from pocketbert.distill.methods.tinybert import TinyBertDistillation
+from pocketbert.distill.students.build import build_student
+from pocketbert.distill.students.projection import attach_projection, detach_projection
+from pocketbert.distill.training import loop
+from pocketbert.distill.training.loop import Outcome, frozen, train
+from pocketbert.distill.training.terms import Term
 
 FAMILY = family_of("bert")
 TERMS = ("attention", "hidden", "embeddings")

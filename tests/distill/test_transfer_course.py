@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.recipe.stages import Updates
-from pocketbert.distill.lamb import Lamb
-from pocketbert.distill.transfer_course import TransferCourse, layer_groups
-from pocketbert.distill.transfer_phases import TransferPhases, progressive
+from pocketbert.distill.methods.transfer_course import TransferCourse, layer_groups
+from pocketbert.distill.methods.transfer_phases import TransferPhases, progressive
+from pocketbert.distill.training.lamb import Lamb
 
 OPTIMIZERS = [lambda groups: Lamb(groups), lambda groups: torch.optim.AdamW(groups, fused=True)]
 

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.distill.general_losses import masked_lm, token_soft_targets
-from pocketbert.distill.losses import attention_kl
-from pocketbert.distill.terms import share
-from pocketbert.distill.transfer_losses import (
+from pocketbert.distill.losses.common import attention_kl
+from pocketbert.distill.losses.general import masked_lm, token_soft_targets
+from pocketbert.distill.losses.transfer import (
     TRUTH_SHARE,
     FeatureTransfer,
     attention_cross_entropy,
@@ -21,6 +20,7 @@ from pocketbert.distill.transfer_losses import (
     feature_transfer,
     pretraining_distillation,
 )
+from pocketbert.distill.training.terms import share
 
 SEEDS = st.integers(0, 10_000)
 PARTS = ("maps", "means", "variances")

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
-from pocketbert.distill.transfer_phases import (
+from pocketbert.distill.methods.transfer_phases import (
     STRATEGIES as BY_NAME,
 )
-from pocketbert.distill.transfer_phases import (
+from pocketbert.distill.methods.transfer_phases import (
     Rates,
     TransferPhases,
     auxiliary,

@@ -20,10 +20,10 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.distill import augment_store
-from pocketbert.distill.augment import Augmenter
-from pocketbert.distill.augment_store import CopyStore
-from pocketbert.distill.train_set import TrainSet
+from pocketbert.distill.augment import store as augment_store
+from pocketbert.distill.augment.augmenter import Augmenter
+from pocketbert.distill.augment.store import CopyStore
+from pocketbert.distill.training.train_set import TrainSet
 from pocketbert.pipeline import augmenting
 from pocketbert.pipeline.augmenting import augment_file, augmented_set
 from pocketbert.pipeline.data import load_data

@@ -25,8 +25,8 @@ def folders(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
     import torch
     import transformers
 
-    from pocketbert.distill.ib_bert import IbBertForPreTraining
-    from pocketbert.distill.ib_bert_config import IbBertConfig
+    from pocketbert.distill.students.ib_bert.config import IbBertConfig
+    from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
     base, words = tmp_path_factory.mktemp("ib-bert"), kit.vocabulary()
     configs = (
@@ -146,7 +146,7 @@ def test_its_masked_lm_is_trained_as_a_task(recipe: Write, cli: Callable[..., An
 def test_a_script_pre_trains_one(
     kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """In this process, and with `pocketbert.distill.pretraining` looked at in tests/distill/test_pretraining.py."""
+    """In this process, and with `pocketbert.distill.methods.pretraining` looked at in tests/distill/test_pretraining.py."""
     import transformers
 
     words = tmp_path / "tokenizer"

@@ -70,7 +70,7 @@ def test_tinybert_from_text_to_a_student(recipe: Write, cli: Callable[..., Any],
 def test_a_projection_goes_on_where_the_general_stage_left_it(
     recipe: Write, cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pocketbert.distill import projection
+    from pocketbert.distill.students import projection
 
     carried: list[Any] = []
     attach = projection.attach_projection

@@ -39,8 +39,8 @@ def ib_bert(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained IB-BERT, as far as the pipeline can tell."""
     import torch
 
-    from pocketbert.distill.ib_bert import IbBertForPreTraining
-    from pocketbert.distill.ib_bert_config import IbBertConfig
+    from pocketbert.distill.students.ib_bert.config import IbBertConfig
+    from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
     words, folder = kit.vocabulary(), tmp_path_factory.mktemp("ib-bert")
     config = IbBertConfig(vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, embedding_size=16,

@@ -123,7 +123,7 @@ class Family:
             importlib.import_module(self.module)
 
 
-_MOBILEBERT_NAMES = "pocketbert.distill.ib_bert_names"
+_MOBILEBERT_NAMES = "pocketbert.distill.students.ib_bert.names"
 _IDS_MASK = ("input_ids", "attention_mask")
 _IDS_MASK_TYPES = (*_IDS_MASK, "token_type_ids")
 _GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -210,6 +210,6 @@ register_family(Family(
     tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK_TYPES, layer_path="mobilebert.encoder.layer",
     objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
     limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
-    original_names=_MOBILEBERT_NAMES, module="pocketbert.distill.ib_bert",
+    original_names=_MOBILEBERT_NAMES, module="pocketbert.distill.students.ib_bert.model",
     instead_of_export="Distil a MobileBERT student from it, and export that.",
 ))  # fmt: skip

@@ -28,9 +28,9 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.data import RunData, is_labelled, load_data
 
 if TYPE_CHECKING:
-    from pocketbert.distill.augment import Augmenter
-    from pocketbert.distill.augment_store import CopyStore
-    from pocketbert.distill.train_set import TrainData
+    from pocketbert.distill.augment.augmenter import Augmenter
+    from pocketbert.distill.augment.store import CopyStore
+    from pocketbert.distill.training.train_set import TrainData
 
 TASKS_AUGMENTED = (
     TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION,
@@ -180,7 +180,7 @@ def augmented_set(recipe: Recipe, model: ModelFolder, data: RunData, length: int
     Raises:
         InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
     """
-    from pocketbert.distill.augment_set import PackedSet
+    from pocketbert.distill.augment.packed_set import PackedSet
 
     check_augmentable(recipe, model)
     assert recipe.data.train is not None
@@ -224,9 +224,9 @@ def _asks_masked(section: AugmentSection, model: ModelFolder) -> bool:
 
 def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
     """The copies on disk, made where they are not there."""
-    from pocketbert.distill.augment import Row
-    from pocketbert.distill.augment_store import CopyStore
-    from pocketbert.distill.corpus_tokenizer import tokenizer_digest
+    from pocketbert.distill.augment.augmenter import Row
+    from pocketbert.distill.augment.store import CopyStore
+    from pocketbert.distill.text.corpora.tokenizer import tokenizer_digest
 
     section = _section(recipe)
     alone = recipe.task is TaskName.FEATURE_EXTRACTION and not scored(list(examples))
@@ -248,11 +248,11 @@ def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], wor
 def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmenter:
     import torch
 
-    from pocketbert.distill.augment import Augmenter
-    from pocketbert.distill.augment_masked import MaskedWords
-    from pocketbert.distill.augment_neighbours import Neighbours
-    from pocketbert.distill.augment_vectors import EmbeddingVectors, WordVectors, read_vectors
-    from pocketbert.distill.augment_words import WordReader
+    from pocketbert.distill.augment.augmenter import Augmenter
+    from pocketbert.distill.augment.masked import MaskedWords
+    from pocketbert.distill.augment.neighbours import Neighbours
+    from pocketbert.distill.augment.vectors import EmbeddingVectors, WordVectors, read_vectors
+    from pocketbert.distill.augment.words import WordReader
 
     reader = WordReader(model.path, model.family.tokenizer)
     guesses = _asks_masked(section, model)

@@ -13,10 +13,10 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource
-from pocketbert.distill.corpus import INFO
+from pocketbert.distill.text.corpora.corpus import INFO
 
 if TYPE_CHECKING:
-    from pocketbert.distill.corpus import TokenRows
+    from pocketbert.distill.text.corpora.corpus import TokenRows
 
 MOST_BAD = 1000
 """Bad rows after which a long corpus is read no further."""
@@ -64,7 +64,7 @@ def write_corpora(section: CorpusSection, tokenizer: Path, target: Path) -> list
     Returns:
         The corpora's folders in the order of the sources.
     """
-    from pocketbert.distill.corpus_writer import write_corpus
+    from pocketbert.distill.text.corpora.writer import write_corpus
 
     settings = CorpusSettings.model_validate({k: getattr(section, k) for k in CorpusSettings.model_fields})
     out = []
@@ -91,9 +91,9 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     Raises:
         InputError: If a corpus is damaged or of another tokenizer.
     """
-    from pocketbert.distill.corpus import open_corpus
-    from pocketbert.distill.corpus_mixture import mix
-    from pocketbert.distill.corpus_tokenizer import tokenizer_digest
+    from pocketbert.distill.text.corpora.corpus import open_corpus
+    from pocketbert.distill.text.corpora.mixture import mix
+    from pocketbert.distill.text.corpora.tokenizer import tokenizer_digest
 
     digest = tokenizer_digest(tokenizer)
     folders = [

@@ -129,7 +129,7 @@ def _training() -> str:
         return "not possible here: torch is not installed"
     import torch
 
-    from pocketbert.distill.precision import training_dtype
+    from pocketbert.distill.training.precision import training_dtype
 
     dtype = str(training_dtype()).removeprefix("torch.")
     where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "on the CPU"

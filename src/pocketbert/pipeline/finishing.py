@@ -15,6 +15,7 @@ from pocketbert.core.disk.files import write_json
 from pocketbert.core.families import family_of
 from pocketbert.core.heads import Head, head_of
 from pocketbert.core.heads.multi_label import best_thresholds
+from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.checkpoints import save_model
@@ -26,7 +27,6 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.distill.processes import here
 from pocketbert.pipeline.data import RunData
 
 FILE_NAME = "training.json"

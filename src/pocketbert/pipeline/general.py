@@ -28,10 +28,10 @@ from pocketbert.pipeline.finishing import Curve
 from pocketbert.pipeline.training_job import TrainingJob
 
 if TYPE_CHECKING:
-    from pocketbert.distill.general_set import GeneralSet
-    from pocketbert.distill.projection import LayerProjection
-    from pocketbert.distill.state_adapter import StateAdapter
-    from pocketbert.distill.train_set import TrainData
+    from pocketbert.distill.students.projection import LayerProjection
+    from pocketbert.distill.teacher.state_adapter import StateAdapter
+    from pocketbert.distill.text.general_set import GeneralSet
+    from pocketbert.distill.training.train_set import TrainData
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
         build: Makes the student for a teacher, with the head of a task.
         corpora: Where the run's corpora are.
     """
-    from pocketbert.distill.general_set import GeneralSet
-    from pocketbert.distill.loop import frozen
-    from pocketbert.distill.masking_kinds import masking_of
-    from pocketbert.distill.pairs import pairs_of
+    from pocketbert.distill.text.general_set import GeneralSet
+    from pocketbert.distill.text.masking.kinds import masking_of
+    from pocketbert.distill.text.pairs import pairs_of
+    from pocketbert.distill.training.loop import frozen
 
     recipe, source, curves, notes = job.recipe, job.source, list[Curve](), list[str]()
     stages = {f"distill.{n}": s for n, s in enumerate(recipe.distill) if isinstance(s, GENERAL)}
@@ -140,11 +140,11 @@ def _transfer(
     From a teacher without bottlenecks through an adapter, which the next stage goes on with; a student that is new then gets
     its embeddings from the teacher's.
     """
-    from pocketbert.distill.mobilebert import MobileBertDistillation
-    from pocketbert.distill.mobilebert_students import has_bottlenecks
-    from pocketbert.distill.state_adapter import fit_adapter, reduce_embeddings
-    from pocketbert.distill.transfer_course import TransferCourse
-    from pocketbert.distill.transfer_phases import BATCH
+    from pocketbert.distill.methods.mobilebert import MobileBertDistillation
+    from pocketbert.distill.methods.transfer_course import TransferCourse
+    from pocketbert.distill.methods.transfer_phases import BATCH
+    from pocketbert.distill.students.mobilebert import has_bottlenecks
+    from pocketbert.distill.teacher.state_adapter import fit_adapter, reduce_embeddings
 
     family, ours = job.source.family, family_of(student.config.model_type)
     if adapter is None and has_bottlenecks(student.config) and not has_bottlenecks(teacher.config):
@@ -167,11 +167,11 @@ def _transfer(
 def _objective(
     job: TrainingJob, teacher: Any, student: Any, stage: DistilBertStage | MiniLmStage, where: str, own: GeneralSet
 ) -> Any:  # fmt: skip
-    from pocketbert.distill.batches import BatchOrder
-    from pocketbert.distill.distilbert import DistilBertDistillation
-    from pocketbert.distill.minilm import MiniLmDistillation
-    from pocketbert.distill.sparse_teacher import sparse_teacher
-    from pocketbert.distill.students import freeze_positions
+    from pocketbert.distill.methods.distilbert import DistilBertDistillation
+    from pocketbert.distill.methods.minilm import MiniLmDistillation
+    from pocketbert.distill.students.build import freeze_positions
+    from pocketbert.distill.teacher.sparse.teacher import sparse_teacher
+    from pocketbert.distill.training.batches import BatchOrder
 
     family = job.source.family
     if isinstance(stage, MiniLmStage):
@@ -207,8 +207,8 @@ def layer_stage(
     Returns:
         The losses, and the projection for the next stage.
     """
-    from pocketbert.distill.projection import attach_projection, detach_projection
-    from pocketbert.distill.tinybert import TinyBertDistillation
+    from pocketbert.distill.methods.tinybert import TinyBertDistillation
+    from pocketbert.distill.students.projection import attach_projection, detach_projection
 
     attach_projection(
         student, teacher.config.hidden_size, stage.projection, job.recipe.seed, where, carried=projection

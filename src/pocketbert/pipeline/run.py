@@ -20,6 +20,7 @@ from pocketbert.core.disk.files import sha256_file, sha256_path, write_atomic, w
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.families import all_families, check_exported
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.processes import directing, follow, here
 from pocketbert.core.host.progress import set_quiet
 from pocketbert.core.metrics import confusion
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
@@ -29,7 +30,6 @@ from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Target
-from pocketbert.distill.processes import directing, follow, here
 from pocketbert.pipeline import exporting, golden, measuring, pack, training
 from pocketbert.pipeline.augmenting import check_augmentable
 from pocketbert.pipeline.corpora import source_digest, write_corpora

@@ -35,11 +35,11 @@ from pocketbert.core.disk.ownership import (
 )
 from pocketbert.core.disk.workspace import sync_tree
 from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.host.processes import Order, here, train_together
 from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import installed
 from pocketbert.core.types import Status
-from pocketbert.distill.checkpoint_folder import steps_done
-from pocketbert.distill.processes import Order, here, train_together
+from pocketbert.distill.training.checkpoint_folder import steps_done
 
 log = logging.getLogger("pocketbert")
 

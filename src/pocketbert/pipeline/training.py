@@ -37,7 +37,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
     teacher = load_model(model, task, data.labels, new_head=finetune is not None)
     notes, curves = [], []
     if finetune is not None:
-        from pocketbert.distill.finetune import Finetune
+        from pocketbert.distill.methods.finetune import Finetune
 
         job = TrainingJob(recipe, model, data, length, at.work, at.metrics)
         curves.append(job.train(teacher, Finetune(model.family, task), finetune, "finetune"))
@@ -72,7 +72,7 @@ def make_student(
         at: Where the student, its checkpoints and its losses go.
         corpora: Where the run's corpora are.
     """
-    from pocketbert.distill.loop import frozen
+    from pocketbert.distill.training.loop import frozen
 
     assert recipe.student is not None
     task = data.head.task
@@ -107,13 +107,13 @@ def make_student(
 
 def _start(job: TrainingJob, teacher: Any, task: Task) -> Any:
     """The student before its first step, with the head of a task: built for a teacher, or what the recipe names."""
-    from pocketbert.distill.corpus_tokenizer import vocabulary
-    from pocketbert.distill.students import build_student
+    from pocketbert.distill.students.build import build_student
+    from pocketbert.distill.text.corpora.tokenizer import vocabulary
 
     wanted, source = job.recipe.student, job.source
     assert wanted is not None
     if wanted.size is not None:
-        from pocketbert.distill.mobilebert_students import transfer_student
+        from pocketbert.distill.students.mobilebert import transfer_student
 
         return transfer_student(teacher, wanted.size, job.recipe.seed, task.head)
     if wanted.model is None:
@@ -132,9 +132,9 @@ def _task_stage(
     job: TrainingJob, teacher: Any, student: Any, stage: TaskStage | TinyBertPredictionStage, where: str, pooling: Pooling
 ) -> Curve:  # fmt: skip
     from pocketbert.core.families import family_of
-    from pocketbert.distill.cache_build import cached_teacher
-    from pocketbert.distill.task import TaskDistillation
-    from pocketbert.distill.tinybert import prediction_stage
+    from pocketbert.distill.methods.task import TaskDistillation
+    from pocketbert.distill.methods.tinybert import prediction_stage
+    from pocketbert.distill.teacher.cache.build import cached_teacher
 
     task, source = job.data.head.task, job.source
     settings = stage if isinstance(stage, TaskStage) else prediction_stage(stage, task)

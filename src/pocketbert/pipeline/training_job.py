@@ -16,8 +16,8 @@ from pocketbert.pipeline.data import RunData
 from pocketbert.pipeline.finishing import Curve
 
 if TYPE_CHECKING:
-    from pocketbert.distill.course import Course
-    from pocketbert.distill.train_set import TrainData
+    from pocketbert.distill.training.course import Course
+    from pocketbert.distill.training.train_set import TrainData
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class TrainingJob:
             purpose: What is trained; keys the random choices.
             augmented: Whether copies with other words are among them.
         """
-        from pocketbert.distill.encoded_rows import EncodedRows
-        from pocketbert.distill.general_set import GeneralSet
-        from pocketbert.distill.masking import Masking
-        from pocketbert.distill.train_set import TrainSet
+        from pocketbert.distill.text.corpora.encoded_rows import EncodedRows
+        from pocketbert.distill.text.general_set import GeneralSet
+        from pocketbert.distill.text.masking.masking import Masking
+        from pocketbert.distill.training.train_set import TrainSet
 
         side = self.source.family.padding_side
         if augmented:
@@ -74,7 +74,7 @@ class TrainingJob:
         course: Course | None = None,
     ) -> Curve:  # fmt: skip
         """Train a model in place, on the task's rows where no others are given, with AdamW where no other course is."""
-        from pocketbert.distill.loop import train
+        from pocketbert.distill.training.loop import train
 
         outcome = train(
             model,

@@ -1,0 +1,1 @@
+"""Data augmentation by replacing words."""

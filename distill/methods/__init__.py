@@ -1,0 +1,1 @@
+"""The methods of distillation, one module each."""

@@ -1,0 +1,174 @@
+"""Method `minilm`: the student's last layer learns how a teacher's layer relates the tokens of plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import Family
+from pocketbert.core.recipe.stages import MiniLmStage
+from pocketbert.core.types import Signal
+from pocketbert.distill.capture import query_width, record_attention
+from pocketbert.distill.losses.common import attention_kl
+from pocketbert.distill.losses.relations import relation_heads, relation_kl
+from pocketbert.distill.methods.fitting import invalid_signals, other_vocabulary
+from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, signals_for
+from pocketbert.distill.training.terms import Term
+
+_SIGNALS = {
+    "attention": Signal.ATTENTION,
+    "query": Signal.RELATIONS,
+    "key": Signal.RELATIONS,
+    "value": Signal.RELATIONS,
+}
+
+
+class MiniLmDistillation:
+    """Objective: the relations of one teacher layer, learnt by the student's last.
+
+    With the default weights MiniLMv2 (Wang et al. 2021, arXiv 2012.15828, section 3.1): query, key and value relations,
+    for which depth, width and heads are free. With attention and value weighted it is MiniLM (Wang et al. 2020,
+    arXiv 2002.10957, section 3), which needs as many heads; its value relations then have the models' heads
+    too, unless ``relation_heads`` says otherwise.
+
+    Neither model runs past the layer that is compared: behind the student's last queries, keys and values nothing
+    is trained, as in the original; fine-tuning trains it.
+
+    Args:
+        teacher: Pre-trained model, frozen by the caller; its attention implementation is switched, and it is
+            put into eval mode.
+        student: The model that will be trained; its attention implementation is switched.
+        family: Row of the family table of the teacher.
+        stage: Weights, relation heads and teacher layer.
+        where: Recipe key, for errors.
+        student_family: Row of the student; default the teacher's.
+        signals: Where the teacher's signals come from; default the teacher beside the student.
+
+    Attributes:
+        weights: Weight of each term, those above 0.
+        heads: Relation heads.
+        layer: Teacher layer, from 0.
+
+    Raises:
+        InputError: Listing everything in which the models do not fit each other or the stage.
+    """
+
+    def __init__(
+        self, teacher: Any, student: Any, family: Family, stage: MiniLmStage, where: str = "distill.0", *,
+        student_family: Family | None = None, signals: TeacherSignals | None = None,
+    ) -> None:  # fmt: skip
+        self.family = student_family or family
+        check_relations(teacher.config, student.config, family, self.family, stage, where)
+        self.weights = stage.weights.weighted()
+        heads = stage.relation_heads if self._relations else None
+        if heads is None and "attention" in self.weights:
+            # version 1 compares values head by head, as it does attention
+            heads = student.config.num_attention_heads
+        self.heads = relation_heads(query_width(student.config), query_width(teacher.config), heads)
+        self.layer = teacher_layer(teacher.config.num_hidden_layers, stage.teacher_layer) - 1
+        self._last = student.config.num_hidden_layers - 1
+        wanted = self.wanted(stage, self.layer)
+        self.signals = signals_for(teacher, family, wanted, signals)
+        ours = self.wanted(stage, self._last)
+        self._student = record_attention(student, self.family, ours.attention, ours.relations, stop=True)
+
+    @staticmethod
+    def wanted(stage: MiniLmStage, layer: int) -> Wanted:
+        """What a stage asks of its teacher.
+
+        Args:
+            stage: Weights of the terms.
+            layer: Teacher layer, from 0.
+        """
+        weights = stage.weights
+        return Wanted(
+            outputs=False,
+            attention=(layer,) if weights.attention > 0 else (),
+            relations=(layer,) if weights.query + weights.key + weights.value > 0 else (),
+        )
+
+    @property
+    def _relations(self) -> list[str]:
+        return [name for name in self.weights if _SIGNALS[name] is Signal.RELATIONS]
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Real tokens, for every term; see `pocketbert.distill.training.terms.Counting`."""
+        return dict.fromkeys(self.weights, batch["attention_mask"].sum())
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
+        """Terms ``attention``, ``query``, ``key``, ``value``, as far as weighted.
+
+        Args:
+            model: The student, or what wraps it.
+            batch: The inputs of both families, [B, S] each; more is ignored.
+        """
+        taught = self.signals(batch)
+        with self._student:
+            model(**{name: batch[name] for name in self.family.inputs})
+        terms, mask = {}, batch["attention_mask"]
+        tokens = mask.sum()
+        if "attention" in self.weights:
+            scores = self._student.scores[self._last]
+            terms["attention"] = Term.of(attention_kl(scores, taught.scores[self.layer], mask), tokens)
+        for name in self._relations:
+            ours = getattr(self._student.relations[self._last], name)
+            theirs = getattr(taught.relations[self.layer], name)
+            terms[name] = Term.of(relation_kl(ours, theirs, mask, self.heads), tokens)
+        return terms
+
+
+def teacher_layer(depth: int, wanted: int | None = None) -> int:
+    """Teacher layer to learn from, counted from 1.
+
+    An upper-middle layer of a large teacher teaches better than its last (Wang et al. 2021, arXiv 2012.15828: the
+    21st of BERT-large's 24).
+
+    Args:
+        depth: Layers of the teacher.
+        wanted: An explicit layer.
+    """
+    return wanted or (21 if depth == 24 else depth)
+
+
+def check_relations(
+    teacher: Any, student: Any, family: Family, student_family: Family, stage: MiniLmStage, where: str
+) -> None:
+    """Refuse models whose relations cannot be compared, with the alternatives.
+
+    Args:
+        teacher: Configuration of the teacher.
+        student: Configuration of the student.
+        family: The teacher's row of the family table.
+        student_family: The student's.
+        stage: The wanted terms.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: Listing everything that does not fit.
+    """
+    problems = list[Problem]()
+    families = [family] if student_family.name == family.name else [family, student_family]
+    weighted = stage.weights.weighted()
+    for its in families:
+        problems += invalid_signals(its, {name: _SIGNALS[name] for name in weighted}, f"{where}.weights")
+    problems += other_vocabulary(teacher, student, where)
+    if "attention" in weighted and student.num_attention_heads != teacher.num_attention_heads:
+        problems.append(Problem(f"{where}.weights.attention",
+                                f"the student has {student.num_attention_heads} heads, the teacher "
+                                f"{teacher.num_attention_heads}.",
+                                "Set attention: 0 (query, key and value do not need it), or give the student as many heads."))  # fmt: skip
+    if any(_SIGNALS[name] is Signal.RELATIONS for name in weighted):
+        try:
+            relation_heads(
+                query_width(student), query_width(teacher), stage.relation_heads, f"{where}.relation_heads"
+            )
+        except InputError as error:
+            problems += error.problems
+    depth = teacher.num_hidden_layers
+    if teacher_layer(depth, stage.teacher_layer) > depth:
+        problems.append(Problem(f"{where}.teacher_layer", f"{stage.teacher_layer}, the teacher has layers 1 to {depth}.",
+                                "Choose one of these, or leave it out."))  # fmt: skip
+    if problems:
+        raise InputError(problems)

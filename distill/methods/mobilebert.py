@@ -1,0 +1,215 @@
+"""Method `mobilebert`: bottleneck transfer, block by block, then pre-training distillation, on plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import Family
+from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.recipe.stages import MobileBertStage
+from pocketbert.core.types import Signal
+from pocketbert.distill.capture import record_attention
+from pocketbert.distill.capture.layer_outputs import LayerOutputs
+from pocketbert.distill.capture.lm_heads import LmHead, TokenOutput, places
+from pocketbert.distill.capture.recorder import AttentionRecorder
+from pocketbert.distill.losses.common import attention_kl
+from pocketbert.distill.losses.general import next_sentence
+from pocketbert.distill.losses.transfer import counted_tokens, feature_transfer, pretraining_distillation
+from pocketbert.distill.methods.fitting import invalid_signals, mapped_layers
+from pocketbert.distill.methods.transfer_phases import STRATEGIES, Phase, TransferPhases
+from pocketbert.distill.teacher.signals import follow
+from pocketbert.distill.teacher.state_adapter import StateAdapter
+from pocketbert.distill.text.pairs import NEXT_SENTENCE
+from pocketbert.distill.training.terms import Term
+from pocketbert.distill.training.train_set import STEPS
+
+_Blocks = dict[int, tuple[Tensor, Tensor | None]]
+"""Output and, where attention is learnt, scores of some blocks, by the student's layer from 0."""
+
+
+class MobileBertDistillation:
+    """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), each in its phase.
+
+    Of a layer that the phase has open: ``100 FMT + 5000 mean term + 5 variance term + AT`` as the released code weighs
+    them, divided by the student's depth; where the phase has it, ``L_PD``. Student layer m learns from teacher layer
+    ``g(m)``. Where no guesses are learnt, neither model runs past the last open layer.
+
+    AT is the divergence of the paper; the released code's cross-entropy has the same gradient. Unlike there, the
+    statistics of a layer are compared with those of the layer that it learns from: see `feature_transfer`.
+
+    Args:
+        teacher: Frozen model with its pre-training heads; its attention implementation is switched.
+        student: The model that will be trained, of the teacher's width; likewise.
+        family: Row of the family table of the teacher.
+        stage: Strategy, weights and layer map.
+        where: Recipe key, for errors.
+        student_family: Row of the student; default the teacher's.
+        adapter: From the teacher's states to the student's width, where the teacher is no IB-BERT. What is outside the
+            student's encoder then learns as its first layer does.
+
+    Attributes:
+        weights: 1 for ``layer_1`` to ``layer_M``, which are weighted sums already; ``guesses`` and ``next_sentence``.
+        phases: Which of these are on at a step.
+
+    Raises:
+        InputError: Listing everything in which the two models do not fit each other or the stage.
+    """
+
+    def __init__(
+        self, teacher: Any, student: Any, family: Family, stage: MobileBertStage, where: str = "distill.0", *,
+        student_family: Family | None = None, adapter: StateAdapter | None = None,
+    ) -> None:  # fmt: skip
+        width = adapter.width if adapter else teacher.config.hidden_size
+        self.layers = check_blocks(teacher.config, student.config, family, stage, where, width)
+        phases = phases_of(stage, len(self.layers), where)
+        self.phases = phases.with_embeddings() if adapter else phases
+        self.stage, self.family, self.teacher, self._adapter = stage, family, teacher, adapter
+        self._student_family = student_family or family
+        later = {"guesses": stage.weights.guesses, "next_sentence": stage.weights.next_sentence}
+        self._layer_names = [f"layer_{m}" for m in range(1, len(self.layers) + 1)]
+        self.weights = dict.fromkeys(self._layer_names, 1.0) | {k: w for k, w in later.items() if w}
+        self._own_head = LmHead(student, "student")
+        self._teacher_head = LmHead(teacher, "teacher") if stage.truth < 1 and stage.weights.guesses else None
+        if stage.weights.next_sentence and not self._own_head.judges_pairs:
+            raise InputError(
+                Problem(f"{where}.weights.next_sentence", f"{type(student).__name__} has no next-sentence head.",
+                        "Set next_sentence: 0 and pairs: false.")
+            )  # fmt: skip
+        for model, row in ((teacher, family), (student, self._student_family)):
+            record_attention(model, row, ())  # switches its attention to the one that is captured
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tokens that a layer's term is a mean over, hidden tokens, and pairs."""
+        tokens = counted_tokens(batch["attention_mask"], self.stage.reference).sum()
+        every = dict.fromkeys(self._layer_names, tokens)
+        every["guesses"] = (batch["labels"] != IGNORED).sum()
+        if "next_sentence" in self.weights:
+            every["next_sentence"] = (batch[NEXT_SENTENCE] != IGNORED).sum()
+        return {name: every[name] for name in self.weights}
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
+        """The terms that are on at the batch's step.
+
+        Args:
+            model: The student.
+            batch: The families' inputs (with hidden tokens) and ``labels`` (original ids of these, else -100), [B, S]
+                each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. More is ignored.
+        """
+        phase = self.phases.phase_of(int(batch[STEPS][0]))
+        hidden = places(batch["labels"] != IGNORED)
+        taught, theirs = self._teach(batch, phase, hidden)
+        head = self._own_head if phase.pretraining else None
+        made, ours = self._run(
+            model, self._student_family, batch, range(len(self.layers)), phase, head, hidden
+        )
+        counted = counted_tokens(batch["attention_mask"], self.stage.reference)
+        terms = {
+            self._layer_names[m]: Term.of(self._block(ours[m], theirs[m], counted), counted.sum())
+            for m in phase.layers
+        }
+        if made is not None and "guesses" in self.weights:
+            # without a teacher that guesses, all of the target is the truth
+            guessed = made.logits if taught is None else taught.logits
+            ids = batch["labels"].flatten()[hidden]
+            terms["guesses"] = pretraining_distillation(made.logits, guessed, ids, self.stage.truth)
+        if made is not None and made.next_sentence is not None and "next_sentence" in self.weights:
+            terms["next_sentence"] = next_sentence(made.next_sentence, batch[NEXT_SENTENCE])
+        return terms
+
+    def _teach(
+        self, batch: dict[str, Tensor], phase: Phase, hidden: Tensor
+    ) -> tuple[TokenOutput | None, _Blocks]:
+        """The teacher's guesses and blocks, as far as the phase learns from them."""
+        head = self._teacher_head if phase.pretraining else None
+        if head is None and not phase.layers:
+            return None, {}
+        follow(self.teacher, batch["input_ids"].device)
+        places_of_layers = [n - 1 for n in self.layers]
+        with torch.no_grad():
+            return self._run(self.teacher, self.family, batch, places_of_layers, phase, head, hidden)
+
+    def _run(
+        self, model: Any, family: Family, batch: dict[str, Tensor], numbers: Sequence[int], phase: Phase,
+        head: LmHead | None, hidden: Tensor,
+    ) -> tuple[TokenOutput | None, _Blocks]:  # fmt: skip
+        """One model, as far as needed: the phase's blocks (``numbers`` says which of the model's layers), and the guesses."""
+        inputs = {name: batch[name] for name in family.inputs}
+        wanted, stop = [numbers[m] for m in phase.layers], head is None
+        depth = model.config.num_hidden_layers if not stop else max(wanted) + 1
+        attended = wanted if self.stage.weights.attention else []
+        recorder = AttentionRecorder(attended, depth)
+        outputs, made = LayerOutputs(model, family.layer_path, wanted, stop=stop), None
+        with recorder, outputs:
+            made = model(**inputs) if head is None else head.run(model, inputs, hidden)
+        blocks = {m: (outputs.states[numbers[m]], recorder.scores.get(numbers[m])) for m in phase.layers}
+        return (made if head is not None else None), blocks
+
+    def _block(
+        self, ours: tuple[Tensor, Tensor | None], theirs: tuple[Tensor, Tensor | None], counted: Tensor
+    ) -> Tensor:
+        """Transfer loss of one block, a share of the mean over all."""
+        weights = self.stage.weights
+        taught = theirs[0] if self._adapter is None else self._adapter(theirs[0])
+        features = feature_transfer(ours[0], taught, counted)
+        loss = (
+            weights.maps * features.maps
+            + weights.means * features.means
+            + weights.variances * features.variances
+        )
+        if ours[1] is not None and theirs[1] is not None:
+            loss = loss + weights.attention * attention_kl(ours[1], theirs[1], counted)
+        return loss / len(self.layers)
+
+
+def phases_of(stage: MobileBertStage, depth: int, where: str = "distill.0") -> TransferPhases:
+    """The phases of a stage: as published where it has as many steps, else in fewer.
+
+    Args:
+        stage: Strategy and steps.
+        depth: Layers of the student.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: If a phase would have no step.
+    """
+    published = STRATEGIES[stage.strategy](depth)
+    return published.reduced(stage.steps, stage.transfer_steps, where)
+
+
+def check_blocks(
+    teacher: Any, student: Any, family: Family, stage: MobileBertStage, where: str, width: int
+) -> list[int]:
+    """Refuse models whose blocks cannot be compared, with the alternatives.
+
+    Args:
+        teacher: Configuration of the teacher.
+        student: Configuration of the student.
+        family: Row of the family table of the teacher.
+        stage: Weights and layer map.
+        where: Recipe key, for errors.
+        width: Of the teacher's states as they are compared.
+
+    Returns:
+        Teacher layer (from 1) of each student layer.
+
+    Raises:
+        InputError: Listing everything that does not fit.
+    """
+    heads = (student.num_attention_heads, teacher.num_attention_heads)
+    # the states themselves may be of any size: they are normalised, and their statistics weighed apart
+    signals = {"attention": Signal.ATTENTION} if stage.weights.attention else {}
+    problems = invalid_signals(family, signals, f"{where}.weights")
+    if signals and heads[0] != heads[1]:
+        problems.append(Problem(f"{where}.weights.attention",
+                                f"the student has {heads[0]} heads, the teacher {heads[1]}: maps are compared head by head.",
+                                "Set attention: 0, or give the student as many."))  # fmt: skip
+    if student.hidden_size != width:
+        problems.append(Problem(where, f"the student's blocks are {student.hidden_size} wide outside, the teacher's {width}.",
+                                "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
+                                "which learns a projection."))  # fmt: skip
+    return mapped_layers(teacher, student, stage.layers, where, problems)

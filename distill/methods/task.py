@@ -1,0 +1,146 @@
+"""Method `task`: a student learns a fine-tuned teacher's logits, hidden states and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import Family
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
+from pocketbert.core.recipe.stages import TaskStage
+from pocketbert.core.tasks import Task, TaskName
+from pocketbert.core.types import Signal
+from pocketbert.distill.capture import record_attention
+from pocketbert.distill.losses.common import attention_kl, hidden_mse, mean_over_layers
+from pocketbert.distill.losses.task import counted, gold_loss, soft_loss
+from pocketbert.distill.methods.fitting import invalid_signals
+from pocketbert.distill.students.layer_map import layer_map
+from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, all_states, signals_for
+from pocketbert.distill.training.terms import Term
+
+
+class TaskDistillation:
+    """Objective: the weighted sum of up to four terms, on the task's own text.
+
+    The last of the mapped teacher layers need not be the teacher's last; layers that nothing learns from
+    compute no attention maps.
+
+    Args:
+        teacher: Frozen model with a head; its attention implementation is switched where needed.
+        student: The model that will be trained; likewise.
+        family: Row of the family table of the teacher.
+        task: What the outputs are.
+        stage: Temperature, weights and layer map.
+        where: Recipe key, for errors.
+        student_family: Row of the student; default the teacher's.
+        pooling: How token states become a vector, for feature-extraction.
+        signals: Where the teacher's signals come from; default the teacher beside the student.
+
+    Raises:
+        InputError: If a signal is invalid for the family, or the sizes do not fit it.
+    """
+
+    def __init__(
+        self, teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str = "distill.0", *,
+        student_family: Family | None = None, pooling: Pooling = DEFAULT_POOLING, signals: TeacherSignals | None = None,
+    ) -> None:  # fmt: skip
+        self.task, self.stage, self.pooling = task, stage, pooling
+        self.family = student_family or family
+        self.depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
+        check_signals(teacher.config, student.config, family, task, stage, where)
+        self.layers = layer_map(self.depth, deep, stage.layers, f"{where}.layers")
+        self.weights = stage.signals.weighted()
+        wanted = self.wanted(stage, self.layers)
+        self.signals = signals_for(teacher, family, wanted, signals)
+        # Student and teacher both run through the capture, so that no implementation differs between them.
+        self._student = record_attention(student, self.family, range(self.depth) if wanted.attention else ())
+
+    @staticmethod
+    def wanted(stage: TaskStage, layers: Sequence[int]) -> Wanted:
+        """What a stage asks of its teacher.
+
+        Args:
+            stage: Weights of the terms.
+            layers: Teacher layer (from 1) of each student layer.
+        """
+        signals = stage.signals
+        return Wanted(
+            outputs=signals.logits > 0,
+            hidden=tuple(layers) if signals.hidden > 0 else (),
+            attention=tuple(n - 1 for n in layers) if signals.attention > 0 else (),
+        )
+
+    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `pocketbert.distill.training.terms.Counting`."""
+        tokens = batch["attention_mask"].sum()
+        every = {**counted(self.task, batch), "hidden": tokens, "attention": tokens}
+        return {name: every[name] for name in self.weights if name in every}
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
+        """Terms ``logits``, ``hidden``, ``attention``, ``labels``, as far as weighted."""
+        wants_hidden = Signal.HIDDEN.value in self.weights
+        taught = self.signals(batch)
+        with self._student:
+            made = model(
+                **{name: batch[name] for name in self.family.inputs}, output_hidden_states=wants_hidden
+            )
+        terms, mask = {}, batch["attention_mask"]
+        tokens = mask.sum()
+        if Signal.LOGITS.value in self.weights:
+            terms["logits"] = soft_loss(
+                self.task, made, taught.outputs, batch, self.stage.temperature, self.pooling
+            )
+        if wants_hidden:
+            ours = all_states(made, self.depth)
+            layers = [hidden_mse(ours[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
+            terms["hidden"] = Term.of(mean_over_layers(layers), tokens)
+        if Signal.ATTENTION.value in self.weights:
+            maps = [
+                attention_kl(self._student.scores[m], taught.scores[n - 1], mask)
+                for m, n in enumerate(self.layers)
+            ]
+            terms["attention"] = Term.of(mean_over_layers(maps), tokens)
+        if "labels" in self.weights:
+            terms["labels"] = gold_loss(self.task, made, batch)
+        return terms
+
+
+def check_signals(
+    teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str
+) -> None:
+    """Refuse signals that the family or the sizes do not allow, with the alternatives.
+
+    Args:
+        teacher: Configuration of the teacher.
+        student: Configuration of the student.
+        family: Row of the family table of the teacher.
+        task: What the outputs are.
+        stage: The wanted signals.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: Listing every signal that does not fit.
+    """
+    problems = invalid_signals(family, {s.value: s for s in stage.signals.active()}, f"{where}.signals")
+    if task.name is TaskName.FEATURE_EXTRACTION:
+        if stage.signals.labels:
+            problems.append(Problem(f"{where}.signals.labels", "feature-extraction is trained on the teacher's vectors alone.",
+                                    "Set labels: 0."))  # fmt: skip
+        if stage.signals.logits and student.hidden_size != teacher.hidden_size:
+            problems.append(Problem(f"{where}.signals.logits",
+                                    f"the student's vectors have {student.hidden_size} numbers, the teacher's "
+                                    f"{teacher.hidden_size}.", "Give the student the teacher's width."))  # fmt: skip
+    if stage.signals.hidden and student.hidden_size != teacher.hidden_size:
+        problems.append(Problem(f"{where}.signals.hidden",
+                                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
+                                "Set hidden: 0, or give the student the teacher's width."))  # fmt: skip
+    if stage.signals.attention and student.num_attention_heads != teacher.num_attention_heads:
+        problems.append(Problem(f"{where}.signals.attention",
+                                f"the student has {student.num_attention_heads} heads, the teacher "
+                                f"{teacher.num_attention_heads}.",
+                                "Set attention: 0, or give the student as many heads."))  # fmt: skip
+    if problems:
+        raise InputError(problems)

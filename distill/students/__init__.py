@@ -1,0 +1,1 @@
+"""Building students, of the teacher's class or of another one."""

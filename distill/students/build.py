@@ -1,0 +1,143 @@
+"""Students: smaller models of the teacher's class or of a related one, started from teacher layers or at random."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import Family, all_families, family_of
+from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.seeds import derive_seed
+from pocketbert.distill.students.class_changes import ClassChange, class_change
+from pocketbert.distill.students.layer_map import layer_map
+
+
+def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: int) -> Any:
+    """A student for a teacher.
+
+    Args:
+        teacher: A transformers model.
+        family: Its row of the family table.
+        wanted: Layers, start, and family and sizes where they differ from the teacher's.
+        seed: Seed of random weights.
+
+    Returns:
+        A model of the teacher's class, or the corresponding class of another family; fp32, in training mode.
+        Where it starts from the teacher, a model of the same class is the teacher with fewer layers; what a change
+        of class loses is said in distill/students/ beside the names.
+
+    Raises:
+        InputError: If the sizes do not fit, or the family cannot be made from this teacher.
+    """
+    assert wanted.layers is not None, "a student with a model of its own is loaded, not built"
+    name = wanted.family or family.name
+    change = class_change(family.name, name) if name != family.name else None
+    fold = wanted.fold_segments
+    if fold and (change is None or wanted.init == "random"):
+        raise InputError(
+            Problem("student.fold_segments", "only a student of another family than its teacher, started from teacher layers, "
+                    "loses a segment table.", "Leave fold_segments out.")
+        )  # fmt: skip
+    config, kind = copy.deepcopy(teacher.config), type(teacher)
+    if change:
+        config, kind = change.config(teacher.config), _class(teacher, family, change)
+    _resize(config, family_of(config.model_type), wanted)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "student"))
+        student = kind(config)
+    if wanted.init == "teacher-layers":
+        deep = teacher.config.num_hidden_layers
+        listed = wanted.teacher_layers or (change.layers.get((wanted.layers, deep)) if change else None)
+        chosen = layer_map(wanted.layers, deep, listed, "student.teacher_layers")
+        state = teacher.state_dict()
+        student.load_state_dict(
+            change.weights(state, chosen, fold)
+            if change
+            else inherited_weights(state, family.layer_path, chosen)
+        )
+    return student.train()
+
+
+def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
+    config.num_hidden_layers = wanted.layers
+    for ours, theirs in (
+        ("hidden", "hidden_size"),
+        ("heads", "num_attention_heads"),
+        ("intermediate", "intermediate_size"),
+    ):
+        if (value := getattr(wanted, ours)) is not None:
+            setattr(config, family.config_names.get(theirs, theirs), value)
+    if config.hidden_size % config.num_attention_heads:
+        raise InputError(
+            Problem(
+                "student",
+                f"hidden {config.hidden_size} is no multiple of heads {config.num_attention_heads}.",
+            )
+        )
+    config._attn_implementation = "sdpa"
+
+
+def _class(teacher: Any, family: Family, change: ClassChange) -> Any:
+    """The class of the student's family that corresponds to the teacher's."""
+    import transformers
+
+    suffix = type(teacher).__name__.removeprefix(family.classes)
+    (target,) = [f for f in all_families() if f.name == change.student]
+    name = target.classes + change.heads.get(suffix, suffix)
+    if not hasattr(transformers, name):
+        raise InputError(
+            Problem("student.family", f"{target.title} has no class like {type(teacher).__name__}.",
+                    "Leave student.family out, or load the teacher with another head.")
+        )  # fmt: skip
+    return getattr(transformers, name)
+
+
+def inherited_weights(state: dict[str, Tensor], layer_path: str, chosen: list[int]) -> dict[str, Tensor]:
+    """Teacher weights under the student's names.
+
+    Args:
+        state: Teacher state dict.
+        layer_path: Path of the encoder layers in it.
+        chosen: Teacher layer (from 1) for each student layer.
+
+    Returns:
+        A state dict that fills the student completely.
+    """
+    if not any(k.startswith(f"{layer_path}.") for k in state):
+        # an encoder without a head lacks the name it has within one
+        layer_path = layer_path.partition(".")[2]
+    prefix = f"{layer_path}."
+    out = {k: v.clone() for k, v in state.items() if not k.startswith(prefix)}
+    for index, layer in enumerate(chosen):
+        source = f"{prefix}{layer - 1}."
+        for key, value in state.items():
+            if key.startswith(source):
+                out[f"{prefix}{index}.{key.removeprefix(source)}"] = value.clone()
+    return out
+
+
+def freeze_positions(model: torch.nn.Module) -> None:
+    """Keep the table of positions as it is, as the original DistilBERT run did.
+
+    Args:
+        model: A model with learned absolute positions.
+
+    Raises:
+        InputError: If it has none.
+    """
+    tables = [m for n, m in model.named_modules() if n.rpartition(".")[2] == "position_embeddings"]
+    if not tables:
+        raise InputError(
+            Problem("freeze_positions", f"{type(model).__name__} has no table of positions.", "Leave it out.")
+        )
+    for table in tables:
+        table.requires_grad_(False)
+
+
+def parameter_count(model: torch.nn.Module) -> int:
+    """Parameters, tied ones counted once."""
+    return sum(p.numel() for p in model.parameters())

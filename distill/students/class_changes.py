@@ -1,0 +1,55 @@
+"""Students of another class than their teacher: which changes exist, and the weights under their new names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pocketbert.core.errors import InputError, Problem
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """How a model of one family starts a student of another.
+
+    Attributes:
+        teacher: Name of the teacher's row of the family table.
+        student: Name of the student's.
+        heads: Class suffixes that change, old to new (``ForPreTraining`` to ``ForMaskedLM``); others stay.
+        layers: Teacher layers (from 1) that the student's authors chose, by (student depth, teacher depth).
+        config: The student's configuration from the teacher's.
+        weights: The student's state dict from (the teacher's, its layers from 1, whether segment 0 is folded in).
+    """
+
+    teacher: str
+    student: str
+    config: Callable[[Any], Any]
+    weights: Callable[[Mapping[str, Tensor], list[int], bool], dict[str, Tensor]]
+    heads: Mapping[str, str] = field(default_factory=dict)
+    layers: Mapping[tuple[int, int], list[int]] = field(default_factory=dict)
+
+
+def class_change(teacher: str, student: str, where: str = "student.family") -> ClassChange:
+    """The change from one family to another.
+
+    Args:
+        teacher: Name of the teacher's family.
+        student: Name of the student's.
+        where: Recipe key, for errors.
+
+    Raises:
+        InputError: If there is none.
+    """
+    from pocketbert.distill.students.distilbert_keys import BERT_TO_DISTILBERT
+
+    changes = {(c.teacher, c.student): c for c in (BERT_TO_DISTILBERT,)}
+    if (teacher, student) not in changes:
+        possible = [teacher, *(s for t, s in changes if t == teacher)]
+        raise InputError(
+            Problem(where, f"'{student}' cannot be made from a teacher of family '{teacher}'; possible: "
+                    f"{', '.join(possible)}.", "Choose one of these, or leave family out.")
+        )  # fmt: skip
+    return changes[teacher, student]

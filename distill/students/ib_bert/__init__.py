@@ -1,0 +1,1 @@
+"""IB-BERT, the teacher of MobileBERT: model, configuration, names of its checkpoints."""

@@ -1,0 +1,199 @@
+"""MobileBERT students: their sizes, and what they take over from the teacher before knowledge transfer begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers import MobileBertConfig, MobileBertPreTrainedModel
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import family_of
+from pocketbert.core.seeds import derive_seed
+from pocketbert.core.types import MobileBertSize
+from pocketbert.distill.students.ib_bert.config import IbBertConfig
+
+HEADS = 4
+"""Of the published models."""
+_TASK_HEADS = ("classifier.", "qa_outputs.")
+
+
+@dataclass(frozen=True)
+class Block:
+    """What lies between a block's two 512-wide ends.
+
+    Attributes:
+        outer: Width between blocks, where the teacher has none of its own.
+        width: Intra-block width, all heads together.
+        intermediate: Width of a feed-forward part.
+        networks: Feed-forward parts in a row.
+        bottleneck_attention: Whether queries, keys and values are made of the block's input bottleneck; else queries
+            and keys share one of their own, and values read the block's input.
+    """
+
+    outer: int
+    width: int
+    intermediate: int
+    networks: int
+    bottleneck_attention: bool
+
+
+BLOCKS: Mapping[MobileBertSize, Block] = {
+    MobileBertSize.MOBILEBERT: Block(512, 128, 512, 4, False),
+    MobileBertSize.TINY: Block(512, 128, 512, 2, True),
+    MobileBertSize.MINI: Block(128, 32, 128, 4, False),
+}
+
+
+def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
+    """An IB-BERT that can be pre-trained on two cores: six blocks, each a quarter as wide as IB-BERT-large's everywhere.
+
+    Six blocks give progressive transfer six phases. The ratios stay (4 to 1 from inter-block width to embedding and to
+    `MobileBertSize.MINI`'s blocks, 1 to 2 to its own), so that a block of the student has a fourteenth of the
+    parameters of a block of the teacher, as between the published models.
+
+    Args:
+        vocab_size: Tokens.
+    """
+    return IbBertConfig(
+        vocab_size=vocab_size, num_hidden_layers=6, hidden_size=128, embedding_size=32,
+        intra_bottleneck_size=256, intermediate_size=1024,
+    )  # fmt: skip
+
+
+def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
+    """A student's configuration that can be compared with its teacher's block by block.
+
+    Vocabulary, lengths and depth are the teacher's, and of one with bottlenecks widths outside the blocks and heads too; an
+    ordinary teacher's student has the published ones. The blocks, NoNorm, ReLU, no
+    dropout but the attention's (0.1) and the raw ``[CLS]`` state as pooled output are those of the original
+    configurations (config/uncased_L-24_H-128_B-512_A-4_F-4_OPT.json and ..._F-2_tiny_OPT.json).
+
+    Args:
+        teacher: Configuration of an IB-BERT or a MobileBERT; of another system the student needs a
+            `pocketbert.distill.teacher.state_adapter.StateAdapter`.
+        size: What is inside the blocks.
+
+    Raises:
+        InputError: If the teacher's heads do not divide the student's width, or the teacher is narrower than the student.
+    """
+    block, problems = BLOCKS[size], []
+    bottlenecks = has_bottlenecks(teacher)
+    width = teacher.hidden_size if bottlenecks else block.outer
+    heads = teacher.num_attention_heads if bottlenecks else HEADS
+    if block.width % heads:
+        problems.append(
+            Problem("student.size", f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads.")
+        )  # fmt: skip
+    if width > teacher.hidden_size:
+        problems.append(
+            Problem("student.size", f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}.",
+                    f"Choose one of: {', '.join(s for s, b in BLOCKS.items() if b.outer <= teacher.hidden_size) or 'none fits'}.")
+        )  # fmt: skip
+    if problems:
+        raise InputError(problems)
+    return MobileBertConfig(
+        vocab_size=teacher.vocab_size, type_vocab_size=getattr(teacher, "type_vocab_size", 2),
+        max_position_embeddings=teacher.max_position_embeddings - family_of(teacher.model_type).position_offset, pad_token_id=teacher.pad_token_id,
+        hidden_size=width, embedding_size=teacher.embedding_size if bottlenecks else width // 4,
+        trigram_input=teacher.trigram_input if bottlenecks else True, initializer_range=teacher.initializer_range,
+        num_hidden_layers=teacher.num_hidden_layers, num_attention_heads=heads,
+        layer_norm_eps=getattr(teacher, "layer_norm_eps", 1e-12), tie_word_embeddings=teacher.tie_word_embeddings,
+        intra_bottleneck_size=block.width, intermediate_size=block.intermediate,
+        num_feedforward_networks=block.networks, use_bottleneck_attention=block.bottleneck_attention,
+        # with both flags set transformers builds a second bottleneck that nothing uses
+        key_query_shared_bottleneck=not block.bottleneck_attention,
+        normalization_type="no_norm", hidden_act="relu", hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.1, classifier_activation=False,
+    )  # fmt: skip
+
+
+def has_bottlenecks(config: Any) -> bool:
+    """Whether a model's blocks have a width of their own inside: an IB-BERT's and a MobileBERT's."""
+    return isinstance(config, MobileBertConfig) and bool(config.use_bottleneck)
+
+
+def transfer_student(
+    teacher: Any, size: MobileBertSize, seed: int, head: str | None = None
+) -> MobileBertPreTrainedModel:
+    """A student, before knowledge transfer.
+
+    Its blocks are random. The rest is that of a teacher with bottlenecks, as `copy_outside_blocks` says; of another teacher
+    it is random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings`.
+
+    Args:
+        teacher: A model with any head.
+        size: What is inside the blocks.
+        seed: Seed of the random weights.
+        head: Suffix of the class, such as ``ForPreTraining``; default the teacher's.
+
+    Returns:
+        transformers' MobileBERT with the head; fp32, in training mode.
+
+    Raises:
+        InputError: If there is no such student; see `transfer_config`.
+    """
+    name = type(teacher).__name__
+    suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
+    kind = getattr(transformers, f"MobileBert{suffix}", None)
+    if kind is None:
+        raise InputError(
+            Problem("student.size", f"MobileBERT has no class like {name}.", "Load the teacher with another head.")
+        )  # fmt: skip
+    config = transfer_config(teacher.config, size)
+    for key in ("id2label", "label2id", "problem_type"):
+        setattr(config, key, getattr(teacher.config, key))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "student"))
+        student: MobileBertPreTrainedModel = kind(config)
+    if has_bottlenecks(teacher.config):
+        copy_outside_blocks(teacher, student)
+    return student.train()
+
+
+def copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
+    """Give a student everything outside the encoder that its teacher has under the same name.
+
+    As in the original code, by the original's names: the tables of words, segments and positions, the projection of
+    three neighbours to the inter-block width, the masked-LM head (transform, norm, extra output matrix, bias) and the
+    next-sentence layer. A NoNorm has another name there than a LayerNorm, so that the norm of the embeddings stays as
+    the student has it (new: scale 1, bias 0) unless both models have the same kind. The teacher's pooler goes to no
+    student that has none: its next-sentence layer starts from weights made for a pooled state, and gets a raw one. A task's head is not copied: it
+    belongs to the teacher's states, which the student has yet to learn.
+
+    Args:
+        teacher: An IB-BERT or MobileBERT, not wrapped.
+        student: A MobileBERT with the same or fewer heads; changed in place.
+
+    Returns:
+        Names of what was copied, as the student has them, sorted; tied weights under each name.
+
+    Raises:
+        InputError: Naming every weight whose shape differs; nothing is changed then.
+    """
+    theirs, ours = teacher.state_dict(), student.state_dict()
+    same_norm = teacher.config.normalization_type == student.config.normalization_type
+    names = {
+        name: key
+        for name in ours
+        # an encoder without a head lacks the name it has within one
+        for key in (name, f"mobilebert.{name}", name.removeprefix("mobilebert."))
+        if key in theirs
+        and "encoder" not in name.split(".")
+        and not name.startswith(_TASK_HEADS)
+        and (same_norm or "embeddings.LayerNorm." not in name)
+    }
+    problems = [
+        Problem(name, f"shape {tuple(ours[name].shape)} in the student, {tuple(theirs[key].shape)} in the teacher.",
+                "Use a student configuration from transfer_config.")
+        for name, key in names.items() if ours[name].shape != theirs[key].shape
+    ]  # fmt: skip
+    if problems:
+        raise InputError(problems)
+    with torch.no_grad():
+        for name, key in names.items():
+            ours[name].copy_(theirs[key])
+    return sorted(names)

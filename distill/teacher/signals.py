@@ -1,0 +1,206 @@
+"""What a teacher teaches about a batch, and who says it: here the teacher itself, running beside the student."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pocketbert.core.families import Family
+from pocketbert.distill.capture import QueryKeyValue, record_attention
+
+OUTPUTS = (
+    "logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits",
+)  # fmt: skip
+"""Fields of transformers' results that are answers to a task, pre-training included."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which signals an objective compares.
+
+    Attributes:
+        outputs: Whether the task outputs are.
+        hidden: Numbers of the hidden states; 0 is the embeddings, n the output of layer n.
+        attention: Layers whose attention scores are, counted from 0.
+        relations: Layers whose queries, keys and values are, counted from 0.
+    """
+
+    outputs: bool = True
+    hidden: tuple[int, ...] = ()
+    attention: tuple[int, ...] = ()
+    relations: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # a map may name a teacher layer twice; two orders of the same numbers are one wish, and one cache
+        for name in ("hidden", "attention", "relations"):
+            object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
+
+    def __bool__(self) -> bool:
+        """Whether anything is wanted."""
+        return bool(self.outputs or self.hidden or self.attention or self.relations)
+
+    def covers(self, other: Wanted) -> bool:
+        """Whether everything that `other` wants is wanted here."""
+        return (
+            self.outputs >= other.outputs
+            and set(self.hidden) >= set(other.hidden)
+            and set(self.attention) >= set(other.attention)
+            and set(self.relations) >= set(other.relations)
+        )
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A teacher's signals for one batch of B rows, padded to S tokens; no gradient.
+
+    Values at padded positions mean nothing and differ between the back ends; losses leave them out.
+
+    Attributes:
+        outputs: Task outputs by name: ``logits`` [B, C] or [B, S, C], ``start_logits`` and ``end_logits``
+            [B, S], ``last_hidden_state`` [B, S, d], of both pre-training heads ``prediction_logits`` [B, S, V] and
+            ``seq_relationship_logits`` [B, 2].
+        hidden: Hidden states by number, 0 being the embeddings, each [B, S, d].
+        scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], the additive mask
+            applied: -1e4 and below at padded keys.
+        relations: Queries, keys and values by layer from 0.
+    """
+
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    scores: Mapping[int, Tensor] = field(default_factory=dict)
+    relations: Mapping[int, QueryKeyValue] = field(default_factory=dict)
+
+
+class TeacherSignals(Protocol):
+    """Tells what the teacher makes of a batch; the objective need not know where from."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The signals that every call returns."""
+        ...
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
+        """Signals of one batch, on the batch's device."""
+        ...
+
+
+def signals_for(
+    teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None
+) -> TeacherSignals:
+    """The signals an objective learns from: those given, else the teacher beside the student.
+
+    Args:
+        teacher: A transformers model.
+        family: Its row of the family table.
+        wanted: What the objective compares.
+        given: Signals from elsewhere.
+
+    Raises:
+        ValueError: If the given ones lack something.
+    """
+    signals = given or OnlineTeacher(teacher, family, wanted)
+    if not signals.wanted.covers(wanted):
+        raise ValueError(f"the signals given have {signals.wanted}, the stage wants {wanted}")
+    return signals
+
+
+def all_states(made: Any, depth: int) -> tuple[Tensor, ...]:
+    """Hidden states of a model's output, counted: a loss over what is missing would silently be 0.
+
+    Args:
+        made: A transformers result.
+        depth: Layers of the model.
+
+    Returns:
+        The embeddings and the output of each layer, each [B, S, d].
+
+    Raises:
+        RuntimeError: If there are not one more than layers.
+    """
+    states: tuple[Tensor, ...] = made.hidden_states
+    if len(states) != depth + 1:
+        raise RuntimeError(f"{len(states)} hidden states from {depth} layers; expected one more than layers")
+    return states
+
+
+def follow(teacher: Any, device: torch.device) -> None:
+    """Make a teacher ready beside a batch: in eval mode, and where the batch is. The loop moves the student alone.
+
+    Args:
+        teacher: A transformers model.
+        device: The batch's.
+    """
+    if next(teacher.parameters()).device != device:
+        teacher.to(device)
+    if teacher.training:
+        teacher.eval()
+
+
+class OnlineTeacher:
+    """The teacher runs on every batch.
+
+    Takes no disk, and any text at any step: the right back end for general distillation on hidden states,
+    attention and relations, where a cache would be larger than the teacher is slow. For task data that is seen
+    many times, see `pocketbert.distill.teacher.cache.teacher`. Where nothing but attention and relations is wanted, the
+    teacher runs no further than the last layer of these.
+
+    Args:
+        teacher: A transformers model; its attention implementation is switched to the capturing one, it
+            is put into eval mode, and follows the batches to their device.
+        family: Its row of the family table.
+        wanted: Signals to return.
+
+    Raises:
+        ValueError: If the teacher has no such hidden state or layer.
+    """
+
+    def __init__(self, teacher: Any, family: Family, wanted: Wanted) -> None:
+        depth = teacher.config.num_hidden_layers
+        bad_hidden = [n for n in wanted.hidden if not 0 <= n <= depth]
+        layers = sorted({*wanted.attention, *wanted.relations})
+        bad_layers = [n for n in layers if not 0 <= n < depth]
+        if bad_hidden or bad_layers:
+            raise ValueError(
+                f"no hidden states {bad_hidden} or attention layers {bad_layers} in a teacher of {depth} "
+                f"layers: hidden states are 0 to {depth}, attention layers 0 to {depth - 1}"
+            )
+        self.teacher, self.family, self._wanted, self._depth = teacher, family, wanted, depth
+        whole = wanted.outputs or bool(wanted.hidden)
+        self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not whole)
+
+    @property
+    def wanted(self) -> Wanted:
+        """The signals that every call returns."""
+        return self._wanted
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
+        """Run the teacher, unless nothing is wanted.
+
+        Args:
+            batch: The family's inputs by name, each [B, S]; other entries are ignored.
+
+        Raises:
+            RuntimeError: If the model returned another number of hidden states or attention layers than
+                it has: a loss over what is missing would silently be 0.
+        """
+        if not self._wanted:
+            return Taught()
+        follow(self.teacher, batch["input_ids"].device)
+        inputs = {name: batch[name] for name in self.family.inputs}
+        made = None
+        with torch.no_grad(), self._recorder:
+            made = self.teacher(**inputs, output_hidden_states=bool(self._wanted.hidden))
+        return Taught(
+            {n: made[n] for n in OUTPUTS if n in made} if made is not None and self._wanted.outputs else {},
+            self._hidden(made) if self._wanted.hidden else {},
+            {n: self._recorder.scores[n] for n in self._wanted.attention},
+            {n: self._recorder.relations[n] for n in self._wanted.relations},
+        )
+
+    def _hidden(self, made: Any) -> dict[int, Tensor]:
+        states = all_states(made, self._depth)
+        return {n: states[n] for n in self._wanted.hidden}

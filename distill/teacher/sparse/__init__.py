@@ -1,0 +1,1 @@
+"""A teacher's guesses over the vocabulary, sampled sparsely and kept on disk."""

@@ -1,0 +1,1 @@
+"""Plain text to train on: corpora, pairs of segments, masking."""

@@ -1,0 +1,219 @@
+"""Texts of any number into a corpus on disk, in one pass and bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.disk.files import sha256_file, write_json
+from pocketbert.core.disk.ownership import Contents
+from pocketbert.core.disk.workspace import building
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.tokenization import is_unicode
+from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.distill.text.corpora.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard
+from pocketbert.distill.text.corpora.rows import CutTexts, PackTexts, RowBuilder
+from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer
+
+CONTENTS = Contents(INFO, (COUNTS, "rows-*.arrow"))
+"""Files of a corpus: a folder that holds anything else is not replaced."""
+_TEXTS_AT_ONCE = 1024
+_CHARACTERS_AT_ONCE = 1 << 21
+"""What is tokenized together: many short texts, or a few books."""
+_ROWS_AT_ONCE = 4096
+"""Rows of one Arrow record batch."""
+
+
+def write_corpus(
+    texts: Iterable[str],
+    tokenizer: Path,
+    settings: CorpusSettings,
+    target: Path,
+    rows_per_shard: int = 50_000,
+    total: int | None = None,
+) -> CorpusInfo:
+    """Tokenize texts into a corpus.
+
+    The same texts, tokenizer and settings give the same bytes, as long as pyarrow and tokenizers stay the same.
+
+    Args:
+        texts: One text after the other (sentences, paragraphs, articles); read once, never held as a whole.
+        tokenizer: The model's ``tokenizer.json`` or the folder that holds it.
+        settings: How texts become rows.
+        target: The folder to write; an older corpus there is replaced when the new one is whole.
+        rows_per_shard: Rows of one file.
+        total: Number of texts, if known: there is a bar then, else a line per file.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: If no row is left, an entry is no text, `target` is a folder of something else, or the settings
+            leave no room beside the tokenizer's special tokens.
+        MissingBackendError: If pyarrow is not installed.
+    """
+    if version_of("pyarrow") is None:
+        raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")
+    maker = CorpusTokenizer(tokenizer)
+    _check(maker, settings, target, rows_per_shard)
+    builder = PackTexts(settings, maker) if settings.packed else CutTexts(settings, maker)
+    with (
+        building(target, CONTENTS) as work,
+        Meter("" if total is None else f"tokenize {target.name}", total or 0) as meter,
+    ):
+        with contextlib.closing(
+            _Shards(work, maker.vocabulary_size, rows_per_shard, total is None)
+        ) as shards:
+            read = _tokenize(texts, maker, builder, shards, meter)
+            shards.flush()
+        if not shards.done:
+            raise InputError(
+                Problem(str(target), f"no rows are left of {read:,} texts: {_reasons(builder.dropped)}.",
+                        "Give more or longer texts, lower 'shortest', or set 'packed: true'.")
+            )  # fmt: skip
+        info = CorpusInfo(
+            settings=settings,
+            tokenizer_digest=maker.digest,
+            vocabulary_size=maker.vocabulary_size,
+            special_ids=maker.special_ids,
+            texts=read,
+            rows=sum(s.rows for s in shards.done),
+            tokens=sum(s.tokens for s in shards.done),
+            dropped=builder.dropped,
+            shards=shards.done,
+        )
+        np.save(work / COUNTS, shards.counts)
+        write_json(work / INFO, info.model_dump(mode="json"))
+    return info
+
+
+def _check(maker: CorpusTokenizer, settings: CorpusSettings, target: Path, rows_per_shard: int) -> None:
+    problems = []
+    special = len(maker.before) + len(maker.after)
+    if settings.length <= special:
+        problems.append(
+            Problem("length", f"{settings.length} leaves no room beside {special} special tokens.")
+        )
+    if rows_per_shard < 1:
+        problems.append(Problem("rows_per_shard", f"{rows_per_shard}; at least 1 is needed."))
+    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / INFO).is_file()):
+        problems.append(
+            Problem(str(target), "exists and is no corpus; it is not replaced.", "Name another folder.")
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def _tokenize(
+    texts: Iterable[str], maker: CorpusTokenizer, builder: RowBuilder, shards: _Shards, meter: Meter
+) -> int:
+    read = 0
+    for batch in _batches(texts):
+        read += len(batch)
+        clean = [text for text in batch if is_unicode(text)]
+        builder.dropped.not_unicode += len(batch) - len(clean)
+        for tokens in maker.tokens(clean):
+            for row in builder.add(tokens):
+                shards.add(row)
+        meter.advance(len(batch), f"{shards.rows:,} rows")
+    for row in builder.finish():
+        shards.add(row)
+    return read
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(Problem(f"text {number}", f"{text!r:.60} is {type(text).__name__}, not text."))
+        batch.append(text)
+        characters += len(text)
+        if len(batch) >= _TEXTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _reasons(dropped: Dropped) -> str:
+    return (
+        ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped if count)
+        or "there were none"
+    )
+
+
+class _Shards:
+    """Writes rows into one file after the other, and counts their tokens."""
+
+    def __init__(self, folder: Path, vocabulary: int, rows_per_shard: int, tell: bool) -> None:
+        self.folder, self.limit, self.tell = folder, rows_per_shard, tell
+        # half the disk space and page cache for the vocabularies of all English BERTs
+        self.dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.int32)
+        self.counts: NDArray[np.int64] = np.zeros(vocabulary, np.int64)
+        self.done: list[Shard] = []
+        self.rows = 0
+        self._waiting: list[NDArray[np.int64]] = []
+        self._writer: Any = None
+        self._shard_rows = self._shard_tokens = 0
+
+    def add(self, row: NDArray[np.int64]) -> None:
+        """Append one row."""
+        self._waiting.append(row)
+        self.rows += 1
+        full = self._shard_rows + len(self._waiting) >= self.limit
+        if full or len(self._waiting) >= _ROWS_AT_ONCE:
+            self._write()
+        if full:
+            self._end_shard()
+
+    def flush(self) -> None:
+        """Write what waits, and end the last file."""
+        self._write()
+        self._end_shard()
+
+    def close(self) -> None:
+        """Let go of an unfinished file after an error."""
+        if self._writer is not None:
+            self._writer.close()
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"rows-{len(self.done):05}.arrow"
+
+    def _write(self) -> None:
+        if not self._waiting:
+            return
+        import pyarrow
+
+        schema = pyarrow.schema([(COLUMN, pyarrow.list_(pyarrow.from_numpy_dtype(self.dtype)))])
+        if self._writer is None:
+            self._writer = pyarrow.ipc.new_stream(str(self._path), schema)
+        ids = np.concatenate(self._waiting)
+        offsets = np.cumsum([0, *map(len, self._waiting)], dtype=np.int32)
+        column = pyarrow.ListArray.from_arrays(offsets, pyarrow.array(ids.astype(self.dtype)))
+        self._writer.write_batch(pyarrow.record_batch([column], schema=schema))
+        self.counts += np.bincount(ids, minlength=len(self.counts))
+        self._shard_rows += len(self._waiting)
+        self._shard_tokens += len(ids)
+        self._waiting = []
+
+    def _end_shard(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        path = self._path
+        shard = Shard(file=path.name, rows=self._shard_rows, tokens=self._shard_tokens,
+                      bytes=path.stat().st_size, sha256=sha256_file(path))  # fmt: skip
+        self.done.append(shard)
+        self._shard_rows = self._shard_tokens = 0
+        if self.tell:
+            say(f"  {shard.file}: {shard.rows:,} rows, {shard.tokens:,} tokens")

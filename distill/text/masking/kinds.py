@@ -1,0 +1,60 @@
+"""The masking that a recipe names."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predict.tokenization import MASK_TOKENS, TextTokenizer
+from pocketbert.core.types import MaskingKind
+from pocketbert.distill.text.masking.masking import Masking, MaskingScheme
+from pocketbert.distill.text.masking.rows import DynamicMasking, NoMasking, SpanMasking, WholeWordMasking
+from pocketbert.distill.text.masking.words import continues_word, wordless_ids
+
+
+def masking_of(
+    kind: MaskingKind, counts: NDArray[np.int64], tokenizer: TextTokenizer, seed: int, purpose: str,
+    share: float = 0.15, smoothing: float = 0.7,
+) -> MaskingScheme:  # fmt: skip
+    """The masking of one stage.
+
+    Args:
+        kind: How tokens to hide are chosen.
+        counts: How often each token stands in the corpus, [V].
+        tokenizer: The teacher's.
+        seed: Seed of the run.
+        purpose: What is trained (``distill.0``): keys the noise, and names the stage in errors.
+        share: Share of the tokens to hide; unused by `none`.
+        smoothing: Exponent of the frequency; of `frequency` only.
+
+    Raises:
+        InputError: If the tokenizer has no mask token, or its vocabulary does not tell where words begin, and the
+            kind needs it.
+    """
+    if kind is MaskingKind.NONE:
+        return NoMasking()
+    where, mask_id = f"{purpose}.masking", tokenizer.mask_id
+    problems = []
+    if mask_id is None:
+        problems.append(
+            Problem(where, f"{kind}, and the tokenizer has no mask token ({' or '.join(MASK_TOKENS)}).",
+                    "Set masking: none, or take a teacher whose tokenizer has one.")
+        )  # fmt: skip
+    continues = None
+    if kind in (MaskingKind.WHOLE_WORD, MaskingKind.SPAN):
+        continues = continues_word(tokenizer, len(counts))
+        if continues is None:
+            problems.append(
+                Problem(where, f"{kind}, and the vocabulary does not tell where words begin: no token starts with ##, Ġ or ▁.",
+                        "Set masking: dynamic.")
+            )  # fmt: skip
+    if problems or mask_id is None:
+        raise InputError(problems)
+    wordless = wordless_ids(tokenizer, len(counts))
+    if kind is MaskingKind.FREQUENCY:
+        return Masking(counts, mask_id, wordless, seed, purpose, share, smoothing)
+    if continues is None:
+        return DynamicMasking(len(counts), mask_id, wordless, seed, purpose, share)
+    words = WholeWordMasking if kind is MaskingKind.WHOLE_WORD else SpanMasking
+    return words(len(counts), mask_id, wordless, seed, purpose, share, continues=continues)

@@ -1,0 +1,173 @@
+"""Rows of a corpus as pairs of segments, of which every other second one is from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.disk.files import sha256_json
+from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.seeds import generator
+from pocketbert.distill.text.corpora.corpus import TokenRows
+from pocketbert.distill.text.masking.words import continues_word, word_starts, wordless_ids
+from pocketbert.distill.text.pair_layout import PairLayout, pair_layout
+
+Ids = NDArray[np.int64]
+
+FOLLOWS, ELSEWHERE = 0, 1
+"""Values of ``next_sentence_label``, as in transformers' ``BertForPreTraining``."""
+NEXT_SENTENCE = "next_sentence_label"
+"""Name of the labels in a batch."""
+
+_ELSEWHERE_SHARE, _SHORT_SHARE, _SHORTEST = 0.5, 0.1, 2
+_SHORT, _LENGTH, _CUT, _WHENCE, _OTHER, _START = range(6)  # columns of a row's noise
+
+
+@dataclass(frozen=True)
+class PairedRows:
+    """Some rows as pairs.
+
+    Attributes:
+        encoded: B inputs with their segments.
+        labels: `FOLLOWS`, `ELSEWHERE`, or `IGNORED` where a row stayed one segment, [B] int64.
+    """
+
+    encoded: list[Encoded]
+    labels: Ids
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A row before its second segment is chosen: its tokens, and where they are cut; None to keep the row whole."""
+
+    tokens: Ids
+    place: int | None
+    other: int | None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two segments of each row, as for next-sentence prediction; `pairs_of` makes one.
+
+    Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 2, and the released ``create_pretraining_data.py``, with
+    words in place of sentences, which ids do not show. A row is cut at a random word into A and B. With chance 1/2
+    B is replaced by a piece of another row, all others alike, which begins at a word and is as long as B, or
+    shorter where that row is. With chance 1/10 only the beginning of the row is used, of a length drawn uniformly.
+    All of it is a function of (seed, purpose, step, row number).
+
+    - No pair is longer than its row: where a pair needs more special tokens than the row has, the row's last
+      tokens are left out. The corpus' lengths are upper bounds.
+    - Of packed rows the separators between texts are left out, and no cut falls where one text ends.
+    - A row without a place to cut stays one segment, as it is, with label `IGNORED`: one word, or two of RoBERTa.
+    - Where a corpus has a single row, or the other row is empty, B always follows A.
+
+    Attributes:
+        layout: Special tokens and segments of a pair.
+        continues: Which tokens continue a word, [V]; all False cuts between any two tokens.
+        wordless: Tokens that belong to no word.
+        seed: Seed of the run.
+        purpose: What is trained (``distill.0``); keys the noise.
+    """
+
+    layout: PairLayout
+    continues: NDArray[np.bool_]
+    wordless: Sequence[int]
+    seed: int
+    purpose: str
+
+    def build(self, corpus: TokenRows, rows: Sequence[int], step: int) -> PairedRows:
+        """Pairs of some rows.
+
+        Args:
+            corpus: Where the rows are, and the others that second segments are taken from.
+            rows: Row numbers, B of them.
+            step: The optimiser step.
+        """
+        count = len(corpus.lengths)
+        noises = [generator(self.seed, f"pairs/{self.purpose}", step, int(row)).random(6) for row in rows]
+        found = corpus.ids(rows)
+        cuts = [self._cut(*each, count) for each in zip(found, rows, noises, strict=True)]
+        others = iter(corpus.ids([c.other for c in cuts if c.other is not None]))
+        out = PairedRows([], np.full(len(rows), IGNORED))
+        for i, (cut, ids, noise) in enumerate(zip(cuts, found, noises, strict=True)):
+            if cut.place is None:
+                out.encoded.append(Encoded(ids, np.zeros(len(ids), np.int64), truncated=False))
+                continue
+            second, label = cut.tokens[cut.place :], FOLLOWS
+            if cut.other is not None:
+                piece = self._piece(next(others), len(second), noise[_START])
+                if piece.size:
+                    second, label = piece, ELSEWHERE
+            out.encoded.append(self.layout.join(cut.tokens[: cut.place], second))
+            out.labels[i] = label
+        return out
+
+    def key(self) -> list[Any]:
+        """All that decides the pairs of a corpus, as JSON; see `pocketbert.distill.text.masking.masking.MaskingScheme.key`."""
+        layout, continues = self.layout, sha256_json(np.flatnonzero(self.continues).tolist())
+        special = [part.tolist() for part in (layout.before, layout.between, layout.after)]
+        segments = [np.asarray(part).tolist() for part in layout.segments]
+        return ["pairs", self.seed, self.purpose, special, segments, continues, sorted(self.wordless)]
+
+    def _cut(self, ids: Ids, row: int, noise: NDArray[np.float64], count: int) -> _Cut:
+        tokens, starts, joints = self._text(ids)
+        most = min(len(ids) - self.layout.special, len(tokens))
+        if noise[_SHORT] < _SHORT_SHARE and most > _SHORTEST:
+            most = _SHORTEST + int(noise[_LENGTH] * (most - _SHORTEST + 1))
+        tokens = tokens[: max(most, 0)]
+        possible = np.flatnonzero((starts & ~joints)[1 : len(tokens)]) + 1
+        if not possible.size:
+            return _Cut(tokens, None, None)
+        other = None
+        if noise[_WHENCE] < _ELSEWHERE_SHARE and count > 1:
+            other = int(noise[_OTHER] * (count - 1))
+            other += other >= row
+        return _Cut(tokens, int(possible[int(noise[_CUT] * len(possible))]), other)
+
+    def _piece(self, ids: Ids, length: int, noise: float) -> Ids:
+        tokens, starts, _ = self._text(ids)
+        if len(tokens) <= length:
+            return tokens
+        possible = np.flatnonzero(starts[: len(tokens) - length + 1])
+        first = possible[int(noise * len(possible))]
+        return tokens[first : first + length]
+
+    def _text(self, ids: Ids) -> tuple[Ids, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Tokens without the special ones of the layout, where words begin, and where another text begins; [n] each."""
+        frame, apart = self._tables
+        own = np.flatnonzero(~frame[ids])
+        starts = word_starts(self.continues[ids], apart[ids])[own]
+        return ids[own], starts, np.diff(own, prepend=own[:1]) > 1
+
+    @cached_property
+    def _tables(self) -> NDArray[np.bool_]:
+        """Which tokens frame texts, and which belong to no word, [2, V]."""
+        out = np.zeros((2, len(self.continues)), np.bool_)
+        out[:, np.concatenate([self.layout.before, self.layout.between, self.layout.after])] = True
+        out[1, list(self.wordless)] = True
+        return out
+
+
+def pairs_of(tokenizer: TextTokenizer, vocabulary: int, seed: int, purpose: str) -> Pairs:
+    """Pairs as a tokenizer writes them.
+
+    Args:
+        tokenizer: The teacher's. Where its vocabulary does not tell where words begin, rows are cut between any tokens.
+        vocabulary: V of the corpus: its `counts` have so many entries.
+        seed: Seed of the run.
+        purpose: What is trained (``distill.0``): keys the noise, and names the stage in errors.
+
+    Raises:
+        InputError: If the tokenizer has no layout for two texts.
+    """
+    continues = continues_word(tokenizer, vocabulary)
+    if continues is None:
+        continues = np.zeros(vocabulary, np.bool_)
+    layout = pair_layout(tokenizer, f"{purpose}.pairs")
+    return Pairs(layout, continues, wordless_ids(tokenizer, vocabulary), seed, purpose)
