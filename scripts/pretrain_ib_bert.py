@@ -32,7 +32,7 @@ from pocketbert.distill.text.general_set import GeneralSet
 from pocketbert.distill.text.masking.kinds import masking_of
 from pocketbert.distill.text.pairs import pairs_of
 from pocketbert.distill.training.loop import train
-from pocketbert.pipeline.corpora import open_corpora, write_corpora
+from pocketbert.pipeline.learn.corpora import open_corpora, write_corpora
 
 PURPOSE = "pretrain"
 

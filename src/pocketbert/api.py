@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.tokenization import Text
     from pocketbert.core.recipe.recipe import Recipe
-    from pocketbert.pipeline.augmenting import AugmentCounts
     from pocketbert.pipeline.doctor import Diagnosis
+    from pocketbert.pipeline.gates.verify import Verification
+    from pocketbert.pipeline.learn.augmenting import AugmentCounts
     from pocketbert.pipeline.run import RunResult
-    from pocketbert.pipeline.verify import Verification
 
 __all__ = [
     "PlannedStage", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
@@ -303,7 +303,7 @@ def benchmark(
     from pocketbert.benchmarks.mac.importing import import_mac
     from pocketbert.core.errors import InputError, Problem
     from pocketbert.core.recipe.recipe import BenchmarkSection
-    from pocketbert.pipeline.measuring import folder_variants, measure
+    from pocketbert.pipeline.make.measuring import folder_variants, measure
 
     imported = import_mac(imports, models)
     variants = folder_variants(models) if local else []
@@ -333,7 +333,7 @@ def report(run: Path, output: Path) -> Path:
 def data_check(recipe: Recipe) -> DataReport | None:
     """Read a recipe's data and describe it, without training. None where the recipe has no data."""
     from pocketbert.core.models.folder import open_model_folder
-    from pocketbert.pipeline.data import load_data
+    from pocketbert.pipeline.learn.data import load_data
 
     return load_data(
         recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
@@ -356,7 +356,7 @@ def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
     from pocketbert.core.disk.files import check_writable
     from pocketbert.core.errors import InputError, Problem
     from pocketbert.core.models.folder import open_model_folder
-    from pocketbert.pipeline.corpora import write_corpora
+    from pocketbert.pipeline.learn.corpora import write_corpora
 
     if recipe.data.corpus is None:
         raise InputError(
@@ -384,7 +384,7 @@ def data_augment(recipe: Recipe, output: Path, overwrite: bool = False) -> Augme
     Raises:
         InputError: If the task's labels do not belong to whole texts, or a setting does not fit.
     """
-    from pocketbert.pipeline.augmenting import augment_file
+    from pocketbert.pipeline.learn.augmenting import augment_file
 
     return augment_file(recipe, output, overwrite=overwrite)
 

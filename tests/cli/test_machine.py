@@ -219,7 +219,7 @@ def test_second_process_on_one_run_folder(
 def test_a_crash_is_one_line_and_the_log_has_the_rest(
     cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pocketbert.pipeline import golden
+    from pocketbert.pipeline.make import golden
 
     undo(run_copy, "golden")
 

@@ -19,7 +19,7 @@ import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.pipeline.card import CardFacts, render_card
+from pocketbert.pipeline.phone.card import CardFacts, render_card
 
 ALL = [t.value for t in TaskName]
 ENGINES = {

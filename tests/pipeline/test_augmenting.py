@@ -24,9 +24,9 @@ from pocketbert.distill.augment import store as augment_store
 from pocketbert.distill.augment.augmenter import Augmenter
 from pocketbert.distill.augment.store import CopyStore
 from pocketbert.distill.training.train_set import TrainSet
-from pocketbert.pipeline import augmenting
-from pocketbert.pipeline.augmenting import augment_file, augmented_set
-from pocketbert.pipeline.data import load_data
+from pocketbert.pipeline.learn import augmenting
+from pocketbert.pipeline.learn.augmenting import augment_file, augmented_set
+from pocketbert.pipeline.learn.data import load_data
 
 ROWS = [
     {"id": i, "text": f"{text} {word}", "label": label}

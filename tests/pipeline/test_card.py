@@ -12,7 +12,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.core.types import Client, Format, Scheme
-from pocketbert.pipeline.card import CardFacts, render_card
+from pocketbert.pipeline.phone.card import CardFacts, render_card
 
 LABELS = {
     TaskName.TEXT_CLASSIFICATION: ["no", "yes"],

@@ -20,10 +20,10 @@ from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline import golden
-from pocketbert.pipeline.gates import Gate, Subject, golden_gates, padding_gate
-from pocketbert.pipeline.golden import COLUMNS, PLACES, make_golden
-from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.gates.common import Gate, Subject, golden_gates, padding_gate
+from pocketbert.pipeline.make import golden
+from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import decided, reference_model
 
 FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)

@@ -141,7 +141,7 @@ def test_stages_that_want_copies_need_the_section(recipe: Write, cli: Callable[.
 
 def test_what_is_packed_names_no_folder_of_this_machine(tmp_path: Path) -> None:
     from pocketbert.core.recipe.file import dump_recipe, load_recipe
-    from pocketbert.pipeline.pack import portable
+    from pocketbert.pipeline.phone.pack import portable
 
     path = tmp_path / "recipe.yaml"
     path.write_text(

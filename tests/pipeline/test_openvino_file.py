@@ -20,11 +20,11 @@ from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Target
-from pocketbert.pipeline import measuring
-from pocketbert.pipeline.measuring import folder_variants
+from pocketbert.pipeline.gates.verify import verify_artefacts
+from pocketbert.pipeline.make import measuring
+from pocketbert.pipeline.make.measuring import folder_variants
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import RunFolder
-from pocketbert.pipeline.verify import verify_artefacts
 from pocketbert.runtime import openvino as runtime
 from pocketbert.runtime import race
 from pocketbert.runtime.engines import EngineFile

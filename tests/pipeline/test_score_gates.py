@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketbert.core.predict.score import Score
-from pocketbert.pipeline.gates import chance_gate, drop_gate, kept_gate
+from pocketbert.pipeline.gates.common import chance_gate, drop_gate, kept_gate
 
 
 def score(value: float, chance: float = 0.5, finite: bool = True) -> Score:

@@ -23,10 +23,10 @@ from pocketbert.core.recipe.file import load_recipe, recipe_of
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Status, Target
-from pocketbert.pipeline.pack import make_pack
+from pocketbert.pipeline.gates.verify import Verification, report_gates, verify_artefacts
+from pocketbert.pipeline.phone.pack import make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND
-from pocketbert.pipeline.verify import Verification, report_gates, verify_artefacts
 
 _WORK = "export"
 """What the workspace of an export remembers, so that a later one finds it."""

@@ -30,17 +30,31 @@ from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Target
-from pocketbert.pipeline import exporting, golden, measuring, pack, training
-from pocketbert.pipeline.augmenting import check_augmentable
-from pocketbert.pipeline.corpora import source_digest, write_corpora
-from pocketbert.pipeline.data import CALIBRATION_ROWS, RunData, check_files, load_data, max_length
-from pocketbert.pipeline.finishing import head_with, read_training, teacher_vectors
-from pocketbert.pipeline.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
-from pocketbert.pipeline.pack import Origin, portable
+from pocketbert.pipeline.formats.model_files import (
+    ModelFile,
+    base_of,
+    default_file,
+    model_files,
+    quantized_stage,
+)
+from pocketbert.pipeline.gates.verify import (
+    Verification,
+    report_gates,
+    run_subjects,
+    verify_files,
+    vocabulary_rows,
+)
+from pocketbert.pipeline.learn import training
+from pocketbert.pipeline.learn.augmenting import check_augmentable
+from pocketbert.pipeline.learn.corpora import source_digest, write_corpora
+from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, RunData, check_files, load_data, max_length
+from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
+from pocketbert.pipeline.make import exporting, golden, measuring
+from pocketbert.pipeline.phone import pack
+from pocketbert.pipeline.phone.pack import Origin, portable
 from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run_folder import Places, RunFolder, Stage, data_digest
 from pocketbert.pipeline.run_log import logged
-from pocketbert.pipeline.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 RECIPE_FILE = "recipe.resolved.yaml"
@@ -452,7 +466,7 @@ class Run:
         """Write the HTML page; return header and rows of the closing table."""
         from pocketbert.benchmarks.report import write_report
         from pocketbert.benchmarks.summary import summary_table
-        from pocketbert.pipeline.facts import report_data
+        from pocketbert.pipeline.phone.facts import report_data
 
         command = "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
         facts = report_data(self.recipe, self.path, command, self.confusions())

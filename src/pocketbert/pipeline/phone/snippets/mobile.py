@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.snippet_parts import camel, inputs, lengths, per_token, row_of, width
+from pocketbert.pipeline.phone.snippets.parts import camel, inputs, lengths, per_token, row_of, width
 
 _BEFORE = "before the first use: ONNX Runtime reports to its vendor otherwise"
 _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"

@@ -16,13 +16,13 @@ from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Layout, Provenance, Status
-from pocketbert.pipeline.card import CardFacts
-from pocketbert.pipeline.exporting import read_parity
-from pocketbert.pipeline.finishing import read_training
-from pocketbert.pipeline.measuring import TEACHER, row_name, teacher_file
-from pocketbert.pipeline.mediapipe import tokenizer_effect
-from pocketbert.pipeline.model_files import default_file, model_files
-from pocketbert.pipeline.verify import Verification, read_verification
+from pocketbert.pipeline.formats.model_files import default_file, model_files
+from pocketbert.pipeline.gates.verify import Verification, read_verification
+from pocketbert.pipeline.learn.finishing import read_training
+from pocketbert.pipeline.make.exporting import read_parity
+from pocketbert.pipeline.make.measuring import TEACHER, row_name, teacher_file
+from pocketbert.pipeline.phone.card import CardFacts
+from pocketbert.pipeline.phone.mediapipe import tokenizer_effect
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult

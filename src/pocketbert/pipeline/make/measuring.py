@@ -14,7 +14,7 @@ from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Target
-from pocketbert.pipeline.model_files import ModelFile, exported_scheme
+from pocketbert.pipeline.formats.model_files import ModelFile, exported_scheme
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult, Length, Variant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.snippet_parts import (
+from pocketbert.pipeline.phone.snippets.parts import (
     asks_questions,
     given,
     inputs,

@@ -22,12 +22,12 @@ from pocketbert.core.recipe.stages import (
     TinyBertPredictionStage,
 )
 from pocketbert.core.tasks import Task, TaskName
-from pocketbert.pipeline.augmenting import augmented_set
-from pocketbert.pipeline.data import RunData
-from pocketbert.pipeline.finishing import Curve, Finished, finish, pooling_for
-from pocketbert.pipeline.general import general_student, layer_stage, with_encoder, with_guesses
+from pocketbert.pipeline.learn.augmenting import augmented_set
+from pocketbert.pipeline.learn.data import RunData
+from pocketbert.pipeline.learn.finishing import Curve, Finished, finish, pooling_for
+from pocketbert.pipeline.learn.general import general_student, layer_stage, with_encoder, with_guesses
+from pocketbert.pipeline.learn.job import TrainingJob
 from pocketbert.pipeline.run_folder import Places
-from pocketbert.pipeline.training_job import TrainingJob
 
 
 def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: Places) -> Sequence[str]:

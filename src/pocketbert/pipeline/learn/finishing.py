@@ -27,7 +27,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.data import RunData
+from pocketbert.pipeline.learn.data import RunData
 
 FILE_NAME = "training.json"
 VECTORS = "eval_vectors.npy"

@@ -22,9 +22,9 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, task_of
 from pocketbert.core.types import Client, Format, Layout, Scheme, Target
-from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.writing import ExportJob, write_client_data, write_file
 from pocketbert.pipeline.reference import own_texts, reference_model, takes_both
-from pocketbert.pipeline.writing import ExportJob, write_client_data, write_file
 from pocketbert.runtime.engines import open_file
 
 PARITY_FILE = "parity.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pocketbert.core.artefacts import Artefacts, FileRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.snippet_parts import given, quoted, row_of
+from pocketbert.pipeline.phone.snippets.parts import given, quoted, row_of
 
 VERSION = "4.3.1"
 _DTYPES = {Scheme.FP32: "fp32", Scheme.FP16: "fp16", Scheme.INT8: "int8"}

@@ -31,12 +31,12 @@ from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.pipeline.card import CardFacts, render_card
-from pocketbert.pipeline.exporting import PARITY_FILE, read_parity
-from pocketbert.pipeline.facts import card_facts, read_benchmark
-from pocketbert.pipeline.finishing import read_training
-from pocketbert.pipeline.model_files import ModelFile, absent_files, default_file, model_files
-from pocketbert.pipeline.verify import Verification, read_verification
+from pocketbert.pipeline.formats.model_files import ModelFile, absent_files, default_file, model_files
+from pocketbert.pipeline.gates.verify import Verification, read_verification
+from pocketbert.pipeline.learn.finishing import read_training
+from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
+from pocketbert.pipeline.phone.card import CardFacts, render_card
+from pocketbert.pipeline.phone.facts import card_facts, read_benchmark
 from pocketbert.runtime.engines import open_file
 
 ALIAS = "onnx/model_quantized.onnx"

@@ -20,7 +20,7 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, task_of
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.reference import decided, own_texts, reference_model, takes_both
 from pocketbert.runtime.engines import open_file
 

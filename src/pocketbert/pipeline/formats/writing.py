@@ -15,7 +15,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Client, Format, Shapes
-from pocketbert.pipeline.model_files import ModelFile
+from pocketbert.pipeline.formats.model_files import ModelFile
 
 if TYPE_CHECKING:
     from torch import nn

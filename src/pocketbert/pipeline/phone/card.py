@@ -10,8 +10,8 @@ from pocketbert.core.metrics import METRICS, Direction
 from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Format, Provenance, Scheme
-from pocketbert.pipeline.snippet_parts import lengths, row_of, smallest, width
-from pocketbert.pipeline.snippets import snippets
+from pocketbert.pipeline.phone.snippets.parts import lengths, row_of, smallest, width
+from pocketbert.pipeline.phone.snippets.section import snippets
 
 LABELS_SHOWN = 60
 _PIPELINES = {TaskName.MULTI_LABEL: "text-classification", TaskName.REGRESSION: "text-classification"}

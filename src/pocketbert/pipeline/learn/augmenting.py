@@ -25,7 +25,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.augment import AugmentSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.pipeline.data import RunData, is_labelled, load_data
+from pocketbert.pipeline.learn.data import RunData, is_labelled, load_data
 
 if TYPE_CHECKING:
     from pocketbert.distill.augment.augmenter import Augmenter

@@ -12,8 +12,8 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.stages import Updates
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.data import RunData
-from pocketbert.pipeline.finishing import Curve
+from pocketbert.pipeline.learn.data import RunData
+from pocketbert.pipeline.learn.finishing import Curve
 
 if TYPE_CHECKING:
     from pocketbert.distill.training.course import Course

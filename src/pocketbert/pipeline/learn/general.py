@@ -23,9 +23,9 @@ from pocketbert.core.recipe.stages import (
     TinyBertGeneralStage,
 )
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.pipeline.corpora import open_corpora
-from pocketbert.pipeline.finishing import Curve
-from pocketbert.pipeline.training_job import TrainingJob
+from pocketbert.pipeline.learn.corpora import open_corpora
+from pocketbert.pipeline.learn.finishing import Curve
+from pocketbert.pipeline.learn.job import TrainingJob
 
 if TYPE_CHECKING:
     from pocketbert.distill.students.projection import LayerProjection

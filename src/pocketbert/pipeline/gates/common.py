@@ -319,7 +319,7 @@ def types_gate(subject: Subject) -> Gate | None:
 def metadata_gate(subject: Subject) -> Gate | None:
     """Whether what a file carries beside the graph is the folder's own: vocabulary and labels; None where it has no place for it.
 
-    Of Core ML packages: `pocketbert.pipeline.coreml_gates`.
+    Of Core ML packages: `pocketbert.pipeline.gates.coreml`.
     """
     if subject.client is not Client.MEDIAPIPE:
         return None

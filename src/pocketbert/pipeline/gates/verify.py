@@ -29,8 +29,9 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TASKS, Task, task_of
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.pipeline.coreml_gates import coreml_gates
-from pocketbert.pipeline.gates import (
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.writing import named_labels
+from pocketbert.pipeline.gates.common import (
     Gate,
     Subject,
     chance_gate,
@@ -45,8 +46,7 @@ from pocketbert.pipeline.gates import (
     types_gate,
     weights_gate,
 )
-from pocketbert.pipeline.model_files import ModelFile
-from pocketbert.pipeline.writing import named_labels
+from pocketbert.pipeline.gates.coreml import coreml_gates
 from pocketbert.runtime.engines import open_file
 
 FP16_DROP = 0.003

@@ -1,0 +1,1 @@
+"""Which model files a recipe makes, and how each is written."""

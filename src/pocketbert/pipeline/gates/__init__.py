@@ -1,0 +1,1 @@
+"""The gates that a file must pass before it is packed."""

@@ -1,0 +1,1 @@
+"""Steps that make weights: data, corpora, teacher and student."""

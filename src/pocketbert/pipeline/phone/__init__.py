@@ -1,0 +1,1 @@
+"""The artefact folder: its files, its model card, the code in it."""

@@ -1,0 +1,1 @@
+"""Code for the model card, one module per language."""
