@@ -19,6 +19,7 @@ import yaml
 from pocketbert import api
 from pocketbert.cli.main import app
 from pocketbert.core.recipe.file import recipe_of
+from pocketbert.pipeline.shipped import names as shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -136,7 +137,7 @@ def test_every_recipe_key_on_a_command_line_exists(page: Path) -> None:
         given = [w for w in words[1:] if re.match(r"[a-z_]+(\.\w+)*=", w)]
         before = {b: a for a, b in pairwise(words)}
         given = [w for w in given if not before[w].startswith("--")]
-        shipped = next((w for w in words if (ROOT / f"src/pocketbert/recipes/{w}.yaml").is_file()), None)
+        shipped = next((w for w in words if w in shipped_recipes()), None)
         if given and shipped and words[0] in ("run", "distill", "finetune", "recipes", "data"):
             api.load_recipe(shipped, given)
 

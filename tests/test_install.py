@@ -89,8 +89,8 @@ def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
     ):
         assert any(re.fullmatch(rf"pocketbert/{wing}/\w+\.py", n) for n in names), wing
     for name in (
-        "recipes/demo.yaml",
-        "recipes/sst2.yaml",
+        "recipes/text-classification/demo.yaml",
+        "recipes/text-classification/sst2.yaml",
         "recipes/recipe.schema.json",
         "benchmarks/report.html.j2",
         "py.typed",

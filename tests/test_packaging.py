@@ -65,8 +65,10 @@ def test_every_data_file_is_listed() -> None:
     for path in (p for top in ("src/pocketbert", *WINGS) for p in (ROOT / top).rglob("*") if p.is_file()):
         if path.suffix in (".py", ".pyc", ".md") or "peers" in path.parts or "egg-info" in str(path):
             continue
-        listed = patterns.get(_package(path), [])
-        assert any(path.match(p) for p in listed), f"{path.relative_to(ROOT)} would not be installed"
+        package = next(p for p in path.parents if (p / "__init__.py").is_file())
+        listed = patterns.get(_package(package / path.name), [])
+        found = {p for pattern in listed for p in package.glob(pattern)}
+        assert path in found, f"{path.relative_to(ROOT)} would not be installed"
 
 
 def test_no_source_file_is_longer_than_500_lines() -> None:
@@ -93,7 +95,7 @@ def test_recipe_schema_is_up_to_date() -> None:
 
 
 def test_recipes_are_shipped() -> None:
-    assert set(names()) == {p.stem for p in (ROOT / "src" / "pocketbert" / "recipes").glob("*.yaml")}
+    assert set(names()) == {p.stem for p in (ROOT / "src" / "pocketbert" / "recipes").rglob("*.yaml")}
     assert set(names()) >= {"demo", "sst2"}
 
 
@@ -103,8 +105,9 @@ def test_shipped_recipe(name: str) -> None:
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     assert len(lines) <= 60
-    assert lines[0] == f"# yaml-language-server: $schema={SCHEMA_FILE}"
-    assert load_recipe(path).name == name
+    assert lines[0] == f"# yaml-language-server: $schema=../{SCHEMA_FILE}"
+    recipe = load_recipe(path)
+    assert (recipe.name, recipe.task.value) == (name, path.parent.name)
     schema = json.loads((folder() / SCHEMA_FILE).read_text(encoding="utf-8"))
     jsonschema.validate(yaml.safe_load(text), schema)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from engine_models import BASE, ROOT, SHAPES
+from engine.models import BASE, ROOT, SHAPES
 
 from pocketbert.core.disk.files import path_bytes, write_atomic
 from pocketbert.core.families import family_of

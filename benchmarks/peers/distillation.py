@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from common import SST2, add_texts_option, print_header, real_texts
-from distillation_cases import BATCHES, GENERAL, TITLES, case
+from loops.cases import BATCHES, GENERAL, TITLES, case
 
 BLOCK = 1
 """Steps of a general method per turn; of `task` as many as take about as long."""
@@ -46,8 +46,8 @@ class Turn:
 def serve(pipe: Connection, name: str, side: str, texts: list[str]) -> None:
     """Live as one side: tell the first loss, then steps, the matrix-product rate and a step's products, when asked."""
     import transformers
-    from distillation_ours import ours, reference_loss
-    from distillation_plain import original, plain
+    from loops.ours import ours, reference_loss
+    from loops.plain import original, plain
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

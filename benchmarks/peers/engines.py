@@ -26,11 +26,11 @@ from pathlib import Path
 
 import numpy as np
 from common import SST2, add_texts_option, real_texts
-from engine_columns import BASELINE, REFERENCE, RIVAL, columns
-from engine_measure import TEXT, Effort, Part, Pool
-from engine_models import LENGTHS, ROOT, SHAPES, Model, build, installed_wing
-from engine_results import Agreement, Result, Round
-from engine_table import GOAL_LENGTH, GOALS, write_page
+from engine.columns import BASELINE, REFERENCE, RIVAL, columns
+from engine.measure import TEXT, Effort, Part, Pool
+from engine.models import LENGTHS, ROOT, SHAPES, Model, build, installed_wing
+from engine.results import Agreement, Result, Round
+from engine.table import GOAL_LENGTH, GOALS, write_page
 
 from pocketbert.benchmarks.inputs import choose_texts, row_of_length
 from pocketbert.core.host.hardware import load_average, machine
@@ -114,7 +114,7 @@ def _key(model: Model) -> str:
     here, runtime = Path(__file__).parent, installed_wing("runtime")
     modules = ("engines", "fastest", "onnx", "openvino", "plan", "race", "tflite")
     sources = [runtime / f"{n}.py" for n in modules]
-    sources += [here / "engine_worker.py", here / "engine_columns.py"]
+    sources += [here / "engine/worker.py", here / "engine/columns.py"]
     engines = json.dumps(installed(("ai-edge-litert", "onnxruntime", "openvino", "torch"))).encode()
     digest = hashlib.sha256(b"".join([engines, *(p.read_bytes() for p in sources)])).hexdigest()
     return f"{model.key}-{digest[:12]}"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from engine_models import BASE, ROOT, SHAPES
+from engine.models import BASE, ROOT, SHAPES
 
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant

@@ -300,7 +300,7 @@ def benchmark(
     Raises:
         InputError: Listing every problem.
     """
-    from pocketbert.benchmarks.mac.importing import import_mac
+    from pocketbert.benchmarks.devices.mac.importing import import_mac
     from pocketbert.core.errors import InputError, Problem
     from pocketbert.core.recipe.recipe import BenchmarkSection
     from pocketbert.pipeline.make.measuring import folder_variants, measure

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from pocketbert.benchmarks.devices.mac.script import FILE_NAME, mac_script
 from pocketbert.benchmarks.latency import benchmark
-from pocketbert.benchmarks.mac.script import FILE_NAME, mac_script
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
 from pocketbert.core.disk.files import folder_bytes, sha256_path

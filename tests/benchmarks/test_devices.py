@@ -1,6 +1,6 @@
 import pytest
 
-from pocketbert.benchmarks.devices import DEVICES, device
+from pocketbert.benchmarks.devices.table import DEVICES, device
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Provenance
 

@@ -9,9 +9,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks" / "peers"))
 
-from engine_columns import FASTEST
-from engine_measure import QUIET, Engine, Part, contenders
-from engine_results import ENOUGH, Cell, Result
+from engine.columns import FASTEST
+from engine.measure import QUIET, Engine, Part, contenders
+from engine.results import ENOUGH, Cell, Result
 
 
 def _part(times, generation=0, others=None, length="128"):

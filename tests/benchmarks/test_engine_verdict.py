@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks" / "peers"))
 
-from engine_verdict import cross_fit, ratio_to
+from engine.verdict import cross_fit, ratio_to
 
 ROUNDS, OTHERS, NOISE = 30, 6, 0.06
 

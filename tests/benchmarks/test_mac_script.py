@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks.mac import record
-from pocketbert.benchmarks.mac.script import FILE_NAME, mac_script
+from pocketbert.benchmarks.devices.mac import record
+from pocketbert.benchmarks.devices.mac.script import FILE_NAME, mac_script
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.predict.readout import matrices

@@ -29,7 +29,7 @@ from pocketbert.core.errors import InputError, MachineError
 
 REPOSITORY = Path(__file__).parents[2]
 LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "examples")
-ALONE = ("benchmarks/mac/benchmark_on_mac.py",)
+ALONE = ("benchmarks/devices/mac/benchmark_on_mac.py",)
 """A script that runs on a Mac without PocketBERT."""
 DELETING = {"rmtree", "unlink", "rmdir", "removedirs", "rename", "renames", "move"}
 NOT_PATHS = {"os.replace", "shutil.move"}

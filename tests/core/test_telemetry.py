@@ -143,7 +143,7 @@ def test_who_imports_onnx_runtime_without_pocketbert_switches_it_off_before() ->
             continue
         seen.append(path.relative_to(ROOT).as_posix())
         assert first(tree, VARIABLE, ("pocketbert", *neighbours(path))) < min(uses), path
-    assert "benchmarks/peers/engine_worker.py" in seen
+    assert "benchmarks/peers/engine/worker.py" in seen
 
 
 def test_who_imports_openvino_leaves_its_reporter_out() -> None:
@@ -159,7 +159,7 @@ def test_who_imports_openvino_leaves_its_reporter_out() -> None:
             assert all(any(g.lineno < line <= (g.end_lineno or 0) for g in guards) for line in uses), path
         else:
             assert first(tree, OPENVINO_REPORTER, ()) < min(uses), path
-    assert {"runtime/openvino.py", "benchmarks/peers/engine_builder.py"} <= set(seen)
+    assert {"runtime/openvino.py", "benchmarks/peers/engine/builder.py"} <= set(seen)
 
 
 def test_code_in_other_languages_and_in_the_documentation_switches_it_off_before() -> None:

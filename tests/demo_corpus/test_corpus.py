@@ -15,10 +15,10 @@ import pytest
 from pocketbert import demo_corpus
 from pocketbert.demo_corpus import LABELS, Corpus, Row, generate, write
 from pocketbert.demo_corpus.grammar import SLOT, Vocabulary, variants
-from pocketbert.demo_corpus.intent import Intent
-from pocketbert.demo_corpus.intents import INTENTS
+from pocketbert.demo_corpus.intents.intent import Intent
+from pocketbert.demo_corpus.intents.table import INTENTS
 from pocketbert.demo_corpus.speech import FILLERS, HELD_REQUESTS
-from pocketbert.demo_corpus.vocabularies import VOCABULARIES
+from pocketbert.demo_corpus.words.vocabularies import VOCABULARIES
 
 PUNCTUATION = ",.?!"
 
@@ -266,7 +266,7 @@ def test_written_bytes_are_reproducible(corpus: Corpus, tmp_path: Path) -> None:
 
 
 def test_only_the_standard_library_is_imported() -> None:
-    for path in Path(demo_corpus.__file__).parent.glob("*.py"):
+    for path in Path(demo_corpus.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
                 assert node.module is not None

@@ -122,7 +122,7 @@ def devices(json: options.Json = False) -> None:
     """Devices that this version measures on. (recipe: benchmark.devices)"""
     from dataclasses import asdict
 
-    from pocketbert.benchmarks.devices import DEVICES
+    from pocketbert.benchmarks.devices.table import DEVICES
 
     if json:
         print_json([asdict(d) for d in DEVICES])

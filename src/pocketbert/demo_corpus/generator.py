@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable
 
 from pocketbert.demo_corpus.grammar import Word, expand
-from pocketbert.demo_corpus.intent import Intent
-from pocketbert.demo_corpus.intents import INTENTS
+from pocketbert.demo_corpus.intents.intent import Intent
+from pocketbert.demo_corpus.intents.table import INTENTS
 from pocketbert.demo_corpus.rows import Corpus, Row
 from pocketbert.demo_corpus.speech import spoken
 from pocketbert.demo_corpus.stream import Stream
-from pocketbert.demo_corpus.vocabularies import VOCABULARIES
+from pocketbert.demo_corpus.words.vocabularies import VOCABULARIES
 
 LABELS: tuple[str, ...] = tuple(entry.name for entry in INTENTS)
 """The intent names, sorted."""

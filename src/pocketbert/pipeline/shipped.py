@@ -17,9 +17,14 @@ def folder() -> Path:
     return Path(str(resources.files("pocketbert.recipes")))
 
 
+def _shipped() -> dict[str, Path]:
+    """Files of the shipped recipes by name; they lie in a folder for each task."""
+    return {p.stem: p for p in folder().glob("*/*.yaml")}
+
+
 def names() -> list[str]:
     """Names of the shipped recipes."""
-    return sorted(p.stem for p in folder().glob("*.yaml"))
+    return sorted(_shipped())
 
 
 def recipe_path(recipe: str | Path) -> Path:
@@ -31,8 +36,8 @@ def recipe_path(recipe: str | Path) -> Path:
     path = Path(recipe)
     if path.is_file():
         return path
-    shipped = folder() / f"{recipe}.yaml"
-    if str(recipe) in names():
+    shipped = _shipped().get(str(recipe))
+    if shipped is not None:
         return shipped
     raise InputError(
         Problem(str(recipe), f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}.",

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketbert.benchmarks.mac.script import FILE_NAME as FILE_NAME_ON_MAC
-from pocketbert.benchmarks.mac.script import mac_script
+from pocketbert.benchmarks.devices.mac.script import FILE_NAME as FILE_NAME_ON_MAC
+from pocketbert.benchmarks.devices.mac.script import mac_script
 from pocketbert.core.artefacts import (
     FILE_NAME,
     Artefacts,

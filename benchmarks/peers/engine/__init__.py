@@ -1,0 +1,1 @@
+"""The engines' table: files, workers, measuring, results, pages."""

@@ -1,0 +1,100 @@
+"""The engines of the table, and how each is set up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from environments import environment
+
+from engine.models import Model
+from engine.pool import Column
+
+BASELINE = "LiteRT int8"
+REFERENCE = "torch fp32"
+FASTEST = "fastest"
+RIVAL = "ONNX Runtime int8"
+WHAT = {
+    BASELINE: "the toolkit's `model_int8.tflite`, raw interpreter",
+    RIVAL: "the toolkit's `model_int8.onnx`, raw session, spinning off as the toolkit opens it",
+    "ONNX Runtime int8, spinning": "the same file with ONNX Runtime's own default: threads wait busily",
+    "ONNX Runtime int8, spin + stop": "the same, told to stop spinning when a run ends (`session.force_spinning_stop`)",
+    "optimum int8": "optimum's default export, its default dynamic quantization, ONNX Runtime's default settings",
+    "OpenVINO, own file": "the toolkit's `model_int8_openvino.onnx` (static, calibrated on 300 training texts), read by OpenVINO; "
+    "what is not int8 in bf16 where the CPU can, OpenVINO's default",
+    "OpenVINO int8": "the toolkit's `model.onnx` by `nncf.quantize`, its preset for transformers, the same texts, the same default",
+    "OpenVINO int8 weights": "the toolkit's `model.onnx` by `nncf.compress_weights`, default",
+    "OpenVINO on ONNX int8": "the toolkit's `model_int8.onnx` read by OpenVINO",
+    "torch int8": "`torch.ao.quantization.quantize_dynamic` of the Linear layers",
+    "LiteRT fp32": "the toolkit's `model.tflite`",
+    "ONNX Runtime fp32": "the toolkit's `model.onnx`",
+    "optimum fp32": "optimum's default export",
+    "OpenVINO fp32": "the toolkit's `model.onnx`, precision hint f32",
+    REFERENCE: "the transformers model as `from_pretrained` opens it",
+    FASTEST: '`pocketbert.load(..., engine="fastest")`: the toolkit\'s int8 files behind one measured choice',
+}
+"""Names in the table's order, and what they stand for."""
+
+
+_CHOSEN = {
+    "tflite": BASELINE, "onnx": RIVAL, "onnx, spin + stop": "ONNX Runtime int8, spin + stop",
+    "onnx, spinning": "ONNX Runtime int8, spinning", "openvino": "OpenVINO, own file",
+}  # fmt: skip
+
+
+def chosen_column(choice: str, threads: int) -> str | None:
+    """The column that times what `fastest` chose, e.g. ``onnx on 2, spinning``; None where no column has its thread count."""
+    engine, _, rest = choice.partition(" on ")
+    count, comma, spin = rest.partition(",")
+    return _CHOSEN.get(f"{engine}{comma}{spin}") if int(count) == threads else None
+
+
+def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Column]:
+    """Everything that can run a model here.
+
+    Args:
+        model: Its files.
+        memory: Where the toolkit's `fastest` may remember its choice; an empty folder makes it race.
+        ready: Folder with environments that exist already.
+
+    Returns:
+        The columns in the table's order, those whose files could not be made left out.
+    """
+    own, fp32, int8 = Path(sys.executable), model.fp32, model.int8
+    out = [
+        Column(BASELINE, "litert", int8 / "model_int8.tflite", own),
+        Column(RIVAL, "onnxruntime", int8 / "model_int8.onnx", own),
+        Column("ONNX Runtime int8, spinning", "onnxruntime", int8 / "model_int8.onnx", own,
+               {"spin": True}, threads=(2,)),
+        Column("ONNX Runtime int8, spin + stop", "onnxruntime", int8 / "model_int8.onnx", own,
+               {"spin": True, "stop": True}, threads=(2,)),
+        Column("torch int8", "torch", model.folder, own, {"int8": True}),
+        Column("LiteRT fp32", "litert", fp32 / "model.tflite", own),
+        Column("ONNX Runtime fp32", "onnxruntime", fp32 / "model.onnx", own),
+        Column(REFERENCE, "torch", model.folder, own),
+    ]  # fmt: skip
+    if model.optimum is not None:
+        python = environment("optimum", ready)
+        spin = {"spin": True}
+        out += [
+            Column("optimum int8", "onnxruntime", model.optimum / "model_quantized.onnx", python, spin),
+            Column("optimum fp32", "onnxruntime", model.optimum / "model.onnx", python, spin),
+        ]
+    if model.openvino is not None:
+        python = environment("ov", ready)
+        out += [
+            Column("OpenVINO, own file", "openvino", int8 / "model_int8_openvino.onnx", own),
+            Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
+            Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
+            Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),
+            Column(
+                "OpenVINO fp32",
+                "openvino",
+                model.openvino / "fp32.xml",
+                python,
+                {"INFERENCE_PRECISION_HINT": "f32"},
+            ),
+        ]
+    out.append(Column(FASTEST, "fastest", int8, own, environ={"POCKETBERT_CACHE": str(memory)}))
+    order = list(WHAT)
+    return sorted(out, key=lambda c: order.index(c.name))

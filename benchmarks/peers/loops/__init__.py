@@ -1,0 +1,1 @@
+"""The loops that a distillation step is compared in."""

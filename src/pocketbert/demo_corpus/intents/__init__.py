@@ -1,0 +1,1 @@
+"""The intents of the corpus, by subject."""

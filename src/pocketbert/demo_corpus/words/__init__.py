@@ -1,0 +1,1 @@
+"""The words that fill the slots, by subject."""
