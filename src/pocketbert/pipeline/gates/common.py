@@ -1,4 +1,4 @@
-"""The gates a file must pass before it is packed. Each is proven by a broken model in tests/pipeline/test_gates.py."""
+"""The gates a file must pass before it is packed. Each is proven by a broken model in tests/pipeline/gates/test_common.py."""
 
 from __future__ import annotations
 

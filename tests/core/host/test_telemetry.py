@@ -22,7 +22,7 @@ from pocketbert.core.host.telemetry import (
     without_openvino_telemetry,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
 VARIABLE = "ORT_DISABLE_TELEMETRY"
 BY_VARIABLE = ("onnxruntime", "optimum", "sentence_transformers")

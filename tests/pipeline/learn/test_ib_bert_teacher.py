@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/pretrain_ib_bert.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts/pretrain_ib_bert.py"
 DEPTH = 2
 SIZES = {"hidden_size": 32, "num_hidden_layers": DEPTH, "num_attention_heads": 2, "max_position_embeddings": 64,
          "embedding_size": 16, "initializer_range": 0.15}  # fmt: skip
@@ -146,7 +146,7 @@ def test_its_masked_lm_is_trained_as_a_task(recipe: Write, cli: Callable[..., An
 def test_a_script_pre_trains_one(
     kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """In this process, and with `pocketbert.distill.methods.pretraining` looked at in tests/distill/test_pretraining.py."""
+    """In this process, and with `pocketbert.distill.methods.pretraining` looked at in tests/distill/methods/test_pretraining.py."""
     import transformers
 
     words = tmp_path / "tokenizer"

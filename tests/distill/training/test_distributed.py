@@ -237,7 +237,8 @@ def test_portions_learn_what_the_whole_batch_learns(one: Callable[[str], Path], 
 LAUNCHED = """
 import os, signal, sys
 from pocketbert.cli.main import main
-from pocketbert.distill import finetune, loop
+from pocketbert.distill.methods import finetune
+from pocketbert.distill.training import loop
 from pocketbert.distill.training.terms import Term
 
 at, step, right = 0, loop.TrainingLoop.step, finetune.Finetune.__call__

@@ -27,7 +27,7 @@ from pocketbert.core.disk.ownership import (
 )
 from pocketbert.core.errors import InputError, MachineError
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "examples")
 ALONE = ("benchmarks/devices/mac/benchmark_on_mac.py",)
 """A script that runs on a Mac without PocketBERT."""

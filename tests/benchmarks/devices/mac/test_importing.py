@@ -19,7 +19,7 @@ from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Format, Provenance, Scheme
 
-SYNTHETIC = Path(__file__).parent / "data" / "synthetic_mac_benchmark.json"
+SYNTHETIC = Path(__file__).parents[2] / "data" / "synthetic_mac_benchmark.json"
 MODEL = "coreml/Model.mlpackage"
 
 
