@@ -50,9 +50,7 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
         InputError: If the texts hold no tokens besides the special ones, or `length` is too small.
     """
     if length < 3:
-        raise InputError(
-            Problem("lengths", f"{length} leaves no room beside 2 special tokens; allowed: 3 or more.")
-        )
+        raise InputError(Problem("lengths", f"{length} leaves no room beside 2 special tokens; allowed: 3 or more."))
     inner = np.concatenate([r.ids[1:-1] for r in rows]) if rows else np.zeros(0, np.int64)
     if not inner.size:
         raise InputError(Problem("texts", "hold no tokens besides the special ones.", "Give longer texts."))
@@ -60,9 +58,7 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
     return Encoded(ids, np.zeros(length, np.int64), False)
 
 
-def feeds(
-    tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()
-) -> list[Feed]:
+def feeds(tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()) -> list[Feed]:
     """Inputs to cycle through, one inference each, padded only where the file takes some lengths only.
 
     Args:

@@ -97,9 +97,7 @@ def benchmark(
     chosen = [chosen[i] for i in generator(seed, "benchmark texts").permutation(len(chosen))]
     counts = list(dict.fromkeys(threads))
     tokenizers = {v.name: TextTokenizer(v.tokenizer, _longest(v, takes[v.name])) for v in variants}
-    inputs = {
-        (v.name, x): feeds(tokenizers[v.name], chosen, x, takes[v.name]) for v in variants for x in fitted
-    }
+    inputs = {(v.name, x): feeds(tokenizers[v.name], chosen, x, takes[v.name]) for v in variants for x in fitted}
 
     work = len(counts) * (len(variants) + len(variants) * len(fitted) + repeats * len(fitted))
     with Meter(label, work) as meter:
@@ -130,21 +128,41 @@ def benchmark(
     took = time.monotonic() - began
     notes += _notes(measurements, made, runs, budget_s)
     protocol = Protocol(
-        description=_describe(), baseline=baseline or variants[0].name, threads=counts, lengths=fitted,
-        texts=min(len(chosen), max(made)), runs_asked=runs, runs_made=(min(made), max(made)), repeats=repeats,
-        burst=BURST, budget_s=budget_s, took_s=round(took, 2), shortened=min(made) < runs, notes=notes,
-    )  # fmt: skip
+        description=_describe(),
+        baseline=baseline or variants[0].name,
+        threads=counts,
+        lengths=fitted,
+        texts=min(len(chosen), max(made)),
+        runs_asked=runs,
+        runs_made=(min(made), max(made)),
+        repeats=repeats,
+        burst=BURST,
+        budget_s=budget_s,
+        took_s=round(took, 2),
+        shortened=min(made) < runs,
+        notes=notes,
+    )
     return BenchmarkResult(
-        machine=machine(), versions=installed(_LIBRARIES), protocol=protocol, variants=list(variants),
-        measurements=measurements, comparisons=comparisons, tokenizers=times,
+        machine=machine(),
+        versions=installed(_LIBRARIES),
+        protocol=protocol,
+        variants=list(variants),
+        measurements=measurements,
+        comparisons=comparisons,
+        tokenizers=times,
         profiles=_profiles(variants, probes, counts[0]),
-    )  # fmt: skip
+    )
 
 
 def _check(
-    variants: Sequence[Variant], threads: Sequence[int], lengths: Sequence[Length], runs: int, repeats: int,
-    budget_s: float, baseline: str | None,
-) -> None:  # fmt: skip
+    variants: Sequence[Variant],
+    threads: Sequence[int],
+    lengths: Sequence[Length],
+    runs: int,
+    repeats: int,
+    budget_s: float,
+    baseline: str | None,
+) -> None:
     names = [v.name for v in variants]
     bad = []
     if not variants:
@@ -182,10 +200,16 @@ def _probe_ids(inputs: list[list[Feed]]) -> list[int]:
 
 
 def _block(
-    variants: Sequence[Variant], inputs: dict[tuple[str, Length], list[Feed]], threads: int,
-    lengths: Sequence[Length], runs: int, repeats: int, deadline: float, order: np.random.Generator,
+    variants: Sequence[Variant],
+    inputs: dict[tuple[str, Length], list[Feed]],
+    threads: int,
+    lengths: Sequence[Length],
+    runs: int,
+    repeats: int,
+    deadline: float,
+    order: np.random.Generator,
     tick: Callable[[str], None],
-) -> tuple[list[Cell], Load]:  # fmt: skip
+) -> tuple[list[Cell], Load]:
     """Everything at one thread count; all files are open at once, and only here."""
     opened = {v.name: v.file.open(threads) for v in variants}
     groups = [[Cell(v, opened[v.name], x, inputs[v.name, x]) for v in variants] for x in lengths]
@@ -209,32 +233,47 @@ def _block(
 def _measurement(cell: Cell, threads: int, load: Load, cold: Probe) -> Measurement:
     used = cell.feeds[: max(map(len, cell.wall_ms))]
     return Measurement(
-        variant=cell.variant.name, sha256=cell.variant.sha256, bytes=cell.variant.bytes,
-        engine=cell.predictor.engine, engine_version=cell.predictor.engine_version,
-        provenance=Provenance.MEASURED, machine=machine(), threads=threads, length=cell.length,
-        tokens_mean=float(np.mean([f["input_ids"].shape[1] for f in used])), load=load,
+        variant=cell.variant.name,
+        sha256=cell.variant.sha256,
+        bytes=cell.variant.bytes,
+        engine=cell.predictor.engine,
+        engine_version=cell.predictor.engine_version,
+        provenance=Provenance.MEASURED,
+        machine=machine(),
+        threads=threads,
+        length=cell.length,
+        tokens_mean=float(np.mean([f["input_ids"].shape[1] for f in used])),
+        load=load,
         wall=Statistics.of([x for repeat in cell.wall_ms for x in repeat]),
         wall_interval=repeat_interval([float(np.median(r)) for r in cell.wall_ms]),
         cpu=Statistics.of([x for repeat in cell.cpu_ms for x in repeat]),
-        load_ms=cold.load_ms, first_ms=cold.first_ms, peak_memory_bytes=cold.peak_memory_bytes,
-        peak_rss_bytes=cold.peak_rss_bytes, probe_length=cold.length,
-        warmup_runs=cell.warmup_runs, warmup_stable=cell.warmup_stable,
-        wall_ms=cell.wall_ms, cpu_ms=cell.cpu_ms,
-    )  # fmt: skip
+        load_ms=cold.load_ms,
+        first_ms=cold.first_ms,
+        peak_memory_bytes=cold.peak_memory_bytes,
+        peak_rss_bytes=cold.peak_rss_bytes,
+        probe_length=cold.length,
+        warmup_runs=cell.warmup_runs,
+        warmup_stable=cell.warmup_stable,
+        wall_ms=cell.wall_ms,
+        cpu_ms=cell.cpu_ms,
+    )
 
 
 def _comparisons(cells: Sequence[Cell], threads: int, baseline: str) -> list[Comparison]:
     base = {c.length: c for c in cells if c.variant.name == baseline}
     return [
         Comparison(
-            variant=c.variant.name, baseline=baseline, threads=threads, length=c.length,
+            variant=c.variant.name,
+            baseline=baseline,
+            threads=threads,
+            length=c.length,
             wall=paired_ratio(c.round_medians(), base[c.length].round_medians()),
             cpu=paired_ratio(c.round_medians(cpu=True), base[c.length].round_medians(cpu=True)),
             provenance=Provenance.MEASURED,
         )
         for c in cells
         if c.variant.name != baseline
-    ]  # fmt: skip
+    ]
 
 
 def _tokenizer_times(
@@ -256,10 +295,14 @@ def _tokenizer_times(
                 samples.append((time.perf_counter_ns() - begin) / 1e6)
         out.append(
             TokenizerTime(
-                variants=names, sha256=digest, texts=len(texts), tokens_mean=float(np.mean([len(r) for r in rows])),
-                per_text=Statistics.of(samples), provenance=Provenance.MEASURED,
+                variants=names,
+                sha256=digest,
+                texts=len(texts),
+                tokens_mean=float(np.mean([len(r) for r in rows])),
+                per_text=Statistics.of(samples),
+                provenance=Provenance.MEASURED,
             )
-        )  # fmt: skip
+        )
     return out
 
 
@@ -270,19 +313,22 @@ def _profiles(variants: Sequence[Variant], probes: Probes, threads: int) -> list
         if found.ops is not None:
             out.append(
                 Profile(
-                    variant=v.name, threads=threads, length=found.length, runs=found.ops.runs, ops=found.ops.ops,
-                    placement=found.ops.placement, provenance=Provenance.MEASURED,
+                    variant=v.name,
+                    threads=threads,
+                    length=found.length,
+                    runs=found.ops.runs,
+                    ops=found.ops.ops,
+                    placement=found.ops.placement,
+                    provenance=Provenance.MEASURED,
                 )
-            )  # fmt: skip
+            )
     return out
 
 
 def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, budget_s: float) -> list[str]:
     out = []
     if min(made) < runs:
-        out.append(
-            f"{min(made)} to {max(made)} runs per repeat instead of {runs}: the budget was {budget_s:g} s."
-        )
+        out.append(f"{min(made)} to {max(made)} runs per repeat instead of {runs}: the budget was {budget_s:g} s.")
     restless = sum(not m.warmup_stable for m in measurements)
     if restless:
         out.append(

@@ -31,9 +31,7 @@ class Load(BaseModel):
     def summary(self) -> str:
         """For the line under a figure."""
         average = (
-            [f"load {self.before:.2f} → {self.after:.2f}"]
-            if self.before is not None and self.after is not None
-            else []
+            [f"load {self.before:.2f} → {self.after:.2f}"] if self.before is not None and self.after is not None else []
         )
         others = [] if self.others is None else [f"{self.others * 100:.0f} % of the CPU time went to others"]
         return ", ".join([*average, *others]) or "load not known"

@@ -61,9 +61,15 @@ class Variant(_Record):
 
     @classmethod
     def of(
-        cls, name: str, path: Path, tokenizer: Path, max_length: int,
-        scheme: Scheme | None = None, format: Format = Format.ONNX, runtime: Target | None = None,
-    ) -> Variant:  # fmt: skip
+        cls,
+        name: str,
+        path: Path,
+        tokenizer: Path,
+        max_length: int,
+        scheme: Scheme | None = None,
+        format: Format = Format.ONNX,
+        runtime: Target | None = None,
+    ) -> Variant:
         """Describe a file that is there, filling in its digest and size.
 
         Raises:
@@ -72,9 +78,16 @@ class Variant(_Record):
         if not path.exists():
             raise InputError(Problem(str(path), "file not found."))
         return cls(
-            name=name, path=path, format=format, scheme=scheme, tokenizer=tokenizer, max_length=max_length,
-            sha256=sha256_path(path), bytes=path_bytes(path), runtime=runtime,
-        )  # fmt: skip
+            name=name,
+            path=path,
+            format=format,
+            scheme=scheme,
+            tokenizer=tokenizer,
+            max_length=max_length,
+            sha256=sha256_path(path),
+            bytes=path_bytes(path),
+            runtime=runtime,
+        )
 
 
 class Measurement(_Record):
@@ -372,9 +385,12 @@ class BenchmarkResult(_Record):
         version = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
         if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
             raise InputError(
-                Problem(str(path), f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
-                        "Measure again with: pocketbert benchmark")
-            )  # fmt: skip
+                Problem(
+                    str(path),
+                    f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
+                    "Measure again with: pocketbert benchmark",
+                )
+            )
         try:
             return cls.model_validate(content)
         except ValidationError as error:

@@ -49,9 +49,7 @@ def read_profile(path: Path, skip: int = 0) -> OpTimes:
         InputError: If the file holds no inference after those left out.
     """
     events = [e for e in read_json(path, limit_mib=512) if isinstance(e, dict)]
-    inferences = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[
-        skip:
-    ]
+    inferences = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[skip:]
     nodes = [e for e in events if e.get("cat") == "Node" and str(e.get("name", "")).endswith(_SUFFIX)]
     if not inferences or not nodes:
         raise InputError(Problem(str(path), "holds no profiled inference."))
@@ -77,9 +75,7 @@ def xnnpack_placement(found: Coverage) -> OpTimes:
     """What XNNPACK runs and what is left to the built-in kernels; no times, the interpreter has no profile."""
     title = f"XNNPACK, {found.partitions} {'partition' if found.partitions == 1 else 'partitions'}"
     parts = ((title, found.inside), ("built-in kernels", found.outside))
-    placement = [
-        Placement(provider=name, nodes=sum(ops.values()), op_types=ops) for name, ops in parts if ops
-    ]
+    placement = [Placement(provider=name, nodes=sum(ops.values()), op_types=ops) for name, ops in parts if ops]
     return OpTimes(runs=0, ops=[], placement=placement)
 
 

@@ -19,12 +19,18 @@ def latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
     """Header and cells: one row per measurement; ratios are within one machine's session."""
     rows = [
         [
-            m.variant, m.device, wording.thread_count(m.threads), str(m.length), wording.milliseconds(m.wall.p50),
-            wording.milliseconds(m.wall.p90), wording.milliseconds(m.cpu.p50), _ratio(session, m),
+            m.variant,
+            m.device,
+            wording.thread_count(m.threads),
+            str(m.length),
+            wording.milliseconds(m.wall.p50),
+            wording.milliseconds(m.wall.p90),
+            wording.milliseconds(m.cpu.p50),
+            _ratio(session, m),
         ]
         for session in result.sessions
         for m in session.measurements
-    ]  # fmt: skip
+    ]
     header = ["file", "device", "threads", "length", "p50 ms", "p90 ms", "CPU ms", "time ratio to the first"]
     if {row[1] for row in rows} == {"local"}:
         return [header[0], *header[2:]], [[row[0], *row[2:]] for row in rows]
@@ -55,9 +61,7 @@ def check_output(path: Path, folders: Sequence[Path]) -> None:
     if path.suffix != PAGE:
         return
     if not folders:
-        raise InputError(
-            Problem("-o/--output", "a page shows an artefact folder's files.", "Give the folder with -m.")
-        )
+        raise InputError(Problem("-o/--output", "a page shows an artefact folder's files.", "Give the folder with -m."))
     from pocketbert.benchmarks import plots
 
     plots.require()
@@ -80,15 +84,29 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     variants = {v.name if s is result else str(v.path): v for s in result.sessions for v in s.variants}
     write_report(
         ReportData(
-            title=f"Benchmark of {artefacts.name}", task=artefacts.task, machine=result.machine, versions=result.versions,
+            title=f"Benchmark of {artefacts.name}",
+            task=artefacts.task,
+            machine=result.machine,
+            versions=result.versions,
             rows=[
-                ModelRow(name=name, scheme=v.scheme, bytes=v.bytes, path=v.path.name, sha256=v.sha256, is_default=v.sha256 == default)
+                ModelRow(
+                    name=name,
+                    scheme=v.scheme,
+                    bytes=v.bytes,
+                    path=v.path.name,
+                    sha256=v.sha256,
+                    is_default=v.sha256 == default,
+                )
                 for name, v in variants.items()
             ],
             gates=[
                 GateRow(
-                    name="answers on the device", file=a.variant, passed=a.passed, value=a.largest if a.finite else None,
-                    bound=a.tolerance, detail=a.words,
+                    name="answers on the device",
+                    file=a.variant,
+                    passed=a.passed,
+                    value=a.largest if a.finite else None,
+                    bound=a.tolerance,
+                    detail=a.words,
                 )
                 for s in result.sessions
                 for a in s.answers
@@ -96,7 +114,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
             benchmark=result,
         ),
         path,
-    )  # fmt: skip
+    )
 
 
 def _ratio(session: BenchmarkResult, m: Measurement) -> str:

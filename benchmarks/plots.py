@@ -93,9 +93,14 @@ def bubbles(points: Sequence[Bubble], metric: str, scale: str, condition: str) -
             color = _color(p.color)
             axes.plot([p.low, p.high], [p.score, p.score], color=color, linewidth=1.2)
             axes.scatter(
-                [p.ms], [p.score], s=max(16.0, 1500 * p.bytes / largest), color=color, alpha=0.55, edgecolors=color,
+                [p.ms],
+                [p.score],
+                s=max(16.0, 1500 * p.bytes / largest),
+                color=color,
+                alpha=0.55,
+                edgecolors=color,
                 label=f"{p.name}, {wording.size(p.bytes)}",
-            )  # fmt: skip
+            )
         _log_axis(axes, "x")
         axes.margins(x=0.22, y=0.35)
         axes.set_xlabel(f"p50 latency in ms, log scale ({condition})")
@@ -209,9 +214,14 @@ def curve(lines: Mapping[str, Sequence[tuple[int, float]]], title: str) -> str:
             # a line of two points is short, of one point nothing
             marker = "o" if len(steps) < 3 else ""
             axes.plot(
-                steps, losses, color=color, linewidth=0.8, marker=marker, markersize=2.5,
+                steps,
+                losses,
+                color=color,
+                linewidth=0.8,
+                marker=marker,
+                markersize=2.5,
                 alpha=0.35 if smooth is not None else 1.0,
-            )  # fmt: skip
+            )
             if smooth is not None:
                 axes.plot(steps, smooth, color=color, linewidth=1.5)
         if values and min(values) > 0 and max(values) > 30 * min(values):
@@ -263,9 +273,7 @@ def _clean(raw: str, title: str) -> str:
     for color, variable in _VARIABLES.items():
         svg = svg.replace(color, f"var({variable})")
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return re.sub(
-        r"<svg[^>]*>", f'<svg viewBox="{size[1]}" role="img" aria-label="{label}">', svg, count=1
-    ).strip()
+    return re.sub(r"<svg[^>]*>", f'<svg viewBox="{size[1]}" role="img" aria-label="{label}">', svg, count=1).strip()
 
 
 def _color(number: int) -> str:
@@ -294,9 +302,12 @@ def _legend(figure: Figure, entries: Sequence[tuple[str, int]], columns: int) ->
         for name, number in entries
     ]
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(columns, len(handles)),
-        handletextpad=0.2, columnspacing=1.2,
-    )  # fmt: skip
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(columns, len(handles)),
+        handletextpad=0.2,
+        columnspacing=1.2,
+    )
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

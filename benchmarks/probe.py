@@ -72,15 +72,25 @@ def probe(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int 
     """
     # -P: a folder named like one of our imports in the user's working directory must not be picked up.
     command = [
-        sys.executable, "-P", "-m", "pocketbert.benchmarks.probe", str(file.path), "--threads", str(threads),
-        "--format", file.format.value, *(("--runtime", file.runtime.value) if file.runtime else ()), "--ids", ",".join(map(str, ids)), "--profile-runs", str(profile_runs),
-    ]  # fmt: skip
+        sys.executable,
+        "-P",
+        "-m",
+        "pocketbert.benchmarks.probe",
+        str(file.path),
+        "--threads",
+        str(threads),
+        "--format",
+        file.format.value,
+        *(("--runtime", file.runtime.value) if file.runtime else ()),
+        "--ids",
+        ",".join(map(str, ids)),
+        "--profile-runs",
+        str(profile_runs),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise MachineError(
-            f"{file.path}: opening and running it once took more than {TIMEOUT_S:.0f} s."
-        ) from error
+        raise MachineError(f"{file.path}: opening and running it once took more than {TIMEOUT_S:.0f} s.") from error
     if done.returncode == ExitCode.OK:
         return Probe.model_validate_json(done.stdout)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
@@ -104,10 +114,13 @@ def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: in
     peak = _peak_rss()
     del predictor
     return Probe(
-        load_ms=(loaded - begin) / 1e6, first_ms=(first - loaded) / 1e6, length=len(ids),
-        rss_before_bytes=before, peak_rss_bytes=peak,
+        load_ms=(loaded - begin) / 1e6,
+        first_ms=(first - loaded) / 1e6,
+        length=len(ids),
+        rss_before_bytes=before,
+        peak_rss_bytes=peak,
         ops=_profile(file, feed, threads, profile_runs) if profile_runs else None,
-    )  # fmt: skip
+    )
 
 
 def _profile(file: EngineFile, feed: dict[str, np.ndarray], threads: int, runs: int) -> OpTimes | None:
@@ -165,9 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     ids = [int(i) for i in given.ids.split(",")]
     try:
-        found = measure(
-            EngineFile(given.file, given.format, given.runtime), ids, given.threads, given.profile_runs
-        )
+        found = measure(EngineFile(given.file, given.format, given.runtime), ids, given.threads, given.profile_runs)
     except PocketBertError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)

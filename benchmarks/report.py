@@ -90,12 +90,8 @@ def render_report(data: ReportData) -> str:
     plots.require()
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(
-        resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8"))
     colors = _colors(data)
     return template.render(
         d=data,
@@ -195,16 +191,25 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
             spread = m.wall_interval
             points.append(
                 plots.Bubble(
-                    row.name, m.wall.p50, spread.low if spread else m.wall.p50, spread.high if spread else m.wall.p50,
-                    _printed(row.eval_score.value, data.metric), row.bytes, colors[row.name],
+                    row.name,
+                    m.wall.p50,
+                    spread.low if spread else m.wall.p50,
+                    spread.high if spread else m.wall.p50,
+                    _printed(row.eval_score.value, data.metric),
+                    row.bytes,
+                    colors[row.name],
                 )
-            )  # fmt: skip
+            )
             shown.append(m)
         if points:
             svg = plots.bubbles(points, data.metric.name, wording.scale(data.metric), condition_words(result))
             out.append(
-                Figure(Markup(svg), "Score against latency; areas are file sizes, bars 95 % intervals of the typical latency.", measurement_stamp(*shown))  # noqa: S704 - our own drawing, texts escaped by matplotlib
-            )  # fmt: skip
+                Figure(
+                    Markup(svg),  # noqa: S704 - our own drawing, texts escaped by matplotlib
+                    "Score against latency; areas are file sizes, bars 95 % intervals of the typical latency.",
+                    measurement_stamp(*shown),
+                )
+            )
     if data.rows:
         names = [r.name for r in data.rows]
         svg = plots.sizes(names, [r.bytes for r in data.rows], [colors[n] for n in names])
@@ -229,7 +234,7 @@ def _sessions(result: BenchmarkResult, colors: dict[str, int]) -> list[Session]:
             s, title, result_stamp(s), _latency(s, colors, title), _cold(s), [(p, _shown_ops(p)) for p in s.profiles]
         )
         for s, title in zip(result.sessions, titles if len(titles) > 1 else [""], strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> list[Figure]:

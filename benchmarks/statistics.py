@@ -67,10 +67,14 @@ class Statistics(_Frozen):
         if not ordered.size:
             raise ValueError("no samples: a benchmark without runs has no statistics")
         return cls(
-            n=ordered.size, min=float(ordered[0]),
-            p50=nearest_rank(ordered, 50), p90=nearest_rank(ordered, 90), p99=nearest_rank(ordered, 99),
-            mean=float(ordered.mean()), stdev=float(ordered.std(ddof=1)) if ordered.size > 1 else 0.0,
-        )  # fmt: skip
+            n=ordered.size,
+            min=float(ordered[0]),
+            p50=nearest_rank(ordered, 50),
+            p90=nearest_rank(ordered, 90),
+            p99=nearest_rank(ordered, 99),
+            mean=float(ordered.mean()),
+            stdev=float(ordered.std(ddof=1)) if ordered.size > 1 else 0.0,
+        )
 
 
 class Interval(_Frozen):
@@ -181,9 +185,12 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     logs = np.sort(np.log(np.asarray(a, np.float64)) - np.log(np.asarray(b, np.float64)))
     cut, coverage = _order_cut(len(logs))
     return Ratio(
-        median=math.exp(float(np.median(logs))), low=math.exp(logs[cut]), high=math.exp(logs[-1 - cut]),
-        pairs=len(logs), confidence=coverage,
-    )  # fmt: skip
+        median=math.exp(float(np.median(logs))),
+        low=math.exp(logs[cut]),
+        high=math.exp(logs[-1 - cut]),
+        pairs=len(logs),
+        confidence=coverage,
+    )
 
 
 def _order_cut(n: int) -> tuple[int, float]:

@@ -96,9 +96,7 @@ def _row(row: ModelRow, data: ReportData) -> SummaryRow:
         measured = data.benchmark.find(row.name, threads, length)
         compared = data.benchmark.compare(row.name, threads, length)
     reference = data.reference
-    ratio = (
-        reference.bytes / row.bytes if reference is not None and reference is not row and row.bytes else None
-    )
+    ratio = reference.bytes / row.bytes if reference is not None and reference is not row and row.bytes else None
     return SummaryRow(
         name=row.name,
         size=wording.size(row.bytes),

@@ -27,9 +27,7 @@ def main(folder: Path, texts: list[str]) -> None:
         print(f"  lengths: {', '.join(map(str, predictor.lengths)) or 'any'}")
         print(f"  room in fp16: {overflow_scan(package, inputs).summary}")
         for step in layer_differences(package, inputs[0])[:3]:
-            print(
-                f"  rounding grows at {step.op_type} {step.output}: {step.growth:.1e}, then {step.relative:.1e}"
-            )
+            print(f"  rounding grows at {step.op_type} {step.output}: {step.growth:.1e}, then {step.relative:.1e}")
 
 
 if __name__ == "__main__":

@@ -56,14 +56,10 @@ def with_pure_losses(steps: int) -> list[float]:
             target = teacher(**inputs, output_hidden_states=True)
         with learnt:
             out = student(**inputs, output_hidden_states=True)
-        hidden = [
-            hidden_mse(out.hidden_states[m], target.hidden_states[n], mask) for m, n in enumerate(layers, 1)
-        ]
+        hidden = [hidden_mse(out.hidden_states[m], target.hidden_states[n], mask) for m, n in enumerate(layers, 1)]
         maps = [attention_kl(learnt.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(layers)]
         loss = (
-            soft_targets(out.logits, target.logits, temperature=2.0)
-            + mean_over_layers(hidden)
-            + mean_over_layers(maps)
+            soft_targets(out.logits, target.logits, temperature=2.0) + mean_over_layers(hidden) + mean_over_layers(maps)
         )
         loss.backward()
         optimizer.step()

@@ -61,8 +61,14 @@ class CoremlForm:
 
 
 def export(
-    module: nn.Module, family: Family, task: Task, lengths: Sequence[int], path: Path, form: CoremlForm, info: CoremlInfo
-) -> None:  # fmt: skip
+    module: nn.Module,
+    family: Family,
+    task: Task,
+    lengths: Sequence[int],
+    path: Path,
+    form: CoremlForm,
+    info: CoremlInfo,
+) -> None:
     """Write one package.
 
     A classifier also answers with a label's name (``classLabel``) and every label's probability (``classLabel_probs``),
@@ -116,9 +122,12 @@ def _exported(
 
 
 def _converted(
-    program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str], lengths: Sequence[int],
+    program: torch.export.ExportedProgram,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    lengths: Sequence[int],
     form: CoremlForm,
-) -> Any:  # fmt: skip
+) -> Any:
     import coremltools as ct
     import numpy as np
 
@@ -129,12 +138,14 @@ def _converted(
         shape = ct.EnumeratedShapes([(1, n) for n in lengths], default=(1, lengths[0]))
     half = form.precision is Scheme.FP16
     return ct.convert(
-        program, convert_to="mlprogram", skip_model_load=True,
+        program,
+        convert_to="mlprogram",
+        skip_model_load=True,
         inputs=[ct.TensorType(name=name, shape=shape, dtype=np.int32) for name in inputs],
         outputs=[ct.TensorType(name=name, dtype=np.float32) for name in outputs],
         minimum_deployment_target=getattr(ct.target, f"iOS{form.ios}"),
         compute_precision=ct.precision.FLOAT16 if half else ct.precision.FLOAT32,
-    )  # fmt: skip
+    )
 
 
 def _describe(spec: Any, info: CoremlInfo, task: Task) -> None:
@@ -146,9 +157,7 @@ def _describe(spec: Any, info: CoremlInfo, task: Task) -> None:
     for name, value in info.notes:
         metadata.userDefined[name] = value
     for feature in (*spec.description.input, *spec.description.output):
-        feature.shortDescription = (
-            _LOGITS[task.name] if feature.name == "logits" else _FEATURES.get(feature.name, "")
-        )
+        feature.shortDescription = _LOGITS[task.name] if feature.name == "logits" else _FEATURES.get(feature.name, "")
 
 
 _FEATURES = {
@@ -185,8 +194,6 @@ class _Scored(nn.Module):
         (logits,) = self.module(input_ids, attention_mask)
         return logits, torch.softmax(logits, -1)
 
-    def _three(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _three(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         (logits,) = self.module(input_ids, attention_mask, token_type_ids)
         return logits, torch.softmax(logits, -1)

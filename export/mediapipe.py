@@ -74,14 +74,10 @@ class MediaPipeTokenizer(TextTokenizer):
         index = {token: i for i, token in enumerate(vocabulary_tokens(raw))}
         missing = [t for t in (UNKNOWN, FIRST, LAST) if t not in index]
         if missing:
-            raise InputError(
-                Problem("vocabulary", f"{', '.join(missing)} missing; MediaPipe would use id 0 instead.")
-            )
+            raise InputError(Problem("vocabulary", f"{', '.join(missing)} missing; MediaPipe would use id 0 instead."))
         if max_length <= 2:
             raise InputError(Problem("max_length", f"{max_length} leaves no room beside 2 special tokens."))
-        self._tokenizer = Tokenizer(
-            models.WordPiece(index, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD_BYTES)
-        )
+        self._tokenizer = Tokenizer(models.WordPiece(index, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD_BYTES))
         self._tokenizer.post_processor = processors.BertProcessing((LAST, index[LAST]), (FIRST, index[FIRST]))
         self._tokenizer.enable_truncation(max_length)
         self.max_length, self.pad_id = max_length, 0
@@ -104,8 +100,7 @@ class MediaPipeTokenizer(TextTokenizer):
         words = [[w for w, _ in _words(_single(text, i))] for i, text in enumerate(texts)]
         encodings = self._tokenizer.encode_batch(words, is_pretokenized=True)
         return [
-            Encoded(np.array(e.ids, np.int64), np.zeros(len(e.ids), np.int64), bool(e.overflowing))
-            for e in encodings
+            Encoded(np.array(e.ids, np.int64), np.zeros(len(e.ids), np.int64), bool(e.overflowing)) for e in encodings
         ]
 
     def golden(self, text: Text) -> dict[str, Any]:
@@ -193,9 +188,7 @@ def _lowers(normalizer: Mapping[str, Any] | None) -> bool:
 def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
     """Words with their code-point range; [UNK] in place of those that are too long."""
     found = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
-    return [
-        (w if len(w.encode()) <= MAX_WORD_BYTES else UNKNOWN, m.span()) for m in found if (w := m.group())
-    ]
+    return [(w if len(w.encode()) <= MAX_WORD_BYTES else UNKNOWN, m.span()) for m in found if (w := m.group())]
 
 
 @cache
@@ -207,9 +200,7 @@ def _pattern() -> re.Pattern[str]:
 
 def _single(text: Text, number: int) -> str:
     if not isinstance(text, str):
-        raise InputError(
-            Problem(f"text {number + 1}", f"{text!r} is no single text; MediaPipe takes no pairs.")
-        )
+        raise InputError(Problem(f"text {number + 1}", f"{text!r} is no single text; MediaPipe takes no pairs."))
     if not is_unicode(text):
         raise InputError(Problem(f"text {number + 1}", f"{text!r} is no Unicode text."))
     return text

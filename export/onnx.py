@@ -53,10 +53,18 @@ def export(
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         torch.onnx.export(
-            module, (), str(path), kwargs=inputs, dynamo=True, external_data=False, opset_version=opset,
-            input_names=list(inputs), output_names=list(task.outputs), verbose=False,
+            module,
+            (),
+            str(path),
+            kwargs=inputs,
+            dynamo=True,
+            external_data=False,
+            opset_version=opset,
+            input_names=list(inputs),
+            output_names=list(task.outputs),
+            verbose=False,
             dynamic_shapes={name: {0: free, 1: free} for name in inputs},
-        )  # fmt: skip
+        )
     tidy(path)
     check_readable(path)
 
@@ -106,8 +114,6 @@ def check_readable(path: Path) -> None:
     newest = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if model.ir_version > MAX_IR or newest > MAX_OPSET:
         raise GateError(
-            [
-                f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {MAX_IR}, opset {MAX_OPSET}."
-            ]
+            [f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {MAX_IR}, opset {MAX_OPSET}."]
         )
     onnx.checker.check_model(model)

@@ -21,9 +21,14 @@ from pocketbert.export.adapters import ane, half_range, mask_4d
 
 
 def prepare(
-    model: Any, family: Family, task: Task, format: Format = Format.ONNX, layout: Layout = Layout.PLAIN,
-    pooling: Pooling = DEFAULT_POOLING, samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
-) -> nn.Module:  # fmt: skip
+    model: Any,
+    family: Family,
+    task: Task,
+    format: Format = Format.ONNX,
+    layout: Layout = Layout.PLAIN,
+    pooling: Pooling = DEFAULT_POOLING,
+    samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
+) -> nn.Module:
     """Make a model exportable without touching it.
 
     Args:

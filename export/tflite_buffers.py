@@ -69,9 +69,7 @@ def graph_problems(model: Any) -> list[str]:
     names = sorted(_input_names(model).values())
     inputs = [graph.tensors[i] for i in _listed(graph.inputs)]
     if names != sorted(METADATA_NAMES) or len(inputs) != len(names):
-        out.append(
-            f"inputs {names} in the signature, {len(inputs)} in the graph; needed are {sorted(METADATA_NAMES)}."
-        )
+        out.append(f"inputs {names} in the signature, {len(inputs)} in the graph; needed are {sorted(METADATA_NAMES)}.")
     shapes = [_listed(t.shape) for t in inputs]
     if any(t.type != schema.TensorType.INT32 for t in inputs):
         out.append("inputs are not all int32.")

@@ -22,8 +22,14 @@ from pocketbert.export.tflite_files import pack_files, read_files
 from pocketbert.export.tflite_metadata_schema import MediaPipeInfo, Metadata, decode, encode, labels_file
 
 __all__ = [
-    "MediaPipeInfo", "Metadata", "metadata_problems", "pack_files", "read_files", "read_metadata", "write_metadata",
-]  # fmt: skip
+    "MediaPipeInfo",
+    "Metadata",
+    "metadata_problems",
+    "pack_files",
+    "read_files",
+    "read_metadata",
+    "write_metadata",
+]
 
 BUFFER_NAME = b"TFLITE_METADATA"
 

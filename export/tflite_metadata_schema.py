@@ -88,9 +88,7 @@ def labels_file(labels: Sequence[str]) -> bytes:
     """
     bad = [name for name in labels if not name or len(name.splitlines()) != 1]
     if bad:
-        raise InputError(
-            Problem("labels", f"{bad} cannot stand in a file with one label a line.", "Rename them.")
-        )
+        raise InputError(Problem("labels", f"{bad} cannot stand in a file with one label a line.", "Rename them."))
     return "".join(f"{name}\n" for name in labels).encode()
 
 
@@ -108,9 +106,7 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
 
     b = flatbuffers.Builder(1024)
 
-    def table(
-        texts: Mapping[int, str], offsets: Mapping[int, int] = _NONE, small: Mapping[int, int] = _NONE
-    ) -> int:
+    def table(texts: Mapping[int, str], offsets: Mapping[int, int] = _NONE, small: Mapping[int, int] = _NONE) -> int:
         strings = {slot: b.CreateString(text) for slot, text in texts.items() if text}
         b.StartObject(max([*texts, *offsets, *small]) + 1)
         for slot, offset in {**strings, **offsets}.items():
@@ -131,9 +127,7 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
     tensors = vector([table({0: name, 1: _INPUTS[name]}) for name in inputs])  # TensorMetadata
     labels = {6: file(LABELS_FILE, "Labels in the order of the output.", _AXIS_LABELS)} if info.labels else {}
     outputs = vector([table({0: "probability" if info.labels else "embedding", 1: info.output}, labels)])
-    tokenizer = table(
-        {}, {0: file(VOCABULARY_FILE, "WordPiece vocabulary.", _VOCABULARY)}
-    )  # BertTokenizerOptions
+    tokenizer = table({}, {0: file(VOCABULARY_FILE, "WordPiece vocabulary.", _VOCABULARY)})  # BertTokenizerOptions
     units = vector([table({}, {1: tokenizer}, {0: _BERT_TOKENIZER})])  # ProcessUnit
     graph = vector([table({}, {2: tensors, 3: outputs, 5: units})])  # SubGraphMetadata
     root = table(  # ModelMetadata
@@ -214,7 +208,12 @@ def _read(raw: bytes) -> Metadata:
             vocabulary = next((f.text(0) for f in options.children(0)), None)
     labels = [f.text(0) for out in outputs[:1] for f in out.children(6) if f.number(2) == _AXIS_LABELS]
     return Metadata(
-        inputs=tuple(t.text(0) for t in graph.children(2)) if graph else (), outputs=tuple(t.text(0) for t in outputs),
-        labels_file=labels[0] if labels else None, vocabulary_file=vocabulary,
-        name=root.text(0), description=root.text(1), version=root.text(2), min_parser_version=root.text(7),
-    )  # fmt: skip
+        inputs=tuple(t.text(0) for t in graph.children(2)) if graph else (),
+        outputs=tuple(t.text(0) for t in outputs),
+        labels_file=labels[0] if labels else None,
+        vocabulary_file=vocabulary,
+        name=root.text(0),
+        description=root.text(1),
+        version=root.text(2),
+        min_parser_version=root.text(7),
+    )

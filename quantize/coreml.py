@@ -35,9 +35,7 @@ _NAMES = {
 """Names of number types here, by their names in Core ML; indices are none of them."""
 
 
-def quantize(
-    source: Path, target: Path, scheme: Scheme = Scheme.W8, runtime: Target | None = None
-) -> WeightTypes:
+def quantize(source: Path, target: Path, scheme: Scheme = Scheme.W8, runtime: Target | None = None) -> WeightTypes:
     """Write a smaller copy of a package.
 
     Args:
@@ -93,9 +91,10 @@ def _weights(path: Path) -> set[str]:
     from pocketbert.runtime.coreml.stored import StoredTensors
 
     return {
-        w.name for w in StoredTensors(path).weights()
+        w.name
+        for w in StoredTensors(path).weights()
         if w.parameter == _WEIGHT_INPUTS.get(w.reader, ("",))[0] and w.dtype.is_float and w.numbers > THRESHOLD
-    }  # fmt: skip
+    }
 
 
 def weight_types(path: Path) -> WeightTypes:
@@ -107,16 +106,23 @@ def weight_types(path: Path) -> WeightTypes:
     for weight in stored.weights():
         parameter, use = _WEIGHT_INPUTS.get(weight.reader, ("", Use.MATMUL))
         if weight.parameter == parameter and weight.dtype in _NAMES:
-            uses.append(WeightUse(
-                name=weight.name, use=use, dtype=_NAMES[weight.dtype], numbers=weight.numbers,
-                dequantized=weight.scales > 0,
-                per_channel=None if weight.rows == weight.scales == 1 else weight.scales > 1,
-            ))  # fmt: skip
+            uses.append(
+                WeightUse(
+                    name=weight.name,
+                    use=use,
+                    dtype=_NAMES[weight.dtype],
+                    numbers=weight.numbers,
+                    dequantized=weight.scales > 0,
+                    per_channel=None if weight.rows == weight.scales == 1 else weight.scales > 1,
+                )
+            )
     sizes = [(v.dtype.kind, v.nbytes) for _, v in stored.arrays()]
     return WeightTypes(
-        uses=uses, int8_bytes=sum(n for kind, n in sizes if kind in "iu"),
-        float_bytes=sum(n for kind, n in sizes if kind == "f"), operators=stored.operators(),
-    )  # fmt: skip
+        uses=uses,
+        int8_bytes=sum(n for kind, n in sizes if kind in "iu"),
+        float_bytes=sum(n for kind, n in sizes if kind == "f"),
+        operators=stored.operators(),
+    )
 
 
 def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:

@@ -24,9 +24,7 @@ _MOVES = ("Transpose", "DequantizeLinear", "Concat", "Cast", "Identity", "Reshap
 """Operators behind which a stored weight is still the same weight."""
 
 
-def quantize(
-    source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: Target | None = None
-) -> WeightTypes:
+def quantize(source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: Target | None = None) -> WeightTypes:
     """Write a dynamic int8 copy of an fp32 file.
 
     Args:
@@ -55,10 +53,14 @@ def quantize(
         onnx.save(model, plain)
         with _quiet_root():
             quantize_dynamic(
-                plain, target, per_channel=True, reduce_range=False, weight_type=QuantType.QInt8,
+                plain,
+                target,
+                per_channel=True,
+                reduce_range=False,
+                weight_type=QuantType.QInt8,
                 op_types_to_quantize=["MatMul", "Gemm", "Gather"],
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-            )  # fmt: skip
+            )
     if ties:
         model = onnx.load(target)
         retie(model, ties)
@@ -106,20 +108,28 @@ def weight_types(path: Path) -> WeightTypes:
                 if tensor is None or len(tensor.dims) < 2:
                     continue
                 scales = node.input[3] if integer and len(node.input) > 3 else _widened(operand, producers)
-                uses.append(WeightUse(
-                    name=name, use=Use.TABLE if table else Use.MATMUL,
-                    dtype=kinds.get(tensor.data_type, str(tensor.data_type)), numbers=math.prod(tensor.dims),
-                    dequantized=dequantized and not static, per_channel=_per_channel(weights.get(scales or ""), tensor),
-                    static=static,
-                ))  # fmt: skip
+                uses.append(
+                    WeightUse(
+                        name=name,
+                        use=Use.TABLE if table else Use.MATMUL,
+                        dtype=kinds.get(tensor.data_type, str(tensor.data_type)),
+                        numbers=math.prod(tensor.dims),
+                        dequantized=dequantized and not static,
+                        per_channel=_per_channel(weights.get(scales or ""), tensor),
+                        static=static,
+                    )
+                )
     size = Counter[bool]()
     for tensor in model.graph.initializer:
         size[tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)] += numpy_helper.to_array(
             tensor
         ).nbytes
     return WeightTypes(
-        uses=uses, int8_bytes=size[True], float_bytes=size[False], operators=dict(Counter(n.op_type for n in model.graph.node)),
-    )  # fmt: skip
+        uses=uses,
+        int8_bytes=size[True],
+        float_bytes=size[False],
+        operators=dict(Counter(n.op_type for n in model.graph.node)),
+    )
 
 
 def _sources(names: Iterable[str], producers: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -129,9 +139,7 @@ def _sources(names: Iterable[str], producers: Mapping[str, Any]) -> Iterator[tup
         if node is None:
             yield name, False
         elif node.op_type in _MOVES:
-            for source, widened in _sources(
-                node.input if node.op_type == "Concat" else node.input[:1], producers
-            ):
+            for source, widened in _sources(node.input if node.op_type == "Concat" else node.input[:1], producers):
                 yield source, widened or node.op_type == "DequantizeLinear"
 
 

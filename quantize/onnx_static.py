@@ -85,9 +85,7 @@ def quantize_static(source: Path, target: Path, rows: Rows) -> WeightTypes:
     return types
 
 
-def _measure(
-    model: Any, activations: Iterable[_Activation], rows: Rows, path: Path, title: str
-) -> dict[str, _Range]:
+def _measure(model: Any, activations: Iterable[_Activation], rows: Rows, path: Path, title: str) -> dict[str, _Range]:
     """Smallest and largest number of each tensor in all rows, by a copy of the model at `path` that has them as outputs.
 
     Nothing is clipped: the furthest numbers belong to the first token and the separators, which texts are summed up in. With
@@ -101,9 +99,7 @@ def _measure(
     outputs = model.graph.output
     declared = {o.name for o in outputs}
     own = len(outputs)
-    outputs.extend(
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names if n not in declared
-    )
+    outputs.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names if n not in declared)
     onnx.save(model, path)
     del outputs[own:]
     predictor = OnnxPredictor(path)
@@ -120,17 +116,17 @@ def _measure(
                 float(np.maximum(high, found[name].max())),
             )
     if not given:
-        raise InputError(
-            Problem("rows", "no row to measure ranges on.", "Give at least one text, better 100.")
-        )
+        raise InputError(Problem("rows", "no row to measure ranges on.", "Give at least one text, better 100."))
     problems = []
     for what, wrong in (
         ("NaN or infinite numbers", [n for n in names if not np.isfinite(out[n]).all()]),
         ("nothing but zeros", [n for n in names if out[n] == (0.0, 0.0)]),
     ):
         if wrong:
-            problems.append(f"{title}: {what} on the calibration texts, which gives no range: {', '.join(wrong[:5])} "
-                            f"({len(wrong)} in all). Is the model trained, are these its texts?")  # fmt: skip
+            problems.append(
+                f"{title}: {what} on the calibration texts, which gives no range: {', '.join(wrong[:5])} "
+                f"({len(wrong)} in all). Is the model trained, are these its texts?"
+            )
     if problems:
         raise GateError(problems)
     return out
@@ -237,10 +233,12 @@ class _Rewriter:
                 point = np.array(round(-low / step), np.uint8)
             self._store(scale, np.array(step, np.float32))
             self._store(zero, point)
-            self.behind.setdefault(name, []).extend([
-                helper.make_node("QuantizeLinear", [name, scale, zero], [small]),
-                helper.make_node("DequantizeLinear", [small, scale, zero], [out]),
-            ])  # fmt: skip
+            self.behind.setdefault(name, []).extend(
+                [
+                    helper.make_node("QuantizeLinear", [name, scale, zero], [small]),
+                    helper.make_node("DequantizeLinear", [small, scale, zero], [out]),
+                ]
+            )
             self.added.add(out)
         return out
 
@@ -284,9 +282,7 @@ class _Rewriter:
         if small not in self.added:
             value = numpy_helper.to_array(self.stored[name])
             others = tuple(i for i in range(value.ndim) if i != axis)
-            steps = (
-                np.maximum(np.abs(value).max(others, keepdims=True), np.finfo(np.float32).tiny * 127) / 127
-            )
+            steps = np.maximum(np.abs(value).max(others, keepdims=True), np.finfo(np.float32).tiny * 127) / 127
             self._store(small, np.rint(value / steps).astype(np.int8))
             self._store(scale, steps.ravel().astype(np.float32))
         return small, scale

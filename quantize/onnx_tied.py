@@ -94,12 +94,14 @@ def _retie(graph: Any, tie: Tie) -> None:
             raise ValueError(f"{tie.table}: {found.op_type} behind its lookup, not DequantizeLinear")
         at, out = list(graph.node).index(found), found.output[0]
         graph.node.remove(found)
-        for i, node in enumerate((
-            helper.make_node("Cast", [lookup.output[0]], [f"{out}_rows"], to=TensorProto.FLOAT),
-            helper.make_node("Gather", [tie.matrix + _SCALE, lookup.input[1]], [f"{out}_scale"]),
-            helper.make_node("Unsqueeze", [f"{out}_scale", axis], [f"{out}_scales"]),
-            helper.make_node("Mul", [f"{out}_rows", f"{out}_scales"], [out]),
-        )):  # fmt: skip
+        for i, node in enumerate(
+            (
+                helper.make_node("Cast", [lookup.output[0]], [f"{out}_rows"], to=TensorProto.FLOAT),
+                helper.make_node("Gather", [tie.matrix + _SCALE, lookup.input[1]], [f"{out}_scale"]),
+                helper.make_node("Unsqueeze", [f"{out}_scale", axis], [f"{out}_scales"]),
+                helper.make_node("Mul", [f"{out}_rows", f"{out}_scales"], [out]),
+            )
+        ):
             graph.node.insert(at + i, node)
     # folded by ONNX Runtime when it opens the file
     graph.node.insert(0, helper.make_node("Transpose", [table], [matrix.name], perm=[1, 0]))

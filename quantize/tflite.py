@@ -28,9 +28,7 @@ _WEIGHT_OPERATORS = {
 """Input that holds the weight, and what it is used for."""
 
 
-def quantize(
-    source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: Target | None = None
-) -> WeightTypes:
+def quantize(source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: Target | None = None) -> WeightTypes:
     """Write a smaller copy of an fp32 file.
 
     Args:
@@ -94,14 +92,22 @@ def weight_types(path: Path) -> WeightTypes:
         tensor = graph.tensors[index]
         scales_of_a_table = tensor.shape[-1:] == (1,) and use is Use.TABLE
         if tensor.stored and not scales_of_a_table:
-            uses.append(WeightUse(
-                name=tensor.name, use=use, dtype=tensor.dtype, numbers=tensor.numbers, dequantized=dequantized,
-                per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
-            ))  # fmt: skip
+            uses.append(
+                WeightUse(
+                    name=tensor.name,
+                    use=use,
+                    dtype=tensor.dtype,
+                    numbers=tensor.numbers,
+                    dequantized=dequantized,
+                    per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
+                )
+            )
     return WeightTypes(
-        uses=uses, int8_bytes=graph.stored_bytes("int8"), float_bytes=graph.stored_bytes("float32", "float16"),
+        uses=uses,
+        int8_bytes=graph.stored_bytes("int8"),
+        float_bytes=graph.stored_bytes("float32", "float16"),
         operators=graph.operator_counts(),
-    )  # fmt: skip
+    )
 
 
 def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:

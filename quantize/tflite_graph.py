@@ -97,18 +97,14 @@ class TfliteGraph:
                 seen.add(tensor.buffer)
                 value = self._data(tensor.buffer)
                 if tensor.dtype in ("float32", "float16", "int8", "int32", "int64", "uint8"):
-                    value = value[
-                        : value.size // np.dtype(tensor.dtype).itemsize * np.dtype(tensor.dtype).itemsize
-                    ]
+                    value = value[: value.size // np.dtype(tensor.dtype).itemsize * np.dtype(tensor.dtype).itemsize]
                     yield tensor.name, value.view(tensor.dtype)
                 if tensor.scales:
                     yield f"{tensor.name} scale", raw.Tensors(index).Quantization().ScaleAsNumpy()
 
     def stored_bytes(self, *dtypes: str) -> int:
         """Bytes of stored values of some types."""
-        return sum(
-            v.nbytes for name, v in self.stored() if str(v.dtype) in dtypes and not name.endswith(" scale")
-        )
+        return sum(v.nbytes for name, v in self.stored() if str(v.dtype) in dtypes and not name.endswith(" scale"))
 
     def _data(self, buffer: int) -> NDArray[np.uint8]:
         entry = self._model.Buffers(buffer)
@@ -123,11 +119,16 @@ class TfliteGraph:
             tensor = graph.Tensors(i)
             shape = tensor.ShapeAsNumpy() if tensor.ShapeLength() else ()
             entry, quantization = self._model.Buffers(tensor.Buffer()), tensor.Quantization()
-            out.append(Tensor(
-                (tensor.Name() or b"").decode(errors="replace"), self._dtypes.get(tensor.Type(), "unknown"),
-                tuple(int(n) for n in shape), tensor.Buffer(), bool(entry.DataLength() or entry.Offset() > 1),
-                quantization.ScaleLength() if quantization else 0,
-            ))  # fmt: skip
+            out.append(
+                Tensor(
+                    (tensor.Name() or b"").decode(errors="replace"),
+                    self._dtypes.get(tensor.Type(), "unknown"),
+                    tuple(int(n) for n in shape),
+                    tensor.Buffer(),
+                    bool(entry.DataLength() or entry.Offset() > 1),
+                    quantization.ScaleLength() if quantization else 0,
+                )
+            )
         return out
 
     def _operators(self, subgraph: int) -> list[Operator]:

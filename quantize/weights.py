@@ -77,12 +77,9 @@ class WeightTypes(BaseModel):
         """One line for people."""
         kinds = dict.fromkeys(u.dtype for u in self.uses)
         parts = [
-            f"{self.count(Use.MATMUL, k)} matrix products and {self.count(Use.TABLE, k)} tables in {k}"
-            for k in kinds
+            f"{self.count(Use.MATMUL, k)} matrix products and {self.count(Use.TABLE, k)} tables in {k}" for k in kinds
         ]
-        return (
-            f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB int8, {self.float_bytes / 1e6:.2f} MB float"
-        )
+        return f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB int8, {self.float_bytes / 1e6:.2f} MB float"
 
 
 class _Wanted(NamedTuple):
@@ -153,9 +150,7 @@ def type_problems(
             if scaled[0].per_channel
             else "one scale per matrix, not per output channel"
         )
-        out.append(
-            f"{name}: int8 weights have {how}: {', '.join(u.name for u in scaled[:5])} ({len(scaled)} in all)."
-        )
+        out.append(f"{name}: int8 weights have {how}: {', '.join(u.name for u in scaled[:5])} ({len(scaled)} in all).")
     ranged = [u for u in right if u.static is not wanted[u.use].static]
     if ranged:
         how = "in a measured range" if ranged[0].static else "on the fly, not in a measured range"

@@ -65,9 +65,7 @@ _OWN_ENGINES: dict[Target, Callable[[Path, int | None], FilePredictor]] = {Targe
 """For files made for one runtime that is another than their format's usual engine."""
 
 
-def open_file(
-    path: Path, kind: Format, threads: int | None = None, runtime: Target | None = None
-) -> FilePredictor:
+def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Target | None = None) -> FilePredictor:
     """Open a model file with the engine of its format, or with that of the runtime it was made for.
 
     Args:

@@ -82,9 +82,7 @@ class FastestPredictor:
         length = inputs[self.inputs[0]].shape[1]
         self._equal = self._equal + 1 if length == self._last else 0
         self._last = length
-        predictor = self._predictor(
-            self._steady(length) if self._equal >= STEADY else self._for_mixed(length)
-        )
+        predictor = self._predictor(self._steady(length) if self._equal >= STEADY else self._for_mixed(length))
         more = fitting(predictor.lengths, length) - length
         return predictor.run(self._padded(inputs, more) if more else inputs)
 
@@ -123,9 +121,13 @@ class FastestPredictor:
 
 
 def fastest(
-    files: Sequence[EngineFile], threads: int | None, max_length: int, pad_id: int, side: str,
+    files: Sequence[EngineFile],
+    threads: int | None,
+    max_length: int,
+    pad_id: int,
+    side: str,
     opened: Mapping[EngineFile, FilePredictor] | None = None,
-) -> FastestPredictor:  # fmt: skip
+) -> FastestPredictor:
     """Race files of one model against each other, or remember how a race ended.
 
     Args:
@@ -171,9 +173,7 @@ def _key(candidates: Sequence[Candidate], max_length: int) -> str:
     ]
     digests = {f: sha256_path(f.path) for f in files}
     raced = [[digests[c.file], c.file.runtime, c.threads, c.spin] for c in candidates]
-    return sha256_json(
-        [_VERSION, machine().model_dump(), installed(tuple(dict.fromkeys(names))), raced, max_length]
-    )
+    return sha256_json([_VERSION, machine().model_dump(), installed(tuple(dict.fromkeys(names))), raced, max_length])
 
 
 def _remembered(mark: Path, count: int) -> Plan | None:

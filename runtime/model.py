@@ -95,14 +95,15 @@ class Model:
 
     def _run(self, prepared: Prepared, label: str) -> list[Matrix]:
         side = self.artefacts.processing.padding_side
-        out = run_rows(
-            self.predictor, self.tokenizer, prepared.encoded, self._head.task, BATCH, SLACK, side, label
-        )
+        out = run_rows(self.predictor, self.tokenizer, prepared.encoded, self._head.task, BATCH, SLACK, side, label)
         if self._head.task.names_labels and out and out[0].shape[1] != len(self.labels):
             raise InputError(
-                Problem(str(self.folder / self.record.path), f"answers {out[0].shape[1]} numbers, the folder lists "
-                        f"{len(self.labels)} labels.", "Copy the folder again.")
-            )  # fmt: skip
+                Problem(
+                    str(self.folder / self.record.path),
+                    f"answers {out[0].shape[1]} numbers, the folder lists {len(self.labels)} labels.",
+                    "Copy the folder again.",
+                )
+            )
         return out
 
 
@@ -116,11 +117,17 @@ def check_texts(task: Task, texts: Sequence[Text]) -> None:
     single_only = task.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
     for number, text in enumerate(texts, 1):
         if pairs_only and isinstance(text, str):
-            raise InputError(Problem(f"text {number}", f"{task.name} takes a question and a context, this is one text.",
-                                     "Give a pair: (question, context); on the command line --text-pair."))  # fmt: skip
+            raise InputError(
+                Problem(
+                    f"text {number}",
+                    f"{task.name} takes a question and a context, this is one text.",
+                    "Give a pair: (question, context); on the command line --text-pair.",
+                )
+            )
         if single_only and not isinstance(text, str):
-            raise InputError(Problem(f"text {number}", f"{task.name} takes one text, this is a pair.",
-                                     "Give each text by itself."))  # fmt: skip
+            raise InputError(
+                Problem(f"text {number}", f"{task.name} takes one text, this is a pair.", "Give each text by itself.")
+            )
 
 
 def load(
@@ -155,24 +162,18 @@ def load(
     artefacts = read_artefacts(path)
     if engine not in (None, "fastest"):
         raise InputError(
-            Problem(
-                "engine", f"'{engine}' is unknown; known: fastest.", "Choose a file by format and scheme."
-            )
+            Problem("engine", f"'{engine}' is unknown; known: fastest.", "Choose a file by format and scheme.")
         )
     if engine == "fastest":
         if format is not None or file is not None:
-            raise InputError(
-                Problem("engine", "'fastest' chooses the format and the file itself.", "Leave them out.")
-            )
+            raise InputError(Problem("engine", "'fastest' chooses the format and the file itself.", "Leave them out."))
         return _fastest(path, artefacts, scheme, threads)
     record = _variant(artefacts, scheme, format, file)
     digest = _check(path, record)
     predictor = _file(path, record).open(threads)
     _check_tokenizer(path, artefacts)
     model = Model(path, artefacts, record, predictor)
-    self_test(
-        predictor, model.tokenizer, path, record, model.head.task, artefacts.processing.padding_side, digest
-    )
+    self_test(predictor, model.tokenizer, path, record, model.head.task, artefacts.processing.padding_side, digest)
     return model
 
 
@@ -209,9 +210,7 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
         right[_file(path, record)], first = predictor, first or record
     if first is None:
         raise refused[0]
-    chosen = fastest(
-        [*right], threads, processing.max_length, tokenizer.pad_id, processing.padding_side, right
-    )  # fmt: skip
+    chosen = fastest([*right], threads, processing.max_length, tokenizer.pad_id, processing.padding_side, right)
     return Model(path, artefacts, first, chosen)
 
 
@@ -260,11 +259,15 @@ def _check(path: Path, record: FileRecord) -> str:
     if not file.exists():
         raise InputError(Problem(str(file), "listed, but not there.", "Copy the folder again."))
     if (size := path_bytes(file)) != record.bytes:
-        raise InputError(Problem(str(file), f"{size:,} bytes, the folder's list says {record.bytes:,}.",
-                                 "Copy the folder again."))  # fmt: skip
+        raise InputError(
+            Problem(str(file), f"{size:,} bytes, the folder's list says {record.bytes:,}.", "Copy the folder again.")
+        )
     if (digest := sha256_path(file)) != record.sha256:
-        raise InputError(Problem(str(file), "changed since it was packed: its sha256 is not the listed one.",
-                                 "Copy the folder again."))  # fmt: skip
+        raise InputError(
+            Problem(
+                str(file), "changed since it was packed: its sha256 is not the listed one.", "Copy the folder again."
+            )
+        )
     return digest
 
 
@@ -276,9 +279,7 @@ def _variant(artefacts: Artefacts, scheme: str | None, format: str | None, file:
             return found[0]
         names = [r.path for r in models]
         why = f"no model file '{file}' in the folder; {nearest(file, names)}"
-        raise InputError(
-            Problem("file", why if not found else "names a file already; leave scheme and format out")
-        )
+        raise InputError(Problem("file", why if not found else "names a file already; leave scheme and format out"))
     default = artefacts.default_model()
     wanted = (scheme or default.scheme, format or default.format)
     same = [r for r in models if r.plain and r.format == wanted[1]]

@@ -66,9 +66,7 @@ class OnnxPredictor:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the library's own exception classes are private
             first = str(error).splitlines()[0]
             raise InputError(

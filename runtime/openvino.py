@@ -58,15 +58,15 @@ class OpenVinoPredictor:
                 import openvino
                 from openvino.frontend import FrontEndManager
         except ImportError as error:
-            raise MissingBackendError(
-                f"{DISTRIBUTION} ({error})", "pip install 'pocketbert[openvino]'"
-            ) from error
+            raise MissingBackendError(f"{DISTRIBUTION} ({error})", "pip install 'pocketbert[openvino]'") from error
 
         self.engine_version, self.path, self._alone = version, path, Lock()
         # named in any case: on Arm the default is fp16, in which large activations overflow
         settings = {
-            "INFERENCE_NUM_THREADS": threads or default_threads(), "INFERENCE_PRECISION_HINT": precision(), **_SETTINGS,
-        }  # fmt: skip
+            "INFERENCE_NUM_THREADS": threads or default_threads(),
+            "INFERENCE_PRECISION_HINT": precision(),
+            **_SETTINGS,
+        }
         try:
             # asked for by name: of any other file the readers of eight formats would try, each with its own complaints
             reader = FrontEndManager().load_by_framework("onnx")
@@ -113,6 +113,7 @@ def _tensor(port: Any) -> Tensor:
     free = dict(enumerate(("batch", "sequence")))  # OpenVINO forgets what the file calls them
     shape = port.get_partial_shape()
     return Tensor(
-        name=port.get_any_name(), dtype=port.get_element_type().to_dtype().name,
+        name=port.get_any_name(),
+        dtype=port.get_element_type().to_dtype().name,
         shape=[free.get(i, "?") if n.is_dynamic else n.get_length() for i, n in enumerate(shape)],
-    )  # fmt: skip
+    )

@@ -89,9 +89,7 @@ class Plan(BaseModel):
             length: Tokens.
             steady: Whether the text comes after another of its own length.
         """
-        return np.array(
-            [t.at(length, steady) * (SPIN_ON_PRICE if t.spin is Spin.ON else 1) for t in self.timings]
-        )
+        return np.array([t.at(length, steady) * (SPIN_ON_PRICE if t.spin is Spin.ON else 1) for t in self.timings])
 
     def best(self, lengths: Sequence[int], steady: bool = True) -> int:
         """Number of the candidate that is expected to need least time for texts of these lengths, one after the other.

@@ -177,9 +177,7 @@ def _first_times(runner: _Runner, runners: Sequence[_Runner]) -> None:
 
 
 def _same_file(other: _Runner, runner: _Runner) -> bool:
-    return (
-        other.candidate.file == runner.candidate.file and other.candidate.threads > runner.candidate.threads
-    )
+    return other.candidate.file == runner.candidate.file and other.candidate.threads > runner.candidate.threads
 
 
 def _choose_contested(runners: Sequence[_Runner], max_length: int, within: float) -> None:
@@ -242,8 +240,13 @@ def _bests(runner: _Runner) -> tuple[dict[int, float], dict[int, float]]:
 def _timing(runner: _Runner, steady: dict[int, float], mixed: dict[int, float]) -> Timing:
     c = runner.candidate
     return Timing(
-        file=c.file.path.name, threads=c.threads, spin=c.spin, fixed=bool(runner.predictor.lengths), steady=steady, mixed=mixed
-    )  # fmt: skip
+        file=c.file.path.name,
+        threads=c.threads,
+        spin=c.spin,
+        fixed=bool(runner.predictor.lengths),
+        steady=steady,
+        mixed=mixed,
+    )
 
 
 def _undecided(runners: Sequence[_Runner]) -> set[int]:

@@ -29,9 +29,14 @@ _LITERT = "litert"
 
 
 def self_test(
-    predictor: Predictor, tokenizer: TextTokenizer, folder: Path, record: FileRecord, task: Task, side: str,
+    predictor: Predictor,
+    tokenizer: TextTokenizer,
+    folder: Path,
+    record: FileRecord,
+    task: Task,
+    side: str,
     digest: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Run up to `ROWS` golden rows unless this machine, engine version and file passed before.
 
     Args:
@@ -65,11 +70,13 @@ def self_test(
         difference = golden_difference(predictor, tokenizer, row, record.path, task, side)
         bound = row.tolerance[record.path]
         if not difference <= bound:
-            raise GateError([
-                f"{record.path}: {predictor.engine} {predictor.engine_version} computes this file wrongly on this "
-                f"machine: golden row {number} differs by {difference:.3g}, allowed {bound:.3g}. "
-                f"{_fix(predictor, record)}"
-            ])  # fmt: skip
+            raise GateError(
+                [
+                    f"{record.path}: {predictor.engine} {predictor.engine_version} computes this file wrongly on this "
+                    f"machine: golden row {number} differs by {difference:.3g}, allowed {bound:.3g}. "
+                    f"{_fix(predictor, record)}"
+                ]
+            )
         passed.append({"row": number, "difference": difference, "allowed": bound})
     with contextlib.suppress(OSError):  # a read-only home only means that the test runs again
         mark.parent.mkdir(parents=True, exist_ok=True)

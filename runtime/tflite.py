@@ -109,17 +109,18 @@ class TflitePredictor:
         runner = self._runners.get(length)
         if runner is None:
             raise InputError(
-                Problem(str(self.path), f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
-                        "Pad to the next one: pocketbert.core.predict.predictor.feed does.")
-            )  # fmt: skip
+                Problem(
+                    str(self.path),
+                    f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
+                    "Pad to the next one: pocketbert.core.predict.predictor.feed does.",
+                )
+            )
         feed = {name: inputs[name].astype(np.int32) for name in self.inputs}
         try:
             if rows == 1:  # what a phone does all day
                 found = runner(**feed)
                 return {name: found[name] for name in self.outputs}
-            results = [
-                runner(**{name: value[i : i + 1] for name, value in feed.items()}) for i in range(rows)
-            ]
+            results = [runner(**{name: value[i : i + 1] for name, value in feed.items()}) for i in range(rows)]
         except (ValueError, RuntimeError) as error:
             raise self._problem("cannot run the file on this input", error) from error
         return {name: np.concatenate([r[name] for r in results]) for name in self.outputs}
@@ -175,6 +176,7 @@ def _runners(interpreter: Any) -> dict[int, Any]:
 def _tensor(name: str, details: Mapping[str, Any], free: int | None) -> Tensor:
     shape = [int(n) for n in details["shape"]]
     return Tensor(
-        name=name, dtype=np.dtype(details["dtype"]).name,
+        name=name,
+        dtype=np.dtype(details["dtype"]).name,
         shape=["sequence" if i == 1 and n == free else n for i, n in enumerate(shape)],
-    )  # fmt: skip
+    )

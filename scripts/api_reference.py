@@ -114,9 +114,7 @@ def signature(title: str, node: Any) -> str:
         if parameter.kind is griffe.ParameterKind.keyword_only and not star:
             parts.append("*")
             star = True
-        text = {"variadic positional": "*", "variadic keyword": "**"}.get(
-            parameter.kind.value, ""
-        ) + parameter.name
+        text = {"variadic positional": "*", "variadic keyword": "**"}.get(parameter.kind.value, "") + parameter.name
         if parameter.annotation is not None:
             text += f": {parameter.annotation}"
         if parameter.default is not None and not text.startswith("*"):
@@ -161,9 +159,7 @@ def described(node: Any) -> Iterator[str]:
         elif kind == "admonition":
             yield from (f"{part.title}: {_cell(value.description)}", "")
         else:
-            raise SystemExit(
-                f"{node.path}: a docstring section of kind '{kind}' that this script does not know"
-            )
+            raise SystemExit(f"{node.path}: a docstring section of kind '{kind}' that this script does not know")
 
 
 def entry(name: str, package: Any) -> Iterator[str]:

@@ -31,9 +31,21 @@ from pathlib import Path
 from typing import NoReturn
 
 CI_VARIABLES = (
-    "CI", "TF_BUILD", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "TRAVIS", "JENKINS_URL", "CODEBUILD_BUILD_ID", "BUILDKITE",
-    "TEAMCITY_VERSION", "APPVEYOR", "BITBUCKET_BUILD_NUMBER", "ORT_RUNNING_UNIT_TESTS", "PYTEST_CURRENT_TEST",
-)  # fmt: skip
+    "CI",
+    "TF_BUILD",
+    "GITHUB_ACTIONS",
+    "GITLAB_CI",
+    "CIRCLECI",
+    "TRAVIS",
+    "JENKINS_URL",
+    "CODEBUILD_BUILD_ID",
+    "BUILDKITE",
+    "TEAMCITY_VERSION",
+    "APPVEYOR",
+    "BITBUCKET_BUILD_NUMBER",
+    "ORT_RUNNING_UNIT_TESTS",
+    "PYTEST_CURRENT_TEST",
+)
 """What silences ONNX Runtime 1.31 or openvino-telemetry 2025.2 in continuous integration."""
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 """A proxy on this computer would hide who is contacted through it."""
@@ -158,9 +170,7 @@ class Watcher:
             self.contacts["a name server"] = None
             return 0
         to = ipaddress.ip_address(raw)
-        if to.is_loopback or (
-            isinstance(to, ipaddress.IPv6Address) and to.ipv4_mapped and to.ipv4_mapped.is_loopback
-        ):
+        if to.is_loopback or (isinstance(to, ipaddress.IPv6Address) and to.ipv4_mapped and to.ipv4_mapped.is_loopback):
             return None
         self.contacts[f"{to} port {port}"] = None
         return -errno.ENETUNREACH
@@ -205,9 +215,7 @@ def program(calls: dict[str, int]) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def begin(
-    command: list[str], environment: dict[str, str], control: socket.socket, calls: dict[str, int]
-) -> NoReturn:
+def begin(command: list[str], environment: dict[str, str], control: socket.socket, calls: dict[str, int]) -> NoReturn:
     """In the child: install the filter, hand its listener over, become the command."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -218,9 +226,7 @@ def begin(
         given = struct.pack("=H6xQ", len(code) // 8, ctypes.addressof(steps))
         if library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
-        listener = library.syscall(
-            calls["seccomp"], 1, NEW_LISTENER, ctypes.create_string_buffer(given, len(given))
-        )
+        listener = library.syscall(calls["seccomp"], 1, NEW_LISTENER, ctypes.create_string_buffer(given, len(given)))
         if listener < 0:
             raise OSError(ctypes.get_errno(), "seccomp")
         with socket.socket(fileno=CONTROL) as channel:
@@ -277,13 +283,9 @@ def surroundings(home: Path) -> dict[str, str]:
 
 def main() -> int:
     """Run the command of the arguments and report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write exit_code, contacts and files here too")
-    parser.add_argument(
-        "--only-refuse", action="store_true", help="keep the home folder, end as the command does"
-    )
+    parser.add_argument("--only-refuse", action="store_true", help="keep the home folder, end as the command does")
     parser.add_argument("command", nargs="+", help="behind --")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the command

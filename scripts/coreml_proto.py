@@ -29,8 +29,9 @@ def main() -> None:
     path = FOLDER.relative_to(root) / f"{NAME}.proto"
     subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=.", str(path)],
-        cwd=root, check=True,
-    )  # fmt: skip
+        cwd=root,
+        check=True,
+    )
     for ending in ("py", "pyi"):
         written = FOLDER / f"{NAME}_pb2.{ending}"
         written.write_text(HEADER + written.read_text(encoding="utf-8"), encoding="utf-8")

@@ -93,17 +93,17 @@ def prepare(source: Path, data: Path | None, folder: Path) -> np.ndarray | None:
 
 def table(folder: Path, labels: np.ndarray | None) -> str:
     """Markdown, a row for each engine and form."""
-    files = {
-        p.stem: p.stat().st_size for p in sorted(folder.glob("*.tflite"), key=lambda p: -p.stat().st_size)
-    }
+    files = {p.stem: p.stat().st_size for p in sorted(folder.glob("*.tflite"), key=lambda p: -p.stat().st_size)}
     found = {p.stem: np.load(p) for p in (folder / "answers").glob("*.npz")}
     engines = sorted({name[: -len(f) - 1] for name in found for f in files if name.endswith(f" {f}")})
     engines = [e for e in engines if f"{e} fp32" in found]
     [litert] = [e for e in engines if e.startswith("LiteRT")]
     large = found[f"{litert} fp32"]["logits"]
     spread = large.std(0).max()
-    lines = ["| engine | form | MB | worst difference from LiteRT | RMS from fp32 | labels of fp32 | accuracy | CPU ms |",
-             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| engine | form | MB | worst difference from LiteRT | RMS from fp32 | labels of fp32 | accuracy | CPU ms |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name in [litert, *(e for e in engines if e != litert)]:
         for form, size in files.items():
             got, same = found[f"{name} {form}"], found[f"{litert} {form}"]["logits"]
@@ -112,8 +112,10 @@ def table(folder: Path, labels: np.ndarray | None) -> str:
             rms = np.sqrt(np.mean((logits - large) ** 2)) / spread
             agree = 100 * (logits.argmax(-1) == large.argmax(-1)).mean()
             right = "" if labels is None else f"{100 * (logits.argmax(-1) == labels).mean():.2f} %"
-            lines.append(f"| {name} | {form} | {size / 1e6:.1f} | {worst:.1e} | {rms:.4f} | {agree:.1f} % | {right} "
-                         f"| {float(got['cpu_ms']):.1f} |")  # fmt: skip
+            lines.append(
+                f"| {name} | {form} | {size / 1e6:.1f} | {worst:.1e} | {rms:.4f} | {agree:.1f} % | {right} "
+                f"| {float(got['cpu_ms']):.1f} |"
+            )
     return "\n".join(lines)
 
 
@@ -121,12 +123,8 @@ def main() -> None:
     """Prepare, run every engine, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--data", type=Path, help="rows with text and label; default the folder's golden rows"
-    )
-    parser.add_argument(
-        "--python", action="append", default=[], help="interpreter of an environment with an engine"
-    )
+    parser.add_argument("--data", type=Path, help="rows with text and label; default the folder's golden rows")
+    parser.add_argument("--python", action="append", default=[], help="interpreter of an environment with an engine")
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answer:

@@ -39,9 +39,7 @@ PURPOSE = "pretrain"
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokenizer", type=Path, help="folder with tokenizer.json of a WordPiece vocabulary")
     parser.add_argument("corpus", type=Path, help=".jsonl[.gz], .csv, .tsv or .parquet with a column 'text'")
     parser.add_argument("out", type=Path, help="folder to write; must not be there")
@@ -81,9 +79,7 @@ def main() -> None:
         settings = Optimisation(steps=options.steps, batch=options.batch, lr=options.lr)
 
         started = time.process_time()
-        made = train(
-            model, Pretraining(model, family), data, settings, options.seed, PURPOSE, work / "checkpoint"
-        )
+        made = train(model, Pretraining(model, family), data, settings, options.seed, PURPOSE, work / "checkpoint")
         for record in made.history[:: max(1, len(made.history) // 20)]:
             terms = ", ".join(f"{name} {value:.3f}" for name, value in record.terms.items())
             print(f"step {record.step}: {terms}")

@@ -20,9 +20,7 @@ from pocketbert.core.models.folder import open_model_folder
 
 def main() -> None:
     """Write the folder."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=128)
@@ -30,9 +28,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     config = BertConfig(
-        hidden_size=options.hidden, num_hidden_layers=options.layers, num_attention_heads=options.heads,
-        intermediate_size=4 * options.hidden, max_position_embeddings=512,
-    )  # fmt: skip
+        hidden_size=options.hidden,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        intermediate_size=4 * options.hidden,
+        max_position_embeddings=512,
+    )
     BertForMaskedLM(config).save_pretrained(options.folder)
     vocabulary = open_model_folder("minilm-l6").path
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):

@@ -56,9 +56,7 @@ def section(title: str, schema: dict[str, Any]) -> list[str]:
     ]
     for name, entry in schema["properties"].items():
         text = entry.get("description", "").replace("|", "\\|")
-        lines.append(
-            f"| `{name}` | {kind(entry)} | {default(name, entry, schema.get('required', []))} | {text} |"
-        )
+        lines.append(f"| `{name}` | {kind(entry)} | {default(name, entry, schema.get('required', []))} | {text} |")
     return [*lines, ""]
 
 

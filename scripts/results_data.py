@@ -54,17 +54,13 @@ def joined(rows: list[dict[str, Any]], seed: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write everything."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shared", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
     clinc = options.shared / "clinc150"
     for split in ("train", "dev"):
-        write(
-            options.folder / f"multi-label-{split}.jsonl.gz", joined(read(clinc / f"{split}.jsonl.gz"), split)
-        )
+        write(options.folder / f"multi-label-{split}.jsonl.gz", joined(read(clinc / f"{split}.jsonl.gz"), split))
     rows = read(options.shared / "squad" / "dev.jsonl.gz")
     chosen = sorted(rows, key=lambda r: hashlib.sha256(r["id"].encode()).hexdigest())[:QUESTIONS]
     write(options.folder / "squad-dev.jsonl.gz", chosen)

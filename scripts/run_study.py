@@ -67,9 +67,7 @@ def main() -> int:
     results = output / FILE_NAME
     try:
         data = sources(options.sst2, options.wikitext)
-        works = plan(
-            data, output, options.seeds, options.only, options.minutes / BASE_MINUTES, options.teacher_steps
-        )
+        works = plan(data, output, options.seeds, options.only, options.minutes / BASE_MINUTES, options.teacher_steps)
         known = read_records(results)
         todo = [w for w in works if find_record(known, w.arm, w.recipe.seed, w.digest, results) is None]
     except PocketBertError as error:
@@ -102,9 +100,7 @@ def write_page(results: Path, target: Path, data: Sources) -> None:
 def read_options() -> argparse.Namespace:
     """The command line."""
     names = [a.name for a in ARMS]
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--sst2", type=Path, help="folder with train.jsonl.gz and dev.jsonl.gz; default GLUE on the Hub"
     )
@@ -124,9 +120,7 @@ def read_options() -> argparse.Namespace:
         help="steps of the teacher's fine-tuning, batch 64",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument(
-        "--only", nargs="+", choices=names, default=names, metavar="ARM", help=f"of {', '.join(names)}"
-    )
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ARM", help=f"of {', '.join(names)}")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/study"))
     options = parser.parse_args()
     if options.minutes <= 0 or options.teacher_steps < 1:

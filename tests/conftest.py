@@ -153,18 +153,25 @@ def write_tokenizer(folder: Path, pad_id: int = 0, baked_in: bool = True) -> Non
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", index["[CLS]"]), ("[SEP]", index["[SEP]"])],
-    )  # fmt: skip
+    )
     made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     if baked_in:
         made.enable_padding(length=40, pad_id=pad_id, pad_token="[PAD]")
         made.enable_truncation(40)
     made.save(str(folder / "tokenizer.json"))
     settings = {
-        "tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": MAX_LENGTH,
-        "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
-    }  # fmt: skip
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": True,
+        "model_max_length": MAX_LENGTH,
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
 
@@ -177,9 +184,12 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
     pad_id = 1 if family == "roberta" else 0
     common: dict[str, Any] = {"vocab_size": len(vocabulary(pad_id)), "pad_token_id": pad_id, **names}
     sizes = {
-        "hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4, "intermediate_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
         "max_position_embeddings": 64,
-    }  # fmt: skip
+    }
     if family == "bert":
         return transformers.BertConfig(**{**common, **sizes, **changes})
     if family == "roberta":
@@ -205,9 +215,13 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
 
 
 def tiny_classifier(
-    family: str, layers: int, labels: Sequence[str], seed: int = 0,
-    auto_class: str = "AutoModelForSequenceClassification", **changes: Any,
-) -> Any:  # fmt: skip
+    family: str,
+    layers: int,
+    labels: Sequence[str],
+    seed: int = 0,
+    auto_class: str = "AutoModelForSequenceClassification",
+    **changes: Any,
+) -> Any:
     """A random classifier (or what `auto_class` builds) whose matrices are drawn wide enough that input and mask really matter."""
     import torch
     import transformers
@@ -222,9 +236,7 @@ def tiny_classifier(
                     parameter.normal_(std=0.15)
             for module in model.modules():
                 if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-                    module.weight[module.padding_idx] = (
-                        0  # as the library starts it: MobileBERT looks at neighbours
-                    )
+                    module.weight[module.padding_idx] = 0  # as the library starts it: MobileBERT looks at neighbours
     return model.eval()
 
 

@@ -30,9 +30,7 @@ def test_a_command_that_removes_a_sibling_is_seen(tmp_path: Path, monkeypatch: p
 
 def test_a_process_that_changes_a_file_of_its_parent_is_seen(tmp_path: Path) -> None:
     code = "import pathlib; [p.write_text('') for p in pathlib.Path('.').glob('canary-*')]"
-    with pytest.raises(
-        pytest.fail.Exception, match=r"removed or changed what is not its own: \S+/canary-\S+$"
-    ):
+    with pytest.raises(pytest.fail.Exception, match=r"removed or changed what is not its own: \S+/canary-\S+$"):
         subprocess.run([sys.executable, "-c", code, "pocketbert", "-o", "out"], check=True, cwd=tmp_path)
     assert left(tmp_path) == []
 

@@ -59,9 +59,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text("utf-8")
     assert [
-        p.name
-        for p in PAGES
-        if p.parent.name == "docs" and p.name != "README.md" and f"]({p.name}" not in index
+        p.name for p in PAGES if p.parent.name == "docs" and p.name != "README.md" and f"]({p.name}" not in index
     ] == []
 
 
@@ -71,19 +69,13 @@ def test_the_index_names_every_page() -> None:
 def command_lines(page: Path) -> Iterator[list[str]]:
     """Every `pocketbert ...` line of code, split as a shell does it."""
     text = page.read_text("utf-8")
-    blocks = [
-        body.replace("\\\n", " ")
-        for language, body in fences(page)
-        if language in ("", "bash", "sh", "console")
-    ]
+    blocks = [body.replace("\\\n", " ") for language, body in fences(page) if language in ("", "bash", "sh", "console")]
     lines = [line for body in blocks for line in body.splitlines()]
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     lines += re.findall(r"`((?:[\w./=-]+ )*pocketbert [^`\n]+)`", prose)
     for line in lines:
         line = re.sub(r"(?<=\s)\S*-m pocketbert\.cli\.main", " pocketbert", line.removeprefix("$ "))
-        if re.search(r"(^|[ /])pocketbert +[a-z-]", line) is None or re.search(
-            r"pip install|import |from ", line
-        ):
+        if re.search(r"(^|[ /])pocketbert +[a-z-]", line) is None or re.search(r"pip install|import |from ", line):
             continue
         try:
             words = shlex.split(line, comments=True)
@@ -218,7 +210,9 @@ def test_every_public_name_has_a_docstring(package: Any) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_functions_that_pages_name_exist(page: Path, package: Any) -> None:
     # without the package in front, `export.lengths` and `distill.0.steps` are keys of a recipe
-    pattern = r"`(?:pocketbert\.((?:core|distill|export|pipeline|quantize|runtime|api)\.[\w.]+)|(distill\.[a-z_]+\.\w+))[`(]"
+    pattern = (
+        r"`(?:pocketbert\.((?:core|distill|export|pipeline|quantize|runtime|api)\.[\w.]+)|(distill\.[a-z_]+\.\w+))[`(]"
+    )
     named = {a or b for a, b in re.findall(pattern, page.read_text("utf-8"))}
     assert [name for name in sorted(named) if not has(package, name)] == []
 
@@ -231,9 +225,7 @@ def test_python_in_pages_is_python_and_imports_what_exists(page: Path, package: 
         for node in ast.walk(ast.parse(body)):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pocketbert"):
                 inside = str(node.module).removeprefix("pocketbert").lstrip(".")
-                assert [
-                    a.name for a in node.names if not has(package, f"{inside}.{a.name}".lstrip("."))
-                ] == []
+                assert [a.name for a in node.names if not has(package, f"{inside}.{a.name}".lstrip("."))] == []
 
 
 def has(package: Any, name: str) -> bool:

@@ -49,12 +49,13 @@ def test_there_is_an_answer_above_for_every_task() -> None:
 
 
 def test_predict_from_python_with_pairs(
-    tmp_path: Path, make_classifier: Callable[..., Any], make_tokenizer: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    make_classifier: Callable[..., Any],
+    make_tokenizer: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     model = tmp_path / "model"
-    make_classifier("bert", 1, ("no", "yes"), auto_class="AutoModelForQuestionAnswering").save_pretrained(
-        model
-    )
+    make_classifier("bert", 1, ("no", "yes"), auto_class="AutoModelForQuestionAnswering").save_pretrained(model)
     make_tokenizer(model)
     api.export(str(model), tmp_path / "phone", formats=["onnx"], scheme="fp32")
     context = "set an alarm for half past six"
@@ -73,15 +74,19 @@ def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[...
     assert "Prediction(label=" in made.stdout
     assert "litert_torch" not in made.stderr
     models = {
-        p.relative_to(phone).as_posix()
-        for p in phone.rglob("*")
-        if p.suffix in (".onnx", ".tflite", ".mlpackage")
+        p.relative_to(phone).as_posix() for p in phone.rglob("*") if p.suffix in (".onnx", ".tflite", ".mlpackage")
     }
     assert models == {
-        "onnx/model.onnx", "onnx/model_int8.onnx", "onnx/model_quantized.onnx", "tflite/model.tflite",
-        "tflite/model_int8.tflite", "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite", "coreml/Model.mlpackage",
+        "onnx/model.onnx",
+        "onnx/model_int8.onnx",
+        "onnx/model_quantized.onnx",
+        "tflite/model.tflite",
+        "tflite/model_int8.tflite",
+        "tflite/mediapipe.tflite",
+        "tflite/mediapipe_int8.tflite",
+        "coreml/Model.mlpackage",
         "coreml/Model_w8.mlpackage",
-    }  # fmt: skip
+    }
     assert pocketbert.load(phone).record.path == "onnx/model_int8.onnx"  # the first format's smallest
     predict = [sys.executable, str(EXAMPLES / "predict.py"), str(phone), "a text", "another one"]
     answers = subprocess.run(predict, capture_output=True, text=True, cwd=tmp_path, check=True).stdout

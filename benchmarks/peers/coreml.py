@@ -67,9 +67,7 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--lengths", nargs="+", type=int, default=[32, 128])
     parser.add_argument("--layouts", nargs="+", default=list(Layout), type=Layout, choices=list(Layout))
@@ -108,9 +106,17 @@ def _measure(name: str, layout: Layout, lengths: Sequence[int]) -> Row:
             evaluator.run(feed)
             ms[n] = 1000 * min(_cpu(lambda f=feed: evaluator.run(f)) for _ in range(RUNS))
         return Row(
-            name, layout.value, write_s, compress_s, path_bytes(fp16) / 1e6, path_bytes(w8) / 1e6, len(counts),
-            errors[0], errors[1], ms,
-        )  # fmt: skip
+            name,
+            layout.value,
+            write_s,
+            compress_s,
+            path_bytes(fp16) / 1e6,
+            path_bytes(w8) / 1e6,
+            len(counts),
+            errors[0],
+            errors[1],
+            ms,
+        )
 
 
 def _cpu(work: Callable[[], object]) -> float:
@@ -124,15 +130,14 @@ def _inputs(length: int, names: Sequence[str]) -> dict[str, np.ndarray]:
     mask = np.ones((1, length), np.int32)
     mask[:, length - length // 4 :] = 0
     values = {
-        "input_ids": draw.integers(1000, 20000, (1, length)).astype(np.int32), "attention_mask": mask,
+        "input_ids": draw.integers(1000, 20000, (1, length)).astype(np.int32),
+        "attention_mask": mask,
         "token_type_ids": np.zeros_like(mask),
-    }  # fmt: skip
+    }
     return {name: values[name] for name in names}
 
 
-def _error(
-    path: Path, precision: Precision, model: torch.nn.Module, names: Sequence[str], length: int
-) -> float:
+def _error(path: Path, precision: Precision, model: torch.nn.Module, names: Sequence[str], length: int) -> float:
     feed = _inputs(length, names)
     with torch.inference_mode():
         expected = model(**{n: torch.from_numpy(v.astype(np.int64)) for n, v in feed.items()}).logits.numpy()
@@ -151,20 +156,33 @@ def _line(row: Row, lengths: Sequence[int]) -> str:
 def _page(rows: Sequence[Row], lengths: Sequence[int]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in installed(("coremltools", "torch", "numpy")).items())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    head = ["shape", "layout", "operations", "write, CPU s", "w8, CPU s", "fp16 MB", "w8 MB", "fp16 error",
-            "of it weights", *(f"evaluator, {n} tokens, CPU ms" for n in lengths)]  # fmt: skip
-    return "\n".join([
-        "<!-- written by benchmarks/peers/coreml.py -->",
-        f"Random weights, so nothing is said about accuracy. {versions}; {machine().summary}; load {load_average():.1f}; "
-        f"peak memory {peak:.1f} GiB.",
-        "",
-        f"| {' | '.join(head)} |", f"|{'---|' * len(head)}",
-        *(_line(r, lengths) for r in rows),
-        "",
-        "Provenance: writing measured; the evaluator's time is what checking one row costs here, no device's latency. Errors are "
-        "emulated fp16 against torch in fp32, relative to the largest logit.",
-        "",
-    ])  # fmt: skip
+    head = [
+        "shape",
+        "layout",
+        "operations",
+        "write, CPU s",
+        "w8, CPU s",
+        "fp16 MB",
+        "w8 MB",
+        "fp16 error",
+        "of it weights",
+        *(f"evaluator, {n} tokens, CPU ms" for n in lengths),
+    ]
+    return "\n".join(
+        [
+            "<!-- written by benchmarks/peers/coreml.py -->",
+            f"Random weights, so nothing is said about accuracy. {versions}; {machine().summary}; load {load_average():.1f}; "
+            f"peak memory {peak:.1f} GiB.",
+            "",
+            f"| {' | '.join(head)} |",
+            f"|{'---|' * len(head)}",
+            *(_line(r, lengths) for r in rows),
+            "",
+            "Provenance: writing measured; the evaluator's time is what checking one row costs here, no device's latency. Errors are "
+            "emulated fp16 against torch in fp32, relative to the largest logit.",
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -86,11 +86,13 @@ def _products(loop: Any, count: int) -> tuple[float, float]:
 
     aten, first = torch.ops.aten, loop.progress.step
     on_cpu = {
-        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(q, k, v),
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(
+            q, k, v
+        ),
         aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda g, q, k, v, *_, out_shape=None, **__: (
             sdpa_backward_flop_count(g, q, k, v)
         ),
-    }  # fmt: skip
+    }
     with FlopCounterMode(display=False, custom_mapping=on_cpu) as counter:
         for _ in range(count):
             loop.step()
@@ -156,22 +158,24 @@ def compare(name: str, texts: list[str], source: str, rounds: int, skip_original
     labels = {"ours": "ours", "plain": "(b) plain loop", "original": "(a) original loop"}
     for side in sides:
         cpu, faults = (np.median([getattr(t, k) for t in turns[side]]) / block for k in ("cpu", "faults"))
-        print(
-            f"  {labels[side]}: {BATCHES[name] / cpu:.1f} samples per CPU-second, {faults:,.0f} page faults per step"
-        )
+        print(f"  {labels[side]}: {BATCHES[name] / cpu:.1f} samples per CPU-second, {faults:,.0f} page faults per step")
     for other in sides[1:]:
         for kind in ("cpu", "wall"):
             theirs = [getattr(t, kind) for t in turns[other]]
             ratio = paired_ratio(theirs, [getattr(t, kind) for t in turns["ours"]][: len(theirs)])
-            print(f"  {kind} time: ours is {ratio.median:.3f} times as fast as {labels[other]} [{ratio.low:.3f}, {ratio.high:.3f}], "
-                  f"{ratio.pairs} paired rounds of {block} steps")  # fmt: skip
+            print(
+                f"  {kind} time: ours is {ratio.median:.3f} times as fast as {labels[other]} [{ratio.low:.3f}, {ratio.high:.3f}], "
+                f"{ratio.pairs} paired rounds of {block} steps"
+            )
     if "original" in sides:
         old = [t.cpu for t in turns["original"]]
         ratio = paired_ratio(old, [t.cpu for t in turns["plain"]][: len(old)])
         print(f"  cpu time: (b) is {ratio.median:.2f} times as fast as (a)")
     rate = float(np.median(rates))
-    print(f"  torch.mm: {rate / 1e9:.0f} GFLOP per CPU-second in {dtype}; ours: {operations / 1e9:.0f} GFLOP of matrix products "
-          f"per step, {operations / seconds / rate:.0%} of that rate over the whole step")  # fmt: skip
+    print(
+        f"  torch.mm: {rate / 1e9:.0f} GFLOP per CPU-second in {dtype}; ours: {operations / 1e9:.0f} GFLOP of matrix products "
+        f"per step, {operations / seconds / rate:.0%} of that rate over the whole step"
+    )
 
 
 def _check(losses: dict[str, float], name: str, slack: float) -> None:
@@ -191,15 +195,11 @@ def _check(losses: dict[str, float], name: str, slack: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_texts_option(parser)
     parser.add_argument("--method", choices=TITLES, action="append", help="default all; may be repeated")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument(
-        "--skip-original", action="store_true", help="leave (a) out: it takes most of the time"
-    )
+    parser.add_argument("--skip-original", action="store_true", help="leave (a) out: it takes most of the time")
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for name in options.method or TITLES:

@@ -62,14 +62,17 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_texts_option(parser)
     known = ", ".join(SHAPES)
-    add("--models", nargs="+", metavar="MODEL", help=f"{known}, or folders with trained weights; default: all "
-        "shapes and the students of runs/demo and runs/sst2 if they are there")  # fmt: skip
+    add(
+        "--models",
+        nargs="+",
+        metavar="MODEL",
+        help=f"{known}, or folders with trained weights; default: all "
+        "shapes and the students of runs/demo and runs/sst2 if they are there",
+    )
     add("--threads", type=int, nargs="+", default=[1, 2])
     add("--lengths", type=int, nargs="+", choices=LENGTHS, help="default: all; real text comes on top")
     add("--generations", type=int, default=3, help="how often the processes are opened anew")
@@ -79,8 +82,13 @@ def _options() -> argparse.Namespace:
         default=42,
         help="quiet rounds wanted of a cell's finalists, all generations together",
     )
-    add("--budget", type=float, default=45.0, help="seconds for a cell's finalists, all generations together; "
-        f"{Effort.least} rounds of each are made at any rate")  # fmt: skip
+    add(
+        "--budget",
+        type=float,
+        default=45.0,
+        help="seconds for a cell's finalists, all generations together; "
+        f"{Effort.least} rounds of each are made at any rate",
+    )
     add("--patience", type=float, default=0.0, help="seconds per cell to wait for other processes to pause")
     add("--quick", action="store_true", help="TinyBERT4, few cells, few rounds; the page goes to --cache")
     add("--build-only", action="store_true", help="make the files, measure nothing")
@@ -129,9 +137,7 @@ def _path(model: Model, options: argparse.Namespace) -> Path:
     return Path(options.output / f"{model.name}.json")
 
 
-def _measure(
-    model: Model, result: Result, generation: int, texts: list[str], options: argparse.Namespace
-) -> None:
+def _measure(model: Model, result: Result, generation: int, texts: list[str], options: argparse.Namespace) -> None:
     """One generation of a model: whatever of it was not measured before."""
     tokenizer = TextTokenizer(model.folder, max(LENGTHS))
     rows = tokenizer.encode(choose_texts(texts))
@@ -141,8 +147,11 @@ def _measure(
     for threads in options.threads:
         missing = [n for n in inputs if result.part(threads, n, generation) is None]
         if missing:
-            print(f"{model.name}, {threads} threads, generation {generation + 1}: {', '.join(missing)}; "
-                  f"load {load_average():.1f}", flush=True)  # fmt: skip
+            print(
+                f"{model.name}, {threads} threads, generation {generation + 1}: {', '.join(missing)}; "
+                f"load {load_average():.1f}",
+                flush=True,
+            )
             _measure_lengths(model, result, threads, generation, {n: inputs[n] for n in missing}, options)
 
 
@@ -158,9 +167,7 @@ def _measure_lengths(
     finalists = {n: cells[n].finalists if generation else [] for n in inputs}
     wanted = {name for names in finalists.values() for name in names}
     share = options.generations
-    effort = Effort(
-        math.ceil(options.rounds / share), Effort.least, options.budget / share, options.patience / share
-    )
+    effort = Effort(math.ceil(options.rounds / share), Effort.least, options.budget / share, options.patience / share)
     effort = QUICK if options.quick else effort
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as memory:
@@ -175,9 +182,7 @@ def _measure_lengths(
                 if length == TEXT and not generation:
                     result.agreement |= _agreement(logits)
                 order = np.random.default_rng(len(result.parts))
-                part = pool.measure(
-                    length, generation, effort, order, finalists[length], _always(model, length)
-                )
+                part = pool.measure(length, generation, effort, order, finalists[length], _always(model, length))
                 result.parts.append(part)
                 result.save(_path(model, options))
                 _say(part, time.monotonic() - began)
@@ -213,8 +218,11 @@ def _say(part: Part, took_s: float) -> None:
     }
     ranking = ", ".join(f"{n} {times[n]:.2f}" for n in sorted(part.finalists, key=times.__getitem__))
     quiet = sum(Round(part, i).quiet for i in range(len(part.others)))
-    print(f"  {part.length:>4}: {quiet} of {len(part.others)} rounds quiet, {part.round_s:.2f} s each, others had "
-          f"{np.mean(part.others):.0%} of the CPU, {took_s:.0f} s; ms: {ranking}", flush=True)  # fmt: skip
+    print(
+        f"  {part.length:>4}: {quiet} of {len(part.others)} rounds quiet, {part.round_s:.2f} s each, others had "
+        f"{np.mean(part.others):.0%} of the CPU, {took_s:.0f} s; ms: {ranking}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -10,11 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2] / ".venv-clients"
 PACKAGES = {
     "optimum": (
-        "optimum-onnx==0.1.0", "optimum==2.1.0", "transformers==4.57.6", "torch==2.13.0",
-        "onnxruntime==1.31.1", "onnx==1.23.2",
+        "optimum-onnx==0.1.0",
+        "optimum==2.1.0",
+        "transformers==4.57.6",
+        "torch==2.13.0",
+        "onnxruntime==1.31.1",
+        "onnx==1.23.2",
     ),
     "ov": ("openvino", "nncf", "tokenizers"),
-}  # fmt: skip
+}
 """What is installed where; a name without a version is the newest."""
 
 

@@ -47,9 +47,7 @@ def export(model: Path, format: Format, lean: bool, lengths: list[int], folder: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face or artefact folder")
     parser.add_argument("--lengths", default="32,128")
     parser.add_argument("--threads", default="1,2")
@@ -64,9 +62,7 @@ def main() -> None:
         for format in Format:
             files = {lean: export(given.model, format, lean, lengths, Path(work)) for lean in (False, True)}
             variants = [
-                Variant.of(
-                    "rewritten" if lean else "stock", path, given.model, max(lengths), Scheme.INT8, format
-                )
+                Variant.of("rewritten" if lean else "stock", path, given.model, max(lengths), Scheme.INT8, format)
                 for lean, path in files.items()
             ]
             result = benchmark(

@@ -70,9 +70,7 @@ class Package:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(NAMES), choices=NAMES)
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
@@ -92,9 +90,16 @@ def main() -> None:
             if not options.skip_coreml:
                 packages.append(_package(name, model, max(options.lengths), Path(work)))
         result = benchmark(
-            variants, list(SENTENCES), options.threads, options.lengths, options.runs, options.repeats,
-            "benchmark", budget_s=options.budget, profile=False,
-        )  # fmt: skip
+            variants,
+            list(SENTENCES),
+            options.threads,
+            options.lengths,
+            options.runs,
+            options.repeats,
+            "benchmark",
+            budget_s=options.budget,
+            profile=False,
+        )
     write_atomic(options.page, _page(names, result, packages))
     say(f"written: {options.page}")
 
@@ -170,7 +175,7 @@ def _page(names: Sequence[str], result: BenchmarkResult, packages: Sequence[Pack
         f"Batch 1, {protocol.runs_made[0]} to {protocol.runs_made[1]} runs in each of {protocol.repeats} repeats, all files of a thread "
         "count interleaved; provenance measured. Ratios: wall time over that of BERT-base int8 in the same engine, paired by round, "
         "with the interval of their median (95 % from 6 rounds on).",
-    ]  # fmt: skip
+    ]
     for format, engine in ENGINES.items():
         for threads in protocol.threads:
             out += ["", f"## {engine}, {threads} thread{'s' if threads > 1 else ''}", ""]
@@ -180,12 +185,16 @@ def _page(names: Sequence[str], result: BenchmarkResult, packages: Sequence[Pack
             out += [_line(name, format, scheme, threads, result) for name in names for scheme in SCHEMES]
     if packages:
         out += [
-            "", "## Core ML", "",
+            "",
+            "## Core ML",
+            "",
             "Compiled-only: converted here, run by the evaluator, on no device. The error is emulated fp16 against torch in fp32, "
-            "relative to the largest logit.", "",
-            "| shape (random weights) | conversion, CPU s | fp16 MB | w8 MB | error |", "|---|---|---|---|---|",
+            "relative to the largest logit.",
+            "",
+            "| shape (random weights) | conversion, CPU s | fp16 MB | w8 MB | error |",
+            "|---|---|---|---|---|",
             *(f"| {p.name} | {p.write_s:.0f} | {p.fp16_mb:.1f} | {p.w8_mb:.1f} | {p.error:.1e} |" for p in packages),
-        ]  # fmt: skip
+        ]
     return "\n".join([*out, ""])
 
 

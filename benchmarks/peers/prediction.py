@@ -23,9 +23,7 @@ BATCH = 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="artefact folder with an int8 file")
     add_texts_option(parser)
     parser.add_argument("--rows", type=int, default=512)
@@ -83,9 +81,7 @@ def main() -> None:
         began = time.perf_counter()
         model.tokenizer.encode(texts)
         spent["toolkit"] += time.perf_counter() - began
-    print_header(
-        f"prediction of {len(texts)} real texts, {options.threads} thread, {model.record.path}", source
-    )
+    print_header(f"prediction of {len(texts)} real texts, {options.threads} thread, {model.record.path}", source)
     per_text = 1000 / (options.rounds * len(texts))
     print(
         f"tokenizer alone, ms per text: toolkit {spent['toolkit'] * per_text:.3f}, others (each) {spent['others'] / 2 * per_text:.3f}"
@@ -93,8 +89,10 @@ def main() -> None:
     for name in sides:
         median = sorted(seconds[name])[options.rounds // 2]
         same = np.mean(np.array(answers[name]) == np.array(answers["toolkit"]))
-        print(f"{name:10s} {1000 * median / len(texts):.2f} ms per text, CPU {1000 * sorted(cpu[name])[options.rounds // 2] / len(texts):.2f} ms; "
-              f"same labels as the toolkit: {same:.1%}")  # fmt: skip
+        print(
+            f"{name:10s} {1000 * median / len(texts):.2f} ms per text, CPU {1000 * sorted(cpu[name])[options.rounds // 2] / len(texts):.2f} ms; "
+            f"same labels as the toolkit: {same:.1%}"
+        )
     for name, wanted in (("arrival", 1.5), ("fixed-128", 3.0)):
         for what, values in (("wall", seconds), ("CPU", cpu)):
             ratio = paired_ratio(values[name], values["toolkit"])

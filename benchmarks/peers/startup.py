@@ -16,9 +16,7 @@ def main() -> None:
     times = []
     for _ in range(10):
         began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "pocketbert.cli.main", "--help"], check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([sys.executable, "-m", "pocketbert.cli.main", "--help"], check=True, stdout=subprocess.DEVNULL)
         times.append(time.perf_counter() - began)
     print_header("pocketbert --help, whole process", "none")
     print(f"{min(times):.3f} s fastest, {sorted(times)[5]:.3f} s median of 10; wanted under 0.5")

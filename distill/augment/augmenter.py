@@ -62,8 +62,13 @@ class Augmenter:
     """
 
     def __init__(
-        self, reader: WordReader, settings: AugmentSection, seed: int, neighbours: Neighbours, masked: Masked | None = None
-    ) -> None:  # fmt: skip
+        self,
+        reader: WordReader,
+        settings: AugmentSection,
+        seed: int,
+        neighbours: Neighbours,
+        masked: Masked | None = None,
+    ) -> None:
         self.reader, self.settings, self.seed = reader, settings, seed
         self._neighbours, self._masked = neighbours, masked
 
@@ -85,9 +90,7 @@ class Augmenter:
         for text, found in zip(read, guessed, strict=True):
             left = iter(found)
             single = self._masked is not None
-            each = [
-                (w, next(left) if single and w.token is not None else by_word[w.text]) for w in text.words
-            ]
+            each = [(w, next(left) if single and w.token is not None else by_word[w.text]) for w in text.words]
             out.append(tuple((w, c) for w, c in each if c))
         return out
 
@@ -107,9 +110,7 @@ class Augmenter:
         return list(made)[1:]
 
 
-def replaced(
-    text: str, choices: Choices, chances: Sequence[float], picks: Sequence[float], probability: float
-) -> str:
+def replaced(text: str, choices: Choices, chances: Sequence[float], picks: Sequence[float], probability: float) -> str:
     """A text with some words replaced; all else stays as it was.
 
     Args:

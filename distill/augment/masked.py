@@ -55,9 +55,15 @@ class MaskedWords:
     """
 
     def __init__(
-        self, model: Any, family: Family, reader: WordReader, mask_id: int, positions: int, count: int,
+        self,
+        model: Any,
+        family: Family,
+        reader: WordReader,
+        mask_id: int,
+        positions: int,
+        count: int,
         where: str = "data.augment.masked_lm",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._head, self._model, self._family, self._base = LmHead(model, where), model, family, reader.base
         self._mask, self.count = mask_id, count
         entries = reader.vocabulary()

@@ -23,9 +23,7 @@ class PackedSet:
         padding_side: ``right`` or ``left``.
     """
 
-    def __init__(
-        self, portions: Iterable[Prepared], tokenizer: TextTokenizer, padding_side: str = "right"
-    ) -> None:
+    def __init__(self, portions: Iterable[Prepared], tokenizer: TextTokenizer, padding_side: str = "right") -> None:
         self._tokenizer, self._side = tokenizer, padding_side
         ids, types, lengths = [], [], []
         targets: dict[str, list[NDArray[np.generic]]] = {}

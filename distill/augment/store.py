@@ -79,8 +79,11 @@ class CopyStore:
         if about.is_file() and read_json(about) == self._about:
             return
         if self.folder.exists() and not about.is_file() and any(self.folder.iterdir()):
-            raise InputError(Problem(str(self.folder), "is there and holds no augmented rows; not replaced.",
-                                     "Choose another place."))  # fmt: skip
+            raise InputError(
+                Problem(
+                    str(self.folder), "is there and holds no augmented rows; not replaced.", "Choose another place."
+                )
+            )
         if about.is_file():
             say(f"  removed copies that were made of other rows or with other settings: {self.folder}")
         remove(self.folder, CONTENTS)

@@ -140,7 +140,7 @@ def _rows(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, Vectors]]:
             bad.add(number, f"has {size:,} numbers behind the word; allowed: 1 to {_MOST_NUMBERS:,}.")
             return
         if len(fields) <= size:
-            bad.add(number, f"has {max(0, len(fields) - 1)} numbers behind the word, the lines before it have {size}.")  # fmt: skip
+            bad.add(number, f"has {max(0, len(fields) - 1)} numbers behind the word, the lines before it have {size}.")
             continue
         try:
             # a few rows of GloVe have blanks within the word

@@ -42,9 +42,7 @@ class LayerOutputs:
         self._wanted = sorted(set(wanted))
         if not isinstance(found, nn.ModuleList) or any(not 0 <= n < len(found) for n in self._wanted):
             count = len(found) if isinstance(found, nn.ModuleList) else 0
-            raise ValueError(
-                f"no layers {self._wanted} at '{layer_path}' of {type(model).__name__}, which has {count}"
-            )
+            raise ValueError(f"no layers {self._wanted} at '{layer_path}' of {type(model).__name__}, which has {count}")
         self._layers = {n: found[n] for n in self._wanted}
         self._last = self._wanted[-1] if stop and self._wanted else None
         self.states: dict[int, Tensor] = {}

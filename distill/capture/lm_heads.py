@@ -62,9 +62,12 @@ class LmHead:
         name = type(model).__name__
         if name not in HEAD_STARTS:
             raise InputError(
-                Problem(where, f"{name} has no known masked-language-model head; known: {', '.join(HEAD_STARTS)}.",
-                        "Load the checkpoint with its pre-training head.")
-            )  # fmt: skip
+                Problem(
+                    where,
+                    f"{name} has no known masked-language-model head; known: {', '.join(HEAD_STARTS)}.",
+                    "Load the checkpoint with its pre-training head.",
+                )
+            )
         self.judges_pairs = name.endswith("ForPreTraining")
         self._start: nn.Module = model.get_submodule(HEAD_STARTS[name])
 

@@ -61,9 +61,7 @@ class AttentionRecorder:
         ValueError: If the model has no such layer.
     """
 
-    def __init__(
-        self, layers: Iterable[int], depth: int, relations: Iterable[int] = (), *, stop: bool = False
-    ) -> None:
+    def __init__(self, layers: Iterable[int], depth: int, relations: Iterable[int] = (), *, stop: bool = False) -> None:
         self.layers, self.relation_layers, self.depth = frozenset(layers), frozenset(relations), depth
         wanted = self.layers | self.relation_layers
         if bad := sorted(n for n in wanted if not 0 <= n < depth):

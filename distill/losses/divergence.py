@@ -20,9 +20,7 @@ _AT_ONCE_ELSEWHERE = 1 << 26
 """On an accelerator each operation has a price of its own."""
 
 
-def divergence_sum(
-    student: Tensor, teacher: Tensor, weight: Tensor | None = None, temperature: float = 1.0
-) -> Tensor:
+def divergence_sum(student: Tensor, teacher: Tensor, weight: Tensor | None = None, temperature: float = 1.0) -> Tensor:
     """``sum_r w_r KL(softmax(t_r / T) || softmax(s_r / T))`` over rows r.
 
     Args:
@@ -38,9 +36,7 @@ def divergence_sum(
         ValueError: If the shapes differ.
     """
     if student.shape != teacher.shape:
-        raise ValueError(
-            f"scores of shapes {tuple(student.shape)} and {tuple(teacher.shape)} cannot be compared"
-        )
+        raise ValueError(f"scores of shapes {tuple(student.shape)} and {tuple(teacher.shape)} cannot be compared")
     rows = None if weight is None else weight.expand(student.shape[:-1]).flatten()
     ours, theirs = (scores.reshape(-1, scores.shape[-1]) for scores in (student, teacher.detach()))
     total: Tensor = _Divergence.apply(ours, theirs, rows, temperature)  # type: ignore[no-untyped-call]
@@ -51,9 +47,7 @@ class _Divergence(torch.autograd.Function):
     """`divergence_sum` on [R, C]."""
 
     @staticmethod
-    def forward(
-        ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor | None, temperature: float
-    ) -> Tensor:
+    def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
         """The sum, and where needed its gradient: ``w_r (softmax(s_r / T) - softmax(t_r / T)) / T``."""
         dtype = torch.promote_types(student.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=student.device)

@@ -47,10 +47,13 @@ def relation_heads(
         return max(n for n in possible if n <= HEADS)
     if wanted not in possible:
         raise InputError(
-            Problem(where, f"{wanted} relation heads do not divide the student's {student_width} and the teacher's "
-                    f"{teacher_width} numbers; possible: {', '.join(map(str, possible))}.",
-                    "Choose one of these, or leave it out.")
-        )  # fmt: skip
+            Problem(
+                where,
+                f"{wanted} relation heads do not divide the student's {student_width} and the teacher's "
+                f"{teacher_width} numbers; possible: {', '.join(map(str, possible))}.",
+                "Choose one of these, or leave it out.",
+            )
+        )
     return wanted
 
 
@@ -80,9 +83,7 @@ def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> T
     """
     ours, theirs = _together(student), _together(teacher)
     if ours.shape[-1] % heads or theirs.shape[-1] % heads:
-        raise ValueError(
-            f"{heads} relation heads do not divide {ours.shape[-1]} and {theirs.shape[-1]} numbers"
-        )
+        raise ValueError(f"{heads} relation heads do not divide {ours.shape[-1]} and {theirs.shape[-1]} numbers")
     divergence: Tensor = _RelationDivergence.apply(ours, theirs.detach(), mask, heads)  # type: ignore[no-untyped-call]
     return divergence
 

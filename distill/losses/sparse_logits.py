@@ -45,9 +45,12 @@ class SparseLogits:
     def to(self, device: torch.device) -> SparseLogits:
         """The same on another device."""
         return SparseLogits(
-            self.ids.to(device), self.weights.to(device), self.negative_entropy.to(device), self.vocabulary,
+            self.ids.to(device),
+            self.weights.to(device),
+            self.negative_entropy.to(device),
+            self.vocabulary,
             self.temperature,
-        )  # fmt: skip
+        )
 
 
 def uniform_draws(positions: int, samples: int, seed: int, row: int, epoch: int) -> Tensor:

@@ -35,9 +35,7 @@ def squared_error_sum(student: Tensor, teacher: Tensor, real: Tensor) -> Tensor:
         ValueError: If the shapes differ.
     """
     if student.shape != teacher.shape:
-        raise ValueError(
-            f"signals of shapes {tuple(student.shape)} and {tuple(teacher.shape)} cannot be compared"
-        )
+        raise ValueError(f"signals of shapes {tuple(student.shape)} and {tuple(teacher.shape)} cannot be compared")
     total: Tensor = _SquaredError.apply(student, teacher.detach(), real)  # type: ignore[no-untyped-call]
     return total
 

@@ -37,10 +37,7 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
     """
     if task.name is TaskName.QUESTION_ANSWERING:
         scores = _answer_scores(made, batch["attention_mask"])
-        both = [
-            hard_targets(s, batch[k])
-            for s, k in zip(scores, ("start_positions", "end_positions"), strict=True)
-        ]
+        both = [hard_targets(s, batch[k]) for s, k in zip(scores, ("start_positions", "end_positions"), strict=True)]
         return Term.of((both[0] + both[1]) / 2, len(scores[0]))
     labels, logits = batch["labels"], made.logits
     if task.level is Level.TOKEN:
@@ -58,8 +55,13 @@ def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
 
 
 def soft_loss(
-    task: Task, made: Any, taught: Mapping[str, Tensor], batch: Mapping[str, Tensor], temperature: float, pooling: Pooling
-) -> Term:  # fmt: skip
+    task: Task,
+    made: Any,
+    taught: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor],
+    temperature: float,
+    pooling: Pooling,
+) -> Term:
     """Loss against a teacher's outputs; 0 where the two agree.
 
     Of label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for each

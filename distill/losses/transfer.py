@@ -113,9 +113,7 @@ def attention_cross_entropy(student: Tensor, teacher: Tensor, counted: Tensor) -
     return attention_kl(student, teacher, counted) + entropy
 
 
-def pretraining_distillation(
-    student: Tensor, teacher: Tensor, labels: Tensor, truth: float = TRUTH_SHARE
-) -> Term:
+def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, truth: float = TRUTH_SHARE) -> Term:
     """Cross-entropy of the hidden tokens with a mixture of the original ids and the teacher's guesses.
 
     ``alpha L_MLM + (1 - alpha) L_KD`` of ``L_PD = alpha L_MLM + (1 - alpha) L_KD + L_NSP`` (Sun et al. 2020, arXiv

@@ -83,14 +83,25 @@ class DistilBertDistillation:
         """
         problems = []
         if not self.stage.masked_only:
-            problems.append(Problem(f"{self.where}.masked_only", "a cache holds the teacher's guesses at hidden tokens only.",
-                                    "Set masked_only: true."))  # fmt: skip
+            problems.append(
+                Problem(
+                    f"{self.where}.masked_only",
+                    "a cache holds the teacher's guesses at hidden tokens only.",
+                    "Set masked_only: true.",
+                )
+            )
         if "cosine" in self.weights:
-            problems.append(Problem(f"{self.where}.weights.cosine", "a cache holds no hidden states.", "Set cosine: 0."))  # fmt: skip
+            problems.append(
+                Problem(f"{self.where}.weights.cosine", "a cache holds no hidden states.", "Set cosine: 0.")
+            )
         if cached.temperature != self.stage.temperature:
-            problems.append(Problem(f"{self.where}.temperature",
-                                    f"{self.stage.temperature}, the cache was made with {cached.temperature}.",
-                                    "Make the cache anew."))  # fmt: skip
+            problems.append(
+                Problem(
+                    f"{self.where}.temperature",
+                    f"{self.stage.temperature}, the cache was made with {cached.temperature}.",
+                    "Make the cache anew.",
+                )
+            )
         if problems:
             raise InputError(problems)
         self._cached, self.teacher, self._teacher = cached, None, None
@@ -147,13 +158,22 @@ def check_triple(teacher: Any, student: Any, family: Family, weights: TripleWeig
     """
     problems = []
     if weights.logits and Objective.MASKED_LM not in family.objectives:
-        problems.append(Problem(f"{where}.weights.logits",
-                                f"{family.title} checkpoints are not trained to guess masked tokens; objectives: "
-                                f"{', '.join(family.objectives)}.", "Set logits: 0."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.weights.logits",
+                f"{family.title} checkpoints are not trained to guess masked tokens; objectives: "
+                f"{', '.join(family.objectives)}.",
+                "Set logits: 0.",
+            )
+        )
     problems += other_vocabulary(teacher, student, where)
     if weights.cosine and student.hidden_size != teacher.hidden_size:
-        problems.append(Problem(f"{where}.weights.cosine",
-                                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
-                                "Set cosine: 0, or give the student the teacher's width."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.weights.cosine",
+                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
+                "Set cosine: 0, or give the student the teacher's width.",
+            )
+        )
     if problems:
         raise InputError(problems)

@@ -21,10 +21,14 @@ def invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> 
     """
     valid = ", ".join(family.signals)
     return [
-        Problem(f"{where}.{name}", f"not valid for {family.title}: {family.invalid_signals.get(signal, 'the family does not offer it')}.",
-                f"Set {name}: 0; valid signals: {valid}.")
-        for name, signal in terms.items() if signal not in family.signals
-    ]  # fmt: skip
+        Problem(
+            f"{where}.{name}",
+            f"not valid for {family.title}: {family.invalid_signals.get(signal, 'the family does not offer it')}.",
+            f"Set {name}: 0; valid signals: {valid}.",
+        )
+        for name, signal in terms.items()
+        if signal not in family.signals
+    ]
 
 
 def other_vocabulary(teacher: Any, student: Any, where: str) -> list[Problem]:
@@ -38,7 +42,9 @@ def other_vocabulary(teacher: Any, student: Any, where: str) -> list[Problem]:
     if student.vocab_size == teacher.vocab_size:
         return []
     what = f"the student has {student.vocab_size} vocabulary entries, the teacher {teacher.vocab_size}: both must read the same ids."
-    return [Problem(where, what, "Build the student from this teacher, or choose a teacher with the student's vocabulary.")]  # fmt: skip
+    return [
+        Problem(where, what, "Build the student from this teacher, or choose a teacher with the student's vocabulary.")
+    ]
 
 
 def mapped_layers(

@@ -56,9 +56,16 @@ class MiniLmDistillation:
     """
 
     def __init__(
-        self, teacher: Any, student: Any, family: Family, stage: MiniLmStage, where: str = "distill.0", *,
-        student_family: Family | None = None, signals: TeacherSignals | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        teacher: Any,
+        student: Any,
+        family: Family,
+        stage: MiniLmStage,
+        where: str = "distill.0",
+        *,
+        student_family: Family | None = None,
+        signals: TeacherSignals | None = None,
+    ) -> None:
         self.family = student_family or family
         check_relations(teacher.config, student.config, family, self.family, stage, where)
         self.weights = stage.weights.weighted()
@@ -155,20 +162,26 @@ def check_relations(
         problems += invalid_signals(its, {name: _SIGNALS[name] for name in weighted}, f"{where}.weights")
     problems += other_vocabulary(teacher, student, where)
     if "attention" in weighted and student.num_attention_heads != teacher.num_attention_heads:
-        problems.append(Problem(f"{where}.weights.attention",
-                                f"the student has {student.num_attention_heads} heads, the teacher "
-                                f"{teacher.num_attention_heads}.",
-                                "Set attention: 0 (query, key and value do not need it), or give the student as many heads."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.weights.attention",
+                f"the student has {student.num_attention_heads} heads, the teacher {teacher.num_attention_heads}.",
+                "Set attention: 0 (query, key and value do not need it), or give the student as many heads.",
+            )
+        )
     if any(_SIGNALS[name] is Signal.RELATIONS for name in weighted):
         try:
-            relation_heads(
-                query_width(student), query_width(teacher), stage.relation_heads, f"{where}.relation_heads"
-            )
+            relation_heads(query_width(student), query_width(teacher), stage.relation_heads, f"{where}.relation_heads")
         except InputError as error:
             problems += error.problems
     depth = teacher.num_hidden_layers
     if teacher_layer(depth, stage.teacher_layer) > depth:
-        problems.append(Problem(f"{where}.teacher_layer", f"{stage.teacher_layer}, the teacher has layers 1 to {depth}.",
-                                "Choose one of these, or leave it out."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.teacher_layer",
+                f"{stage.teacher_layer}, the teacher has layers 1 to {depth}.",
+                "Choose one of these, or leave it out.",
+            )
+        )
     if problems:
         raise InputError(problems)

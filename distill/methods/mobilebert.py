@@ -61,9 +61,16 @@ class MobileBertDistillation:
     """
 
     def __init__(
-        self, teacher: Any, student: Any, family: Family, stage: MobileBertStage, where: str = "distill.0", *,
-        student_family: Family | None = None, adapter: StateAdapter | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        teacher: Any,
+        student: Any,
+        family: Family,
+        stage: MobileBertStage,
+        where: str = "distill.0",
+        *,
+        student_family: Family | None = None,
+        adapter: StateAdapter | None = None,
+    ) -> None:
         width = adapter.width if adapter else teacher.config.hidden_size
         self.layers = check_blocks(teacher.config, student.config, family, stage, where, width)
         phases = phases_of(stage, len(self.layers), where)
@@ -77,9 +84,12 @@ class MobileBertDistillation:
         self._teacher_head = LmHead(teacher, "teacher") if stage.truth < 1 and stage.weights.guesses else None
         if stage.weights.next_sentence and not self._own_head.judges_pairs:
             raise InputError(
-                Problem(f"{where}.weights.next_sentence", f"{type(student).__name__} has no next-sentence head.",
-                        "Set next_sentence: 0 and pairs: false.")
-            )  # fmt: skip
+                Problem(
+                    f"{where}.weights.next_sentence",
+                    f"{type(student).__name__} has no next-sentence head.",
+                    "Set next_sentence: 0 and pairs: false.",
+                )
+            )
         for model, row in ((teacher, family), (student, self._student_family)):
             record_attention(model, row, ())  # switches its attention to the one that is captured
 
@@ -104,13 +114,10 @@ class MobileBertDistillation:
         hidden = places(batch["labels"] != IGNORED)
         taught, theirs = self._teach(batch, phase, hidden)
         head = self._own_head if phase.pretraining else None
-        made, ours = self._run(
-            model, self._student_family, batch, range(len(self.layers)), phase, head, hidden
-        )
+        made, ours = self._run(model, self._student_family, batch, range(len(self.layers)), phase, head, hidden)
         counted = counted_tokens(batch["attention_mask"], self.stage.reference)
         terms = {
-            self._layer_names[m]: Term.of(self._block(ours[m], theirs[m], counted), counted.sum())
-            for m in phase.layers
+            self._layer_names[m]: Term.of(self._block(ours[m], theirs[m], counted), counted.sum()) for m in phase.layers
         }
         if made is not None and "guesses" in self.weights:
             # without a teacher that guesses, all of the target is the truth
@@ -121,9 +128,7 @@ class MobileBertDistillation:
             terms["next_sentence"] = next_sentence(made.next_sentence, batch[NEXT_SENTENCE])
         return terms
 
-    def _teach(
-        self, batch: dict[str, Tensor], phase: Phase, hidden: Tensor
-    ) -> tuple[TokenOutput | None, _Blocks]:
+    def _teach(self, batch: dict[str, Tensor], phase: Phase, hidden: Tensor) -> tuple[TokenOutput | None, _Blocks]:
         """The teacher's guesses and blocks, as far as the phase learns from them."""
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
@@ -134,9 +139,15 @@ class MobileBertDistillation:
             return self._run(self.teacher, self.family, batch, places_of_layers, phase, head, hidden)
 
     def _run(
-        self, model: Any, family: Family, batch: dict[str, Tensor], numbers: Sequence[int], phase: Phase,
-        head: LmHead | None, hidden: Tensor,
-    ) -> tuple[TokenOutput | None, _Blocks]:  # fmt: skip
+        self,
+        model: Any,
+        family: Family,
+        batch: dict[str, Tensor],
+        numbers: Sequence[int],
+        phase: Phase,
+        head: LmHead | None,
+        hidden: Tensor,
+    ) -> tuple[TokenOutput | None, _Blocks]:
         """One model, as far as needed: the phase's blocks (``numbers`` says which of the model's layers), and the guesses."""
         inputs = {name: batch[name] for name in family.inputs}
         wanted, stop = [numbers[m] for m in phase.layers], head is None
@@ -156,11 +167,7 @@ class MobileBertDistillation:
         weights = self.stage.weights
         taught = theirs[0] if self._adapter is None else self._adapter(theirs[0])
         features = feature_transfer(ours[0], taught, counted)
-        loss = (
-            weights.maps * features.maps
-            + weights.means * features.means
-            + weights.variances * features.variances
-        )
+        loss = weights.maps * features.maps + weights.means * features.means + weights.variances * features.variances
         if ours[1] is not None and theirs[1] is not None:
             loss = loss + weights.attention * attention_kl(ours[1], theirs[1], counted)
         return loss / len(self.layers)
@@ -205,11 +212,20 @@ def check_blocks(
     signals = {"attention": Signal.ATTENTION} if stage.weights.attention else {}
     problems = invalid_signals(family, signals, f"{where}.weights")
     if signals and heads[0] != heads[1]:
-        problems.append(Problem(f"{where}.weights.attention",
-                                f"the student has {heads[0]} heads, the teacher {heads[1]}: maps are compared head by head.",
-                                "Set attention: 0, or give the student as many."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.weights.attention",
+                f"the student has {heads[0]} heads, the teacher {heads[1]}: maps are compared head by head.",
+                "Set attention: 0, or give the student as many.",
+            )
+        )
     if student.hidden_size != width:
-        problems.append(Problem(where, f"the student's blocks are {student.hidden_size} wide outside, the teacher's {width}.",
-                                "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
-                                "which learns a projection."))  # fmt: skip
+        problems.append(
+            Problem(
+                where,
+                f"the student's blocks are {student.hidden_size} wide outside, the teacher's {width}.",
+                "Set student.size, which takes the teacher's width, or use method: tinybert-general, "
+                "which learns a projection.",
+            )
+        )
     return mapped_layers(teacher, student, stage.layers, where, problems)

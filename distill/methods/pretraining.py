@@ -38,9 +38,12 @@ class Pretraining:
         self.family, self._head = family, LmHead(model, where)
         if next_sentence and not self._head.judges_pairs:
             raise InputError(
-                Problem(where, f"{type(model).__name__} has no next-sentence head.",
-                        f"Load it as {family.classes}ForPreTraining, or leave next_sentence out.")
-            )  # fmt: skip
+                Problem(
+                    where,
+                    f"{type(model).__name__} has no next-sentence head.",
+                    f"Load it as {family.classes}ForPreTraining, or leave next_sentence out.",
+                )
+            )
         self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

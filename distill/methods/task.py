@@ -44,9 +44,18 @@ class TaskDistillation:
     """
 
     def __init__(
-        self, teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str = "distill.0", *,
-        student_family: Family | None = None, pooling: Pooling = DEFAULT_POOLING, signals: TeacherSignals | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        teacher: Any,
+        student: Any,
+        family: Family,
+        task: Task,
+        stage: TaskStage,
+        where: str = "distill.0",
+        *,
+        student_family: Family | None = None,
+        pooling: Pooling = DEFAULT_POOLING,
+        signals: TeacherSignals | None = None,
+    ) -> None:
         self.task, self.stage, self.pooling = task, stage, pooling
         self.family = student_family or family
         self.depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
@@ -84,23 +93,18 @@ class TaskDistillation:
         wants_hidden = Signal.HIDDEN.value in self.weights
         taught = self.signals(batch)
         with self._student:
-            made = model(
-                **{name: batch[name] for name in self.family.inputs}, output_hidden_states=wants_hidden
-            )
+            made = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=wants_hidden)
         terms, mask = {}, batch["attention_mask"]
         tokens = mask.sum()
         if Signal.LOGITS.value in self.weights:
-            terms["logits"] = soft_loss(
-                self.task, made, taught.outputs, batch, self.stage.temperature, self.pooling
-            )
+            terms["logits"] = soft_loss(self.task, made, taught.outputs, batch, self.stage.temperature, self.pooling)
         if wants_hidden:
             ours = all_states(made, self.depth)
             layers = [hidden_mse(ours[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
             terms["hidden"] = Term.of(mean_over_layers(layers), tokens)
         if Signal.ATTENTION.value in self.weights:
             maps = [
-                attention_kl(self._student.scores[m], taught.scores[n - 1], mask)
-                for m, n in enumerate(self.layers)
+                attention_kl(self._student.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)
             ]
             terms["attention"] = Term.of(mean_over_layers(maps), tokens)
         if "labels" in self.weights:
@@ -108,9 +112,7 @@ class TaskDistillation:
         return terms
 
 
-def check_signals(
-    teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str
-) -> None:
+def check_signals(teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str) -> None:
     """Refuse signals that the family or the sizes do not allow, with the alternatives.
 
     Args:
@@ -127,20 +129,36 @@ def check_signals(
     problems = invalid_signals(family, {s.value: s for s in stage.signals.active()}, f"{where}.signals")
     if task.name is TaskName.FEATURE_EXTRACTION:
         if stage.signals.labels:
-            problems.append(Problem(f"{where}.signals.labels", "feature-extraction is trained on the teacher's vectors alone.",
-                                    "Set labels: 0."))  # fmt: skip
+            problems.append(
+                Problem(
+                    f"{where}.signals.labels",
+                    "feature-extraction is trained on the teacher's vectors alone.",
+                    "Set labels: 0.",
+                )
+            )
         if stage.signals.logits and student.hidden_size != teacher.hidden_size:
-            problems.append(Problem(f"{where}.signals.logits",
-                                    f"the student's vectors have {student.hidden_size} numbers, the teacher's "
-                                    f"{teacher.hidden_size}.", "Give the student the teacher's width."))  # fmt: skip
+            problems.append(
+                Problem(
+                    f"{where}.signals.logits",
+                    f"the student's vectors have {student.hidden_size} numbers, the teacher's {teacher.hidden_size}.",
+                    "Give the student the teacher's width.",
+                )
+            )
     if stage.signals.hidden and student.hidden_size != teacher.hidden_size:
-        problems.append(Problem(f"{where}.signals.hidden",
-                                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
-                                "Set hidden: 0, or give the student the teacher's width."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.signals.hidden",
+                f"the student is {student.hidden_size} wide, the teacher {teacher.hidden_size}.",
+                "Set hidden: 0, or give the student the teacher's width.",
+            )
+        )
     if stage.signals.attention and student.num_attention_heads != teacher.num_attention_heads:
-        problems.append(Problem(f"{where}.signals.attention",
-                                f"the student has {student.num_attention_heads} heads, the teacher "
-                                f"{teacher.num_attention_heads}.",
-                                "Set attention: 0, or give the student as many heads."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.signals.attention",
+                f"the student has {student.num_attention_heads} heads, the teacher {teacher.num_attention_heads}.",
+                "Set attention: 0, or give the student as many heads.",
+            )
+        )
     if problems:
         raise InputError(problems)

@@ -61,9 +61,16 @@ class TinyBertDistillation:
     """
 
     def __init__(
-        self, teacher: Any, student: Any, family: Family, stage: LayerStage, where: str = "distill.0", *,
-        student_family: Family | None = None, signals: TeacherSignals | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        teacher: Any,
+        student: Any,
+        family: Family,
+        stage: LayerStage,
+        where: str = "distill.0",
+        *,
+        student_family: Family | None = None,
+        signals: TeacherSignals | None = None,
+    ) -> None:
         self.layers = check_layers(teacher.config, student.config, family, stage, where)
         self.stage, self.family = stage, student_family or family
         self.depth = student.config.num_hidden_layers
@@ -73,9 +80,7 @@ class TinyBertDistillation:
             _check_projection(student, teacher.config.hidden_size)
         self.signals = signals_for(teacher, family, wanted, signals)
         if stage.reference and not isinstance(self.signals, OnlineTeacher):
-            raise ValueError(
-                "reference: true averages over padding, where only the teacher itself has values"
-            )
+            raise ValueError("reference: true averages over padding, where only the teacher itself has values")
         # Student and teacher both run through the capture, so that no implementation differs between them.
         self._student = record_attention(student, self.family, range(self.depth) if wanted.attention else ())
 
@@ -116,16 +121,19 @@ class TinyBertDistillation:
             made = model(**inputs, output_hidden_states=states)
         means: dict[str, Tensor] = {}
         if "attention" in self.weights:
-            means["attention"] = sum_over_layers([
-                self._scores(recorder.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)
-            ])  # fmt: skip
+            means["attention"] = sum_over_layers(
+                [self._scores(recorder.scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)]
+            )
             recorder.scores.clear()  # or they would stay until the next step's teacher has run
         if states:
             ours = all_states(made, self.depth)
         if "hidden" in self.weights:
-            means["hidden"] = sum_over_layers([
-                self._states(projected(model, m, ours[m]), taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)
-            ])  # fmt: skip
+            means["hidden"] = sum_over_layers(
+                [
+                    self._states(projected(model, m, ours[m]), taught.hidden[n], mask)
+                    for m, n in enumerate(self.layers, 1)
+                ]
+            )
         if "embeddings" in self.weights:
             means["embeddings"] = self._states(projected(model, 0, ours[0]), taught.hidden[0], mask)
         counts = self.counts(batch)
@@ -137,11 +145,7 @@ class TinyBertDistillation:
         return attention_score_mse(student, teacher, mask)
 
     def _states(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        return (
-            reference_state_mse(student, teacher)
-            if self.stage.reference
-            else hidden_mse(student, teacher, mask)
-        )
+        return reference_state_mse(student, teacher) if self.stage.reference else hidden_mse(student, teacher, mask)
 
 
 def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, where: str) -> list[int]:
@@ -164,11 +168,15 @@ def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, 
     problems = invalid_signals(family, terms, f"{where}.weights")
     heads = teacher.num_attention_heads
     if stage.weights.attention and student.num_attention_heads != heads:
-        problems.append(Problem(f"{where}.weights.attention",
-                                f"the student has {student.num_attention_heads} heads, the teacher {heads}: scores are compared "
-                                "head by head.",
-                                f"Set attention: 0, or student.heads: {heads}, or use method: minilm, whose relations take any "
-                                "number of heads."))  # fmt: skip
+        problems.append(
+            Problem(
+                f"{where}.weights.attention",
+                f"the student has {student.num_attention_heads} heads, the teacher {heads}: scores are compared "
+                "head by head.",
+                f"Set attention: 0, or student.heads: {heads}, or use method: minilm, whose relations take any "
+                "number of heads.",
+            )
+        )
     return mapped_layers(teacher, student, stage.layers, where, problems)
 
 
@@ -187,9 +195,7 @@ def prediction_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
     gold = task.name is TaskName.REGRESSION
     same = {name: getattr(stage, name) for name in Optimisation.model_fields}
     signals = SignalWeights(logits=float(not gold), hidden=0.0, attention=0.0, labels=float(gold))
-    return TaskStage(
-        method="task", temperature=stage.temperature, signals=signals, augmented=stage.augmented, **same
-    )
+    return TaskStage(method="task", temperature=stage.temperature, signals=signals, augmented=stage.augmented, **same)
 
 
 def _check_projection(student: Any, teacher_width: int) -> None:

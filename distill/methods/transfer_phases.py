@@ -263,9 +263,12 @@ def _shorter(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> 
     least = -(-total // min(phase.steps for phase in phases))
     if not least <= steps <= total:
         raise InputError(
-            Problem(where, f"{steps:,} steps do not divide into the {len(phases)} phases of {strategy} transfer.",
-                    f"Set {where.rpartition('.')[2]} from {least:,} to {total:,}.")
-        )  # fmt: skip
+            Problem(
+                where,
+                f"{steps:,} steps do not divide into the {len(phases)} phases of {strategy} transfer.",
+                f"Set {where.rpartition('.')[2]} from {least:,} to {total:,}.",
+            )
+        )
     ends = [(2 * end * steps + total) // (2 * total) for end in accumulate(p.steps for p in phases)]
     starts = [0, *ends[:-1]]
     return [_shortened(p, end - start) for p, start, end in zip(phases, starts, ends, strict=True)]

@@ -39,9 +39,13 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     fold = wanted.fold_segments
     if fold and (change is None or wanted.init == "random"):
         raise InputError(
-            Problem("student.fold_segments", "only a student of another family than its teacher, started from teacher layers, "
-                    "loses a segment table.", "Leave fold_segments out.")
-        )  # fmt: skip
+            Problem(
+                "student.fold_segments",
+                "only a student of another family than its teacher, started from teacher layers, "
+                "loses a segment table.",
+                "Leave fold_segments out.",
+            )
+        )
     config, kind = copy.deepcopy(teacher.config), type(teacher)
     if change:
         config, kind = change.config(teacher.config), _class(teacher, family, change)
@@ -55,9 +59,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
         chosen = layer_map(wanted.layers, deep, listed, "student.teacher_layers")
         state = teacher.state_dict()
         student.load_state_dict(
-            change.weights(state, chosen, fold)
-            if change
-            else inherited_weights(state, family.layer_path, chosen)
+            change.weights(state, chosen, fold) if change else inherited_weights(state, family.layer_path, chosen)
         )
     return student.train()
 
@@ -90,9 +92,12 @@ def _class(teacher: Any, family: Family, change: ClassChange) -> Any:
     name = target.classes + change.heads.get(suffix, suffix)
     if not hasattr(transformers, name):
         raise InputError(
-            Problem("student.family", f"{target.title} has no class like {type(teacher).__name__}.",
-                    "Leave student.family out, or load the teacher with another head.")
-        )  # fmt: skip
+            Problem(
+                "student.family",
+                f"{target.title} has no class like {type(teacher).__name__}.",
+                "Leave student.family out, or load the teacher with another head.",
+            )
+        )
     return getattr(transformers, name)
 
 

@@ -49,7 +49,10 @@ def class_change(teacher: str, student: str, where: str = "student.family") -> C
     if (teacher, student) not in changes:
         possible = [teacher, *(s for t, s in changes if t == teacher)]
         raise InputError(
-            Problem(where, f"'{student}' cannot be made from a teacher of family '{teacher}'; possible: "
-                    f"{', '.join(possible)}.", "Choose one of these, or leave family out.")
-        )  # fmt: skip
+            Problem(
+                where,
+                f"'{student}' cannot be made from a teacher of family '{teacher}'; possible: {', '.join(possible)}.",
+                "Choose one of these, or leave family out.",
+            )
+        )
     return changes[teacher, student]

@@ -47,19 +47,25 @@ def distilbert_config(teacher: Any) -> Any:
     from transformers import DistilBertConfig
 
     return DistilBertConfig(
-        vocab_size=teacher.vocab_size, max_position_embeddings=teacher.max_position_embeddings,
-        dim=teacher.hidden_size, n_layers=teacher.num_hidden_layers, n_heads=teacher.num_attention_heads,
-        hidden_dim=teacher.intermediate_size, activation=teacher.hidden_act,
-        dropout=teacher.hidden_dropout_prob, attention_dropout=teacher.attention_probs_dropout_prob,
-        initializer_range=teacher.initializer_range, pad_token_id=teacher.pad_token_id,
-        tie_word_embeddings=teacher.tie_word_embeddings, problem_type=teacher.problem_type,
-        id2label=teacher.id2label, label2id=teacher.label2id,
-    )  # fmt: skip
+        vocab_size=teacher.vocab_size,
+        max_position_embeddings=teacher.max_position_embeddings,
+        dim=teacher.hidden_size,
+        n_layers=teacher.num_hidden_layers,
+        n_heads=teacher.num_attention_heads,
+        hidden_dim=teacher.intermediate_size,
+        activation=teacher.hidden_act,
+        dropout=teacher.hidden_dropout_prob,
+        attention_dropout=teacher.attention_probs_dropout_prob,
+        initializer_range=teacher.initializer_range,
+        pad_token_id=teacher.pad_token_id,
+        tie_word_embeddings=teacher.tie_word_embeddings,
+        problem_type=teacher.problem_type,
+        id2label=teacher.id2label,
+        label2id=teacher.label2id,
+    )
 
 
-def distilbert_weights(
-    teacher: Mapping[str, Tensor], chosen: list[int], fold_segments: bool
-) -> dict[str, Tensor]:
+def distilbert_weights(teacher: Mapping[str, Tensor], chosen: list[int], fold_segments: bool) -> dict[str, Tensor]:
     """A BERT's weights under DistilBERT's names.
 
     The released code drops the vector of segment 0, which the teacher adds at every position. Folded into the

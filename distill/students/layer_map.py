@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pocketbert.core.errors import InputError, Problem
 
 
-def layer_map(
-    student: int, teacher: int, listed: Sequence[int] | None = None, where: str = "layers"
-) -> list[int]:
+def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, where: str = "layers") -> list[int]:
     """Teacher layer (from 1) for each student layer.
 
     TinyBERT's ``g(m) = m * N / M`` (arXiv 1909.10351, section 3.1), rounded where N is no multiple of M.
@@ -38,8 +36,11 @@ def layer_map(
         return list(listed)
     if student > teacher:
         raise InputError(
-            Problem(where, f"the student has {student} layers, the teacher only {teacher}.",
-                    "Give student.layers a number not above the teacher's.")
-        )  # fmt: skip
+            Problem(
+                where,
+                f"the student has {student} layers, the teacher only {teacher}.",
+                "Give student.layers a number not above the teacher's.",
+            )
+        )
     # half up, so that the map does not depend on Python's rounding to even
     return [max(1, (2 * m * teacher + student) // (2 * student)) for m in range(1, student + 1)]

@@ -59,9 +59,13 @@ def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
         vocab_size: Tokens.
     """
     return IbBertConfig(
-        vocab_size=vocab_size, num_hidden_layers=6, hidden_size=128, embedding_size=32,
-        intra_bottleneck_size=256, intermediate_size=1024,
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        num_hidden_layers=6,
+        hidden_size=128,
+        embedding_size=32,
+        intra_bottleneck_size=256,
+        intermediate_size=1024,
+    )
 
 
 def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
@@ -86,29 +90,45 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
     heads = teacher.num_attention_heads if bottlenecks else HEADS
     if block.width % heads:
         problems.append(
-            Problem("student.size", f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads.")
-        )  # fmt: skip
+            Problem(
+                "student.size", f"'{size}' has blocks {block.width} wide, no multiple of the teacher's {heads} heads."
+            )
+        )
     if width > teacher.hidden_size:
         problems.append(
-            Problem("student.size", f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}.",
-                    f"Choose one of: {', '.join(s for s, b in BLOCKS.items() if b.outer <= teacher.hidden_size) or 'none fits'}.")
-        )  # fmt: skip
+            Problem(
+                "student.size",
+                f"'{size}' is {width} wide between its blocks, the teacher only {teacher.hidden_size}.",
+                f"Choose one of: {', '.join(s for s, b in BLOCKS.items() if b.outer <= teacher.hidden_size) or 'none fits'}.",
+            )
+        )
     if problems:
         raise InputError(problems)
     return MobileBertConfig(
-        vocab_size=teacher.vocab_size, type_vocab_size=getattr(teacher, "type_vocab_size", 2),
-        max_position_embeddings=teacher.max_position_embeddings - family_of(teacher.model_type).position_offset, pad_token_id=teacher.pad_token_id,
-        hidden_size=width, embedding_size=teacher.embedding_size if bottlenecks else width // 4,
-        trigram_input=teacher.trigram_input if bottlenecks else True, initializer_range=teacher.initializer_range,
-        num_hidden_layers=teacher.num_hidden_layers, num_attention_heads=heads,
-        layer_norm_eps=getattr(teacher, "layer_norm_eps", 1e-12), tie_word_embeddings=teacher.tie_word_embeddings,
-        intra_bottleneck_size=block.width, intermediate_size=block.intermediate,
-        num_feedforward_networks=block.networks, use_bottleneck_attention=block.bottleneck_attention,
+        vocab_size=teacher.vocab_size,
+        type_vocab_size=getattr(teacher, "type_vocab_size", 2),
+        max_position_embeddings=teacher.max_position_embeddings - family_of(teacher.model_type).position_offset,
+        pad_token_id=teacher.pad_token_id,
+        hidden_size=width,
+        embedding_size=teacher.embedding_size if bottlenecks else width // 4,
+        trigram_input=teacher.trigram_input if bottlenecks else True,
+        initializer_range=teacher.initializer_range,
+        num_hidden_layers=teacher.num_hidden_layers,
+        num_attention_heads=heads,
+        layer_norm_eps=getattr(teacher, "layer_norm_eps", 1e-12),
+        tie_word_embeddings=teacher.tie_word_embeddings,
+        intra_bottleneck_size=block.width,
+        intermediate_size=block.intermediate,
+        num_feedforward_networks=block.networks,
+        use_bottleneck_attention=block.bottleneck_attention,
         # with both flags set transformers builds a second bottleneck that nothing uses
         key_query_shared_bottleneck=not block.bottleneck_attention,
-        normalization_type="no_norm", hidden_act="relu", hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.1, classifier_activation=False,
-    )  # fmt: skip
+        normalization_type="no_norm",
+        hidden_act="relu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.1,
+        classifier_activation=False,
+    )
 
 
 def has_bottlenecks(config: Any) -> bool:
@@ -142,7 +162,7 @@ def transfer_student(
     if kind is None:
         raise InputError(
             Problem("student.size", f"MobileBERT has no class like {name}.", "Load the teacher with another head.")
-        )  # fmt: skip
+        )
     config = transfer_config(teacher.config, size)
     for key in ("id2label", "label2id", "problem_type"):
         setattr(config, key, getattr(teacher.config, key))
@@ -187,10 +207,14 @@ def copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
         and (same_norm or "embeddings.LayerNorm." not in name)
     }
     problems = [
-        Problem(name, f"shape {tuple(ours[name].shape)} in the student, {tuple(theirs[key].shape)} in the teacher.",
-                "Use a student configuration from transfer_config.")
-        for name, key in names.items() if ours[name].shape != theirs[key].shape
-    ]  # fmt: skip
+        Problem(
+            name,
+            f"shape {tuple(ours[name].shape)} in the student, {tuple(theirs[key].shape)} in the teacher.",
+            "Use a student configuration from transfer_config.",
+        )
+        for name, key in names.items()
+        if ours[name].shape != theirs[key].shape
+    ]
     if problems:
         raise InputError(problems)
     with torch.no_grad():

@@ -56,9 +56,14 @@ class LayerProjection(nn.Module):
 
 
 def attach_projection(
-    student: Any, teacher_width: int, kind: Projection, seed: int, where: str = "distill.0", *,
+    student: Any,
+    teacher_width: int,
+    kind: Projection,
+    seed: int,
+    where: str = "distill.0",
+    *,
     carried: LayerProjection | None = None,
-) -> LayerProjection | None:  # fmt: skip
+) -> LayerProjection | None:
     """Give a student its projection for the time of training.
 
     It becomes a submodule: the training loop optimises it, and checkpoints hold it. Take it off with
@@ -93,10 +98,13 @@ def attach_projection(
         made = LayerProjection(config.hidden_size, teacher_width, config.num_hidden_layers, kind)
     if carried is not None:
         if carried.sizes != made.sizes:
-            raise InputError(Problem(
-                f"{where}.projection", f"{_described(made)}; the stage before trained {_described(carried)}.",
-                "Give both stages the same projection, and both teachers the same width.",
-            ))  # fmt: skip
+            raise InputError(
+                Problem(
+                    f"{where}.projection",
+                    f"{_described(made)}; the stage before trained {_described(carried)}.",
+                    "Give both stages the same projection, and both teachers the same width.",
+                )
+            )
         made = carried
     parameter = next(student.parameters())
     student.add_module(_NAME, made.to(parameter.device, parameter.dtype))

@@ -12,9 +12,7 @@ from torch import Tensor
 from pocketbert.core.families import Family
 from pocketbert.distill.capture import QueryKeyValue, record_attention
 
-OUTPUTS = (
-    "logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits",
-)  # fmt: skip
+OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits")
 """Fields of transformers' results that are answers to a task, pre-training included."""
 
 
@@ -88,9 +86,7 @@ class TeacherSignals(Protocol):
         ...
 
 
-def signals_for(
-    teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None
-) -> TeacherSignals:
+def signals_for(teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None) -> TeacherSignals:
     """The signals an objective learns from: those given, else the teacher beside the student.
 
     Args:

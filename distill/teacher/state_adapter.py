@@ -118,9 +118,7 @@ def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None
         found, own = getattr(theirs, name, None), getattr(ours, name)
         own.weight.zero_()
         if found is not None:
-            unused = (
-                family_of(teacher.config.model_type).position_offset if name.startswith("position") else 0
-            )
+            unused = family_of(teacher.config.model_type).position_offset if name.startswith("position") else 0
             table = found.weight[unused:].double()
             rows = min(len(table), len(own.weight))
             own.weight[:rows].copy_((table[:rows] - table.mean(0)) @ basis)

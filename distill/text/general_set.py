@@ -60,9 +60,7 @@ class GeneralSet:
         extra: dict[str, NDArray[np.int64]] = {}
         if self.pairs is None:
             found = self.corpus.ids(rows)
-            encoded = [
-                Encoded(np.asarray(i, np.int64), np.zeros(len(i), np.int64), truncated=False) for i in found
-            ]
+            encoded = [Encoded(np.asarray(i, np.int64), np.zeros(len(i), np.int64), truncated=False) for i in found]
         else:
             paired = self.pairs.build(self.corpus, rows, step)
             encoded, extra = paired.encoded, {NEXT_SENTENCE: paired.labels}

@@ -66,14 +66,22 @@ def pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
         if own[0].size and own[1].size:
             break
     else:
-        raise InputError(Problem(where, f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
-                                 "Raise data.corpus.length, or set pairs: false."))  # fmt: skip
+        raise InputError(
+            Problem(
+                where,
+                f"inputs of {tokenizer.max_length} tokens have no room for two texts.",
+                "Raise data.corpus.length, or set pairs: false.",
+            )
+        )
     cuts = [own[0][0], own[0][-1] + 1, own[1][0], own[1][-1] + 1]
     before, _, between, _, after = np.split(pair.ids, cuts)
     if not between.size:
-        raise InputError(Problem(where, "the tokenizer puts no special token between two texts: where the first one ends "
-                                 "could not be seen.", "Set pairs: false."))  # fmt: skip
+        raise InputError(
+            Problem(
+                where,
+                "the tokenizer puts no special token between two texts: where the first one ends could not be seen.",
+                "Set pairs: false.",
+            )
+        )
     types = np.split(pair.type_ids, cuts)
-    return PairLayout(
-        before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4])
-    )
+    return PairLayout(before, between, after, (types[0], int(types[1][0]), types[2], int(types[3][0]), types[4]))

@@ -16,9 +16,7 @@ PROGRESS = "progress.json"
 WEIGHTS, MOMENTS = "model.safetensors", "optimizer.safetensors"
 CONTENTS = (WEIGHTS, MOMENTS, PROGRESS)
 """Files of a checkpoint."""
-TO_FIX = (
-    "Put back the files of a checkpoint, or move the folder away to train this stage from its first step."
-)
+TO_FIX = "Put back the files of a checkpoint, or move the folder away to train this stage from its first step."
 _NAME = re.compile(r"step-(\d{7,})")
 _LIMIT_MIB = 64
 

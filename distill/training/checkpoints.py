@@ -35,9 +35,7 @@ from pocketbert.distill.training.records import Progress
 _FIELDS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def save_checkpoint(
-    folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
+def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write one checkpoint, point to it, keep the one before, and drop older ones.
 
     Only folders that this function wrote are dropped. What else has the new one's name is moved aside.
@@ -72,9 +70,7 @@ def saved_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
     return {**_trained(model), **_moments(model, optimizer)}
 
 
-def load_checkpoint(
-    folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> Progress | None:
+def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
     """Continue from the newest checkpoint, or from the one before where the newest is broken; that is said.
 
     Returns:

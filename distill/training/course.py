@@ -47,9 +47,12 @@ class AdamWCourse:
         settings = self._settings
         trained = [p for p in model.parameters() if p.requires_grad]
         return torch.optim.AdamW(
-            decay_groups(trained, settings.weight_decay), lr=settings.lr, betas=(0.9, settings.beta2),
-            eps=settings.eps, fused=True,
-        )  # fmt: skip
+            decay_groups(trained, settings.weight_decay),
+            lr=settings.lr,
+            betas=(0.9, settings.beta2),
+            eps=settings.eps,
+            fused=True,
+        )
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
         """Give all groups the step's learning rate, and return it."""

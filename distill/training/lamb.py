@@ -37,9 +37,13 @@ class Lamb(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6, weight_decay: float = 0.01,
-    ) -> None:  # fmt: skip
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
         wrong = [
             f"{name} is {value}, allowed: {allowed}"
             for name, value, allowed, fits in (

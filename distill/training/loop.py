@@ -108,9 +108,16 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, data: TrainData, settings: Updates, seed: int, purpose: str,
-        work: Path, course: Course | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: nn.Module,
+        objective: Objective,
+        data: TrainData,
+        settings: Updates,
+        seed: int,
+        purpose: str,
+        work: Path,
+        course: Course | None = None,
+    ) -> None:
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
@@ -132,15 +139,16 @@ class TrainingLoop:
         )
         if self._accelerator.num_processes != here().world:
             raise InputError(
-                Problem("launcher", f"WORLD_SIZE says {here().world} processes, Accelerate finds {self._accelerator.num_processes}.",
-                        "Start with torchrun or accelerate launch, on CPUs or on GPUs that torch can use.")
-            )  # fmt: skip
+                Problem(
+                    "launcher",
+                    f"WORLD_SIZE says {here().world} processes, Accelerate finds {self._accelerator.num_processes}.",
+                    "Start with torchrun or accelerate launch, on CPUs or on GPUs that torch can use.",
+                )
+            )
         _prepare_parameters(model, settings)
         self._course = course_of(settings, course)
         self._optimizer = self._course.optimizer(model)
-        self.progress = load_checkpoint(work, model, self._optimizer) or Progress(
-            step=0, history=[], pending={}
-        )
+        self.progress = load_checkpoint(work, model, self._optimizer) or Progress(step=0, history=[], pending={})
         if self._accelerator.scaler is not None and self.progress.scaler:
             self._accelerator.scaler.load_state_dict(self.progress.scaler)
         self._saved = self.progress.step
@@ -249,9 +257,12 @@ class TrainingLoop:
         steps: list[int] = accelerator.gather(own).tolist()
         if len(set(steps)) > 1:
             raise InputError(
-                Problem(str(self.work), f"processes 0 to {len(steps) - 1} find checkpoints of steps {steps} in it.",
-                        "Put the run folder on a file system that all nodes share.")
-            )  # fmt: skip
+                Problem(
+                    str(self.work),
+                    f"processes 0 to {len(steps) - 1} find checkpoints of steps {steps} in it.",
+                    "Put the run folder on a file system that all nodes share.",
+                )
+            )
 
     def save(self) -> None:
         """Write a checkpoint, in process 0.
@@ -349,9 +360,7 @@ def train(
                     loop.save()
                     write_metrics(metrics, purpose, loop.progress)
                 meter.advance(note=f"loss {loss:.3f}")
-    write_metrics(
-        metrics, purpose, loop.progress
-    )  # again: a kill may have come between the last checkpoint and this
+    write_metrics(metrics, purpose, loop.progress)  # again: a kill may have come between the last checkpoint and this
     model.eval()
     return Outcome(loop.progress.history, str(loop.dtype).removeprefix("torch."), torch.get_num_threads())
 

@@ -48,9 +48,7 @@ class Progress(BaseModel):
     scaler: dict[str, int | float] = {}
 
 
-def record(
-    progress: Progress, loss: float, terms: Mapping[str, float], rate: float, every: int, steps: int
-) -> None:
+def record(progress: Progress, loss: float, terms: Mapping[str, float], rate: float, every: int, steps: int) -> None:
     """Count a step that was made, and add a record where one is due.
 
     Args:

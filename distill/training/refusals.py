@@ -43,8 +43,10 @@ class Refusals:
         """
         type_name = str(self.dtype).removeprefix("torch.")
         tried = "" if scale is None else f", at each of {ATTEMPTS} loss scales down to {scale:.3g}"
-        facts = [f"step {progress.step + 1} of {self.settings.steps} was not made: {found}{tried}; "
-                 f"learning rate {found.rate:.3g}, {type_name}."]  # fmt: skip
+        facts = [
+            f"step {progress.step + 1} of {self.settings.steps} was not made: {found}{tried}; "
+            f"learning rate {found.rate:.3g}, {type_name}."
+        ]
         before = mean_so_far(progress)
         if before is not None:
             facts.append(f"The mean loss of steps {before.first} to {before.last} was {before.loss:.4g}.")
@@ -54,8 +56,10 @@ class Refusals:
             return self._error(progress.step + 1, facts, saved, self._about_weights())
         facts.append("Weights and optimiser are as they were before this step.")
         warmer = " or raise warmup" if hasattr(self.settings, "warmup") else ""
-        advice = (f"If the loss grew before this step, lower lr (its peak is {self.settings.lr:.3g}){warmer}; "
-                  "if it did not, look at the training rows and at the teacher.")  # fmt: skip
+        advice = (
+            f"If the loss grew before this step, lower lr (its peak is {self.settings.lr:.3g}){warmer}; "
+            "if it did not, look at the training rows and at the teacher."
+        )
         return self._error(progress.step + 1, facts, saved, advice)
 
     def of_weights(self, weight: str, progress: Progress, saved: int) -> NotFiniteError:

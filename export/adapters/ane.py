@@ -20,9 +20,12 @@ from pocketbert.export.adapters.parts import READ_FIRST_TOKEN, encoder_layers, f
 
 
 def wrap(
-    model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], pooling: Pooling = DEFAULT_POOLING,
+    model: Any,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    pooling: Pooling = DEFAULT_POOLING,
     carried: float = 1.0,
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     """A module with explicit named inputs and plain tensor outputs, its encoder channels first.
 
     Args:

@@ -52,9 +52,7 @@ class ChannelNorm(nn.Module):
 class PerHeadAttention(nn.Module):
     """Attention as two products per head; nothing but the keys is transposed."""
 
-    def __init__(
-        self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float
-    ) -> None:
+    def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
         """Take over projections.
 
         Args:

@@ -28,9 +28,11 @@ ROOM = 16.0
 _MODEL = "transformers.models.mobilebert.modeling_mobilebert.MobileBert"
 _NO_NORM = "transformers.models.mobilebert.modeling_mobilebert.NoNorm"
 _HEADS = {
-    "ForSequenceClassification": "classifier", "ForTokenClassification": "classifier",
-    "ForQuestionAnswering": "qa_outputs", "ForMaskedLM": "cls.predictions.transform.dense",
-}  # fmt: skip
+    "ForSequenceClassification": "classifier",
+    "ForTokenClassification": "classifier",
+    "ForQuestionAnswering": "qa_outputs",
+    "ForMaskedLM": "cls.predictions.transform.dense",
+}
 """The linear layer that reads the last states, by what its class is called behind `MobileBert`."""
 
 Inputs = Mapping[str, NDArray[np.int64]]

@@ -12,9 +12,7 @@ class AllRows(nn.Module):
     Takes over the modules that it is given and changes the query's weights in place.
     """
 
-    def __init__(
-        self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float
-    ) -> None:
+    def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
         super().__init__()
         self.query, self.key, self.value, self.heads = query, key, value, heads
         _fold_scale(query, scaling)
@@ -32,8 +30,10 @@ class AllRows(nn.Module):
             Context, the heads side by side, [B, L, heads * depth].
         """
         query, key, value = (
-            self._split(self.query(queries)), self._split(self.key(keys)), self._split(self.value(values))
-        )  # fmt: skip
+            self._split(self.query(queries)),
+            self._split(self.key(keys)),
+            self._split(self.value(values)),
+        )
         weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + mask, -1)
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
@@ -51,9 +51,8 @@ class FirstRow(nn.Module):
     """
 
     def __init__(
-        self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float,
-        opaque: bool = False,
-    ) -> None:  # fmt: skip
+        self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float, opaque: bool = False
+    ) -> None:
         """Take over the projections of an attention module.
 
         Args:

@@ -114,10 +114,7 @@ def _fold_norms(layer: Any) -> None:
 
 def _is_no_norm(norm: nn.Module) -> bool:
     kind = type(norm)
-    return (
-        f"{kind.__module__}.{kind.__qualname__}"
-        == "transformers.models.mobilebert.modeling_mobilebert.NoNorm"
-    )
+    return f"{kind.__module__}.{kind.__qualname__}" == "transformers.models.mobilebert.modeling_mobilebert.NoNorm"
 
 
 def _fold(dense: nn.Linear, norm: nn.Module) -> None:

@@ -44,9 +44,7 @@ def wrap(
 
 
 class _Wrapped(nn.Module):
-    def __init__(
-        self, model: Any, outputs: tuple[str, ...], format: Format, pooling: Pooling, carried: float
-    ) -> None:
+    def __init__(self, model: Any, outputs: tuple[str, ...], format: Format, pooling: Pooling, carried: float) -> None:
         super().__init__()
         self.model, self.outputs, self.pooling, self.carried = model, outputs, pooling, carried
         self.one_segment = format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
@@ -67,9 +65,7 @@ class _Wrapped(nn.Module):
 
 # torch.export needs a signature without *args, so there is one class per set of inputs.
 class _WithSegments(_Wrapped):
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         return self._run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids)
 
 

@@ -43,17 +43,35 @@ class Parts:
 def _bert(layer: Any) -> Parts:
     own, out = layer.attention.self, layer.attention.output
     return Parts(
-        own.query, own.key, own.value, own.num_attention_heads, own.scaling, out.dense, out.LayerNorm,
-        layer.intermediate.dense, layer.intermediate.intermediate_act_fn, layer.output.dense, layer.output.LayerNorm,
-    )  # fmt: skip
+        own.query,
+        own.key,
+        own.value,
+        own.num_attention_heads,
+        own.scaling,
+        out.dense,
+        out.LayerNorm,
+        layer.intermediate.dense,
+        layer.intermediate.intermediate_act_fn,
+        layer.output.dense,
+        layer.output.LayerNorm,
+    )
 
 
 def _distilbert(layer: Any) -> Parts:
     own = layer.attention
     return Parts(
-        own.q_lin, own.k_lin, own.v_lin, own.n_heads, own.scaling, own.out_lin, layer.sa_layer_norm,
-        layer.ffn.lin1, layer.ffn.activation, layer.ffn.lin2, layer.output_layer_norm,
-    )  # fmt: skip
+        own.q_lin,
+        own.k_lin,
+        own.v_lin,
+        own.n_heads,
+        own.scaling,
+        own.out_lin,
+        layer.sa_layer_norm,
+        layer.ffn.lin1,
+        layer.ffn.activation,
+        layer.ffn.lin2,
+        layer.output_layer_norm,
+    )
 
 
 _MODELS = "transformers.models."
@@ -63,12 +81,14 @@ _POST_NORM: dict[str, Callable[[Any], Parts]] = {
     f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock": _distilbert,
 }
 _BOTTLENECK = f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertLayer"
-READ_FIRST_TOKEN = frozenset({
-    f"{_MODELS}bert.modeling_bert.BertForSequenceClassification",
-    f"{_MODELS}roberta.modeling_roberta.RobertaForSequenceClassification",
-    f"{_MODELS}distilbert.modeling_distilbert.DistilBertForSequenceClassification",
-    f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertForSequenceClassification",
-})  # fmt: skip
+READ_FIRST_TOKEN = frozenset(
+    {
+        f"{_MODELS}bert.modeling_bert.BertForSequenceClassification",
+        f"{_MODELS}roberta.modeling_roberta.RobertaForSequenceClassification",
+        f"{_MODELS}distilbert.modeling_distilbert.DistilBertForSequenceClassification",
+        f"{_MODELS}mobilebert.modeling_mobilebert.MobileBertForSequenceClassification",
+    }
+)
 """Models whose outputs depend on the first token's last state alone."""
 
 
@@ -93,8 +113,6 @@ def encoder_layers(base: Any) -> tuple[str, nn.ModuleList | None]:
     for stack in ("encoder", "transformer"):
         layers = getattr(getattr(base, stack, None), "layer", None)
         if isinstance(layers, nn.ModuleList) and len(layers):
-            fine = all(full_name(m) in known for m in layers) and not getattr(
-                base.config, "is_decoder", False
-            )
+            fine = all(full_name(m) in known for m in layers) and not getattr(base.config, "is_decoder", False)
             return stack, layers if fine else None
     return "", None

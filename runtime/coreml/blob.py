@@ -14,15 +14,24 @@ from pocketbert.runtime.coreml.mil_types import Dtype
 _SENTINEL = 0xDEADBEEF
 _VERSION = 2
 _HEADER = np.dtype([("count", "<u4"), ("version", "<u4")])
-_METADATA = np.dtype(
-    [("sentinel", "<u4"), ("dtype", "<u4"), ("bytes", "<u8"), ("offset", "<u8"), ("padding", "<u8")]
-)
+_METADATA = np.dtype([("sentinel", "<u4"), ("dtype", "<u4"), ("bytes", "<u8"), ("offset", "<u8"), ("padding", "<u8")])
 _ALIGNMENT = 64
 _CODES = {
-    1: Dtype.FP16, 2: Dtype.FP32, 3: Dtype.UINT8, 4: Dtype.INT8, 6: Dtype.INT16, 7: Dtype.UINT16, 8: Dtype.INT4,
-    9: Dtype.UINT1, 10: Dtype.UINT2, 11: Dtype.UINT4, 12: Dtype.UINT3, 13: Dtype.UINT6, 14: Dtype.INT32,
+    1: Dtype.FP16,
+    2: Dtype.FP32,
+    3: Dtype.UINT8,
+    4: Dtype.INT8,
+    6: Dtype.INT16,
+    7: Dtype.UINT16,
+    8: Dtype.INT4,
+    9: Dtype.UINT1,
+    10: Dtype.UINT2,
+    11: Dtype.UINT4,
+    12: Dtype.UINT3,
+    13: Dtype.UINT6,
+    14: Dtype.INT32,
     15: Dtype.UINT32,
-}  # fmt: skip
+}
 
 
 class BlobFile:
@@ -70,9 +79,7 @@ class BlobFile:
         metadata = self._metadata(offset)
         found = _CODES.get(int(metadata["dtype"]))
         if found is not dtype:
-            raise self._problem(
-                f"holds {found or int(metadata['dtype'])} at offset {offset}, the program says {dtype}"
-            )
+            raise self._problem(f"holds {found or int(metadata['dtype'])} at offset {offset}, the program says {dtype}")
         size, start = int(metadata["bytes"]), int(metadata["offset"])
         elements = _product(shape)
         need = (elements * dtype.bits + 7) // 8

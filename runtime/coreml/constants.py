@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
 
 _FIELDS = {
-    Dtype.BOOL: "bools", Dtype.FP32: "floats", Dtype.FP64: "doubles", Dtype.INT32: "ints", Dtype.INT16: "ints",
-    Dtype.UINT16: "ints", Dtype.INT64: "longInts", Dtype.UINT64: "longInts", Dtype.STRING: "strings",
-}  # fmt: skip
+    Dtype.BOOL: "bools",
+    Dtype.FP32: "floats",
+    Dtype.FP64: "doubles",
+    Dtype.INT32: "ints",
+    Dtype.INT16: "ints",
+    Dtype.UINT16: "ints",
+    Dtype.INT64: "longInts",
+    Dtype.UINT64: "longInts",
+    Dtype.STRING: "strings",
+}
 """Where the message keeps immediate elements; all other types are raw bytes."""
 
 Plain = NDArray[Any] | str | tuple[str, ...]
@@ -69,9 +76,7 @@ class ConstantReader:
         kind = message.WhichOneof("value")
         if kind == "immediateValue" and isinstance(declared, ListType):
             items = [self.read(v).value for v in message.immediateValue.list.values]
-            return Constant(
-                declared, tuple(v if isinstance(v, str) else str(np.asarray(v).item()) for v in items)
-            )
+            return Constant(declared, tuple(v if isinstance(v, str) else str(np.asarray(v).item()) for v in items))
         if not isinstance(declared, TensorType) or declared.sizes is None:
             raise ValueError(f"a constant of type {declared}")
         if kind == "blobFileValue":

@@ -123,9 +123,7 @@ class Evaluator:
                 except InputError:
                     raise
                 except MemoryError as error:
-                    raise self._problem(
-                        operation, "takes more memory than there is, or may be taken"
-                    ) from error
+                    raise self._problem(operation, "takes more memory than there is, or may be taken") from error
                 except Exception as error:  # kernels meet any nonsense that a file may hold
                     raise self._problem(operation, str(error) or type(error).__name__) from error
                 if trace is not None:
@@ -133,9 +131,7 @@ class Evaluator:
                 for slot in operation.free:
                     kept -= getattr(values[slot], "nbytes", 0)
                     values[slot] = None
-        return {
-            name: self._narrowed(values[slot], program.types[name]) for name, slot in program.outputs.items()
-        }
+        return {name: self._narrowed(values[slot], program.types[name]) for name, slot in program.outputs.items()}
 
     def _step(self, operation: Operation, values: list[Any]) -> int:
         """Run one operation; returns the bytes of its results."""
@@ -183,9 +179,7 @@ class Evaluator:
 
     def _narrowed(self, value: Any, kind: ValueType) -> Any:
         """A value as the program declares it, for those outside."""
-        narrow = (
-            self.precision is Precision.DECLARED and isinstance(kind, TensorType) and kind.dtype is Dtype.FP16
-        )
+        narrow = self.precision is Precision.DECLARED and isinstance(kind, TensorType) and kind.dtype is Dtype.FP16
         return value.astype(np.float16) if narrow else value
 
     def _checked(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
@@ -220,9 +214,7 @@ class Evaluator:
         assert dtype is not None
         kinds = "fiub" if dtype.is_float else "iub"
         if value.dtype.kind not in kinds:
-            raise InputError(
-                Problem(str(self.path), f"input {feature.name!r} of {value.dtype}; {dtype} is expected.")
-            )
+            raise InputError(Problem(str(self.path), f"input {feature.name!r} of {value.dtype}; {dtype} is expected."))
         if not dtype.is_float and value.size:
             low, high = _RANGES[dtype]
             if int(value.min()) < low or int(value.max()) > high:

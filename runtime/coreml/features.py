@@ -13,9 +13,7 @@ from pocketbert.runtime.coreml.package import Package
 if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
 
-_ARRAY_TYPES = {
-    65568: Dtype.FP32, 65600: Dtype.FP64, 131104: Dtype.INT32, 131080: Dtype.INT8, 65552: Dtype.FP16,
-}  # fmt: skip
+_ARRAY_TYPES = {65568: Dtype.FP32, 65600: Dtype.FP64, 131104: Dtype.INT32, 131080: Dtype.INT8, 65552: Dtype.FP16}
 """FeatureTypes.proto's ArrayDataType."""
 
 
@@ -54,8 +52,7 @@ class Feature:
             return shape in self.shapes
         if self.ranges:
             return len(shape) == len(self.ranges) and all(
-                low <= n and (high < 0 or n <= high)
-                for n, (low, high) in zip(shape, self.ranges, strict=True)
+                low <= n and (high < 0 or n <= high) for n, (low, high) in zip(shape, self.ranges, strict=True)
             )
         return shape == self.shape
 
@@ -65,9 +62,7 @@ class Feature:
         if self.shapes:
             return " or ".join(str(list(s)) for s in self.shapes)
         if self.ranges:
-            return str(
-                [low if low == high else f"{low}..{high if high >= 0 else ''}" for low, high in self.ranges]
-            )
+            return str([low if low == high else f"{low}..{high if high >= 0 else ''}" for low, high in self.ranges])
         return str(list(self.shape))
 
 
@@ -134,9 +129,7 @@ def describe(package: Package) -> Description:
         outputs = tuple(read_feature(f) for f in message.output)
         takes = {i.name: read_type(i.type) for i in package.function.inputs}
         wanted = set(package.block.outputs)
-        gives = {
-            o.name: read_type(o.type) for m in package.block.operations for o in m.outputs if o.name in wanted
-        }
+        gives = {o.name: read_type(o.type) for m in package.block.operations for o in m.outputs if o.name in wanted}
         _compare(inputs, takes, "input")
         _compare(outputs, gives, "output")
         if wanted != set(gives):
@@ -149,9 +142,7 @@ def describe(package: Package) -> Description:
         for key in ("author", "license", "shortDescription", "versionString")
         if (text := str(getattr(message.metadata, key)))
     }
-    return Description(
-        inputs, outputs, lengths, length_range, gives, metadata, int(package.model.specificationVersion)
-    )
+    return Description(inputs, outputs, lengths, length_range, gives, metadata, int(package.model.specificationVersion))
 
 
 def _compare(features: tuple[Feature, ...], program: dict[str, ValueType], what: str) -> None:
@@ -162,9 +153,7 @@ def _compare(features: tuple[Feature, ...], program: dict[str, ValueType], what:
         kind = program[feature.name]
         if feature.kind is not FeatureKind.ARRAY:
             if what == "input" or not _fits(feature.kind, kind):
-                raise ValueError(
-                    f"describes {what} {feature.name!r} as a {feature.kind}, the program as {kind}"
-                )
+                raise ValueError(f"describes {what} {feature.name!r} as a {feature.kind}, the program as {kind}")
             continue
         shapes = feature.shapes or ((feature.shape,) if what == "input" or feature.shape else ())
         if (

@@ -37,9 +37,7 @@ class Budget:
         self._left -= size
         if self._left < 0:
             raise InputError(
-                Problem(
-                    self._where, f"its constants take more than {self._limit >> 20} MiB expanded; refused."
-                )
+                Problem(self._where, f"its constants take more than {self._limit >> 20} MiB expanded; refused.")
             )
 
 

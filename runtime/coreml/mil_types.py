@@ -61,17 +61,35 @@ class Dtype(StrEnum):
 
 _FLOAT32 = np.dtype(np.float32)
 _NUMPY: dict[Dtype, np.dtype[np.generic]] = {
-    Dtype.BOOL: np.dtype(np.bool_), Dtype.STRING: np.dtype(object),
-    Dtype.FP16: np.dtype(np.float16), Dtype.FP32: _FLOAT32, Dtype.FP64: np.dtype(np.float64),
-    Dtype.INT8: np.dtype(np.int8), Dtype.INT16: np.dtype(np.int16), Dtype.INT32: np.dtype(np.int32),
-    Dtype.INT64: np.dtype(np.int64), Dtype.UINT8: np.dtype(np.uint8), Dtype.UINT16: np.dtype(np.uint16),
-    Dtype.UINT32: np.dtype(np.uint32), Dtype.UINT64: np.dtype(np.uint64), Dtype.INT4: np.dtype(np.int8),
-    Dtype.UINT1: np.dtype(np.uint8), Dtype.UINT2: np.dtype(np.uint8), Dtype.UINT3: np.dtype(np.uint8),
-    Dtype.UINT4: np.dtype(np.uint8), Dtype.UINT6: np.dtype(np.uint8),
-}  # fmt: skip
+    Dtype.BOOL: np.dtype(np.bool_),
+    Dtype.STRING: np.dtype(object),
+    Dtype.FP16: np.dtype(np.float16),
+    Dtype.FP32: _FLOAT32,
+    Dtype.FP64: np.dtype(np.float64),
+    Dtype.INT8: np.dtype(np.int8),
+    Dtype.INT16: np.dtype(np.int16),
+    Dtype.INT32: np.dtype(np.int32),
+    Dtype.INT64: np.dtype(np.int64),
+    Dtype.UINT8: np.dtype(np.uint8),
+    Dtype.UINT16: np.dtype(np.uint16),
+    Dtype.UINT32: np.dtype(np.uint32),
+    Dtype.UINT64: np.dtype(np.uint64),
+    Dtype.INT4: np.dtype(np.int8),
+    Dtype.UINT1: np.dtype(np.uint8),
+    Dtype.UINT2: np.dtype(np.uint8),
+    Dtype.UINT3: np.dtype(np.uint8),
+    Dtype.UINT4: np.dtype(np.uint8),
+    Dtype.UINT6: np.dtype(np.uint8),
+}
 _BITS = {d: _NUMPY[d].itemsize * 8 for d in Dtype} | {
-    Dtype.STRING: 0, Dtype.INT4: 4, Dtype.UINT1: 1, Dtype.UINT2: 2, Dtype.UINT3: 3, Dtype.UINT4: 4, Dtype.UINT6: 6,
-}  # fmt: skip
+    Dtype.STRING: 0,
+    Dtype.INT4: 4,
+    Dtype.UINT1: 1,
+    Dtype.UINT2: 2,
+    Dtype.UINT3: 3,
+    Dtype.UINT4: 4,
+    Dtype.UINT6: 6,
+}
 _CODES = {
     1: Dtype.BOOL, 2: Dtype.STRING, 10: Dtype.FP16, 11: Dtype.FP32, 12: Dtype.FP64, 21: Dtype.INT8, 22: Dtype.INT16,
     23: Dtype.INT32, 24: Dtype.INT64, 25: Dtype.INT4, 31: Dtype.UINT8, 32: Dtype.UINT16, 33: Dtype.UINT32,
@@ -153,9 +171,7 @@ def read_type(message: pb.ValueType) -> ValueType:
     if kind == "listType":
         return ListType(_scalar(message.listType.type))
     if kind == "dictionaryType":
-        return DictionaryType(
-            _scalar(message.dictionaryType.keyType), _scalar(message.dictionaryType.valueType)
-        )
+        return DictionaryType(_scalar(message.dictionaryType.keyType), _scalar(message.dictionaryType.valueType))
     raise ValueError(f"a value of {kind or 'no'} type")
 
 

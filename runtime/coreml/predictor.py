@@ -80,9 +80,12 @@ class CoremlPredictor:
         rows, length = inputs[self.inputs[0]].shape
         if self.lengths and length not in self.lengths:
             raise InputError(
-                Problem(str(self.path), f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
-                        "Pad to the next one: pocketbert.core.predict.predictor.feed does.")
-            )  # fmt: skip
+                Problem(
+                    str(self.path),
+                    f"takes {', '.join(map(str, self.lengths))} tokens, not {length}.",
+                    "Pad to the next one: pocketbert.core.predict.predictor.feed does.",
+                )
+            )
         shortest = self._about.length_range[0] if self._about.length_range else 0
         more = max(0, shortest - length)  # masked, at the end: only an empty text is so short
         feed = {n: np.pad(inputs[n], ((0, 0), (0, more))) if more else inputs[n] for n in self.inputs}
@@ -144,9 +147,7 @@ class _Device:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Mapping[str, Any]:
         try:
-            result: Mapping[str, Any] = self._model.predict(
-                {n: v.astype(np.int32) for n, v in inputs.items()}
-            )
+            result: Mapping[str, Any] = self._model.predict({n: v.astype(np.int32) for n, v in inputs.items()})
         except Exception as error:  # as above
             raise self._problem("cannot run the file on this input", error) from error
         return result
@@ -170,6 +171,5 @@ def _open_shape(feature: Feature, several: bool) -> Shape:
 def _tensor(feature: Feature, shape: Shape) -> Tensor:
     assert feature.dtype is not None
     return Tensor(
-        name=feature.name, dtype=feature.dtype.numpy.name,
-        shape=["sequence" if n is None else n for n in shape],
-    )  # fmt: skip
+        name=feature.name, dtype=feature.dtype.numpy.name, shape=["sequence" if n is None else n for n in shape]
+    )

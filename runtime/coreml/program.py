@@ -308,11 +308,14 @@ class _Builder:
                 slots.append((parameter, plain[0], None if kind.tensor else kind.convert))
         outputs = tuple(
             Output(
-                self._new(o.name, t), o.name, t, t.sizes if isinstance(t, TensorType) else None,
+                self._new(o.name, t),
+                o.name,
+                t,
+                t.sizes if isinstance(t, TensorType) else None,
                 self._rounds and not kernel.exact and isinstance(t, TensorType) and t.dtype is Dtype.FP16,
             )
             for o, t in zip(message.outputs, types, strict=True)
-        )  # fmt: skip
+        )
         reads = tuple(g for given in arguments.values() for g in given if isinstance(g, str))
         return Operation(message.type, _own_name(message), kernel, fixed, slots, lists, outputs, reads)
 

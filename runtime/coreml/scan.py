@@ -92,9 +92,7 @@ class Scan:
         """One line for people."""
         first, top = self.first, self.largest
         if first is not None:
-            what = (
-                f"reaches {first.largest:.4g}" if first.largest > LARGEST else "is NaN or infinite in places"
-            )
+            what = f"reaches {first.largest:.4g}" if first.largest > LARGEST else "is NaN or infinite in places"
             return f"{first.op_type} {first.output!r} {what}; fp16 ends at {LARGEST:.0f}"
         if top is None:
             return "no floating-point results"
@@ -130,9 +128,7 @@ class Statistic:
         self.maximum = max(self.maximum, float(array.max()))
         self.count += array.size
         # the mean moves by what is new; no sum grows with the number of inputs
-        self.mean_abs += (
-            (float(np.abs(array).mean(dtype=np.float64)) - self.mean_abs) * array.size / self.count
-        )
+        self.mean_abs += (float(np.abs(array).mean(dtype=np.float64)) - self.mean_abs) * array.size / self.count
 
 
 @dataclass(frozen=True)
@@ -171,9 +167,7 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
 
     def watch(step: Step) -> None:
         if isinstance(step.type, TensorType) and step.type.dtype.is_float:
-            found = ranges.setdefault(
-                step.output, Range(step.op_type, step.op_name, step.output, step.type.dtype)
-            )
+            found = ranges.setdefault(step.output, Range(step.op_type, step.op_name, step.output, step.type.dtype))
             found.add(np.asarray(step.value))
 
     def watch_declared(step: Step) -> None:

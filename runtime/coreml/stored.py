@@ -115,9 +115,7 @@ class StoredTensors:
             for binding in argument.arguments:
                 if binding.WhichOneof("binding") == "value":
                     yield parameter, self._read(binding.value, parameter)
-                elif (
-                    named and (before := self._made.get(binding.name)) is not None and before.type == "const"
-                ):
+                elif named and (before := self._made.get(binding.name)) is not None and before.type == "const":
                     yield parameter, self._read(before.attributes["val"], parameter)
 
     def arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:

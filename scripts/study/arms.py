@@ -95,13 +95,15 @@ class Arm:
 
 
 def _prediction(steps: int, augmented: bool = False) -> TinyBertPredictionStage:
-    return TinyBertPredictionStage(method="tinybert-prediction", steps=steps, batch=BATCH, lr=3e-4, dropout=0.0,
-                                   augmented=augmented)  # fmt: skip
+    return TinyBertPredictionStage(
+        method="tinybert-prediction", steps=steps, batch=BATCH, lr=3e-4, dropout=0.0, augmented=augmented
+    )
 
 
 def _intermediate(steps: int, augmented: bool = False) -> TinyBertIntermediateStage:
-    return TinyBertIntermediateStage(method="tinybert-intermediate", steps=steps, batch=BATCH, lr=3e-4, dropout=0.0,
-                                     augmented=augmented)  # fmt: skip
+    return TinyBertIntermediateStage(
+        method="tinybert-intermediate", steps=steps, batch=BATCH, lr=3e-4, dropout=0.0, augmented=augmented
+    )
 
 
 def _both(augmented: bool = False) -> tuple[Stage, ...]:
@@ -114,18 +116,21 @@ def _task(steps: int) -> TaskStage:
     return TaskStage(method="task", steps=steps, batch=BATCH, lr=3e-4, dropout=0.0)
 
 
-_TINY_TEXT = TinyBertGeneralStage(
-    method="tinybert-general", steps=_TINY_GENERAL, batch=BATCH, lr=3e-4, dropout=0.0
-)
+_TINY_TEXT = TinyBertGeneralStage(method="tinybert-general", steps=_TINY_GENERAL, batch=BATCH, lr=3e-4, dropout=0.0)
 _RELATIONS = MiniLmStage(method="minilm", steps=_WIDE_GENERAL, batch=BATCH, lr=6e-4, dropout=0.0)
 
 
 def _transfer(strategy: Transfer) -> MobileBertStage:
     """The teacher has neither heads for guesses nor as many attention heads as the student: its states alone are learnt."""
     return MobileBertStage(
-        method="mobilebert", strategy=strategy, steps=_MINI_GENERAL, batch=BATCH, truth=1,
-        transfer_steps=None if strategy is Transfer.AUXILIARY else _MINI_TRANSFER, weights=TransferWeights(attention=0),
-    )  # fmt: skip
+        method="mobilebert",
+        strategy=strategy,
+        steps=_MINI_GENERAL,
+        batch=BATCH,
+        truth=1,
+        transfer_steps=None if strategy is Transfer.AUXILIARY else _MINI_TRANSFER,
+        weights=TransferWeights(attention=0),
+    )
 
 
 def _mini_task() -> TaskStage:
@@ -144,10 +149,20 @@ ARMS = (
     Arm("m4-none", "method task from random weights", WIDE, (_task(_WIDE_STEPS),)),
     Arm("m4-minilm", "MiniLM's general stage before method task", WIDE, (_RELATIONS, _task(_WIDE_STEPS))),
     Arm("mobile-none", "MobileBERT-mini by method task from random weights", MINI, (_mini_task(),)),
-    Arm("mobile-auxiliary", "auxiliary transfer (AKT) before method task", MINI, (_transfer(Transfer.AUXILIARY), _mini_task())),
+    Arm(
+        "mobile-auxiliary",
+        "auxiliary transfer (AKT) before method task",
+        MINI,
+        (_transfer(Transfer.AUXILIARY), _mini_task()),
+    ),
     Arm("mobile-joint", "joint transfer (JKT) before method task", MINI, (_transfer(Transfer.JOINT), _mini_task())),
-    Arm("mobile-progressive", "progressive transfer (PKT) before method task", MINI, (_transfer(Transfer.PROGRESSIVE), _mini_task())),
-)  # fmt: skip
+    Arm(
+        "mobile-progressive",
+        "progressive transfer (PKT) before method task",
+        MINI,
+        (_transfer(Transfer.PROGRESSIVE), _mini_task()),
+    ),
+)
 
 
 def teacher_recipe(data: Sources, seed: int, steps: int) -> Recipe:
@@ -159,9 +174,14 @@ def teacher_recipe(data: Sources, seed: int, steps: int) -> Recipe:
         steps: Steps of its fine-tuning, batch 64.
     """
     return Recipe(
-        schema=1, name="study-teacher", description="The study's teacher.", task=TaskName.TEXT_CLASSIFICATION, seed=seed,
-        data=_data(data), teacher=_teacher(steps),
-    )  # fmt: skip
+        schema=1,
+        name="study-teacher",
+        description="The study's teacher.",
+        task=TaskName.TEXT_CLASSIFICATION,
+        seed=seed,
+        data=_data(data),
+        teacher=_teacher(steps),
+    )
 
 
 def arm_recipe(arm: Arm, data: Sources, seed: int, factor: float, teacher_steps: int) -> Recipe:
@@ -174,14 +194,20 @@ def arm_recipe(arm: Arm, data: Sources, seed: int, factor: float, teacher_steps:
         factor: Multiplies its steps.
         teacher_steps: Steps of the teacher's fine-tuning, batch 64.
     """
-    section = _data(data).model_copy(update={
-        "augment": AUGMENT if arm.augmented else None, "corpus": data.corpus if arm.general else None,
-    })  # fmt: skip
+    section = _data(data).model_copy(
+        update={"augment": AUGMENT if arm.augmented else None, "corpus": data.corpus if arm.general else None}
+    )
     return Recipe(
-        schema=1, name=f"study-{arm.name}", description=f"{arm.shows[0].upper()}{arm.shows[1:]}.",
-        task=TaskName.TEXT_CLASSIFICATION, seed=seed, data=section, teacher=_teacher(teacher_steps), student=arm.student,
+        schema=1,
+        name=f"study-{arm.name}",
+        description=f"{arm.shows[0].upper()}{arm.shows[1:]}.",
+        task=TaskName.TEXT_CLASSIFICATION,
+        seed=seed,
+        data=section,
+        teacher=_teacher(teacher_steps),
+        student=arm.student,
         distill=arm.scaled(factor),
-    )  # fmt: skip
+    )
 
 
 def _data(data: Sources) -> DataSection:
@@ -189,6 +215,4 @@ def _data(data: Sources) -> DataSection:
 
 
 def _teacher(steps: int) -> TeacherSection:
-    return TeacherSection(
-        model="minilm-l6", finetune=Optimisation(steps=steps, batch=64, lr=1e-4, dropout=0.0)
-    )
+    return TeacherSection(model="minilm-l6", finetune=Optimisation(steps=steps, batch=64, lr=1e-4, dropout=0.0))

@@ -63,9 +63,7 @@ def bootstrap(values: NDArray[np.generic], replicates: int = REPLICATES) -> Esti
         raise ValueError(f"a table [seeds, rows] with values is needed, got shape {table.shape}")
     draw = generator(0, "study/bootstrap", *table.shape)
     seeds, rows = table.shape
-    by_row = (
-        draw.multinomial(rows, np.full(rows, 1 / rows), replicates) @ table.T / rows
-    )  # [replicates, seeds]
+    by_row = draw.multinomial(rows, np.full(rows, 1 / rows), replicates) @ table.T / rows  # [replicates, seeds]
     by_seed = draw.multinomial(seeds, np.full(seeds, 1 / seeds), replicates) / seeds
     means = (by_row * by_seed).sum(1)
     tail = (1 - CONFIDENCE) / 2

@@ -28,9 +28,7 @@ class Comparison:
 
 COMPARISONS = (
     Comparison("The intermediate stage, on the rows themselves,", "t4-intermediate", "t4-prediction"),
-    Comparison(
-        "The intermediate stage, on augmented rows,", "t4-intermediate-augmented", "t4-prediction-augmented"
-    ),
+    Comparison("The intermediate stage, on augmented rows,", "t4-intermediate-augmented", "t4-prediction-augmented"),
     Comparison("Augmentation without the intermediate stage", "t4-prediction-augmented", "t4-prediction"),
     Comparison("Augmentation with the intermediate stage", "t4-intermediate-augmented", "t4-intermediate"),
     Comparison("TinyBERT's general stage", "t4-general", "t4-intermediate"),
@@ -76,8 +74,7 @@ def difference(comparison: Comparison, records: Sequence[ArmRecord]) -> Differen
         ValueError: If they were judged by different rows.
     """
     hits = {
-        name: {r.seed: r.hits for r in records if r.arm == name}
-        for name in (comparison.having, comparison.lacking)
+        name: {r.seed: r.hits for r in records if r.arm == name} for name in (comparison.having, comparison.lacking)
     }
     seeds = tuple(sorted(hits[comparison.having].keys() & hits[comparison.lacking].keys()))
     if not seeds:

@@ -99,7 +99,9 @@ def _differences(records: Sequence[ArmRecord]) -> list[str]:
             )
             continue
         e, seeds = found.estimate, ", ".join(map(str, found.seeds))
-        table.append(f"| {comparison.having} | {comparison.lacking} | {seeds} | {100 * e.mean:+.2f} "
-                     f"| [{100 * e.low:+.2f}, {100 * e.high:+.2f}] |")  # fmt: skip
+        table.append(
+            f"| {comparison.having} | {comparison.lacking} | {seeds} | {100 * e.mean:+.2f} "
+            f"| [{100 * e.low:+.2f}, {100 * e.high:+.2f}] |"
+        )
         sentences.append(f"- {found.sentence}")
     return [*table, "", *sentences]

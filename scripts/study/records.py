@@ -139,7 +139,10 @@ def find_record(records: list[ArmRecord], arm: str, seed: int, recipe: str, wher
     found = next((r for r in records if (r.arm, r.seed) == (arm, seed)), None)
     if found is not None and found.recipe != recipe:
         raise InputError(
-            Problem(f"{where}: {arm}, seed {seed}", "was made with other settings: --minutes, --teacher-steps or data.",
-                    "Give the settings of then, or another -o/--output.")
-        )  # fmt: skip
+            Problem(
+                f"{where}: {arm}, seed {seed}",
+                "was made with other settings: --minutes, --teacher-steps or data.",
+                "Give the settings of then, or another -o/--output.",
+            )
+        )
     return found

@@ -88,20 +88,37 @@ def run_work(work: Work) -> ArmRecord:
         time = None if resumed else spent.get(name)
         records.append(
             StageRecord(
-                name=name, method=getattr(stage, "method", "finetune"), general=isinstance(stage, GENERAL), steps=stage.steps,
-                batch=stage.batch, cpu_s=time and round(time.cpu, 1), wall_s=time and round(time.wall, 1),
+                name=name,
+                method=getattr(stage, "method", "finetune"),
+                general=isinstance(stage, GENERAL),
+                steps=stage.steps,
+                batch=stage.batch,
+                cpu_s=time and round(time.cpu, 1),
+                wall_s=time and round(time.wall, 1),
                 loss=curves[name]["loss"][-1],
             )
-        )  # fmt: skip
+        )
     last = curves[list(planned)[-1]]
     return ArmRecord(
-        arm=work.arm, seed=work.recipe.seed, recipe=work.digest, parameters=training["parameters"],
-        train_rows=train_rows(work.folder), correct=correct,
-        stages=records, cpu_s=round(Moment.now().since(began).cpu, 1), peak_mib=round(peak_mib(), 1), resumed=resumed,
+        arm=work.arm,
+        seed=work.recipe.seed,
+        recipe=work.digest,
+        parameters=training["parameters"],
+        train_rows=train_rows(work.folder),
+        correct=correct,
+        stages=records,
+        cpu_s=round(Moment.now().since(began).cpu, 1),
+        peak_mib=round(peak_mib(), 1),
+        resumed=resumed,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        made_with=Surroundings(machine=machine().summary, device=_device(), threads=last["threads"], dtype=last["dtype"],
-                               versions=installed(_VERSIONS)),
-    )  # fmt: skip
+        made_with=Surroundings(
+            machine=machine().summary,
+            device=_device(),
+            threads=last["threads"],
+            dtype=last["dtype"],
+            versions=installed(_VERSIONS),
+        ),
+    )
 
 
 def train_rows(folder: Path) -> int:
@@ -148,9 +165,7 @@ def correct_rows(recipe: Recipe, folder: Path) -> str:
     assert recipe.data.eval is not None
     rows = head.prepare(read_examples(recipe.data.eval), tokenizer, recipe.data.eval.title)
     predictor = TorchPredictor(model, task, source.family.inputs)
-    score, kept = evaluate(
-        predictor, tokenizer, EvalSet("eval", head, rows), batch=64, side=source.family.padding_side
-    )
+    score, kept = evaluate(predictor, tokenizer, EvalSet("eval", head, rows), batch=64, side=source.family.padding_side)
     hits = whole(kept).argmax(-1) == np.asarray(rows.truth)
     if not np.isclose(hits.mean(), score.value):
         raise RuntimeError(f"{hits.mean()} of the rows are right, the evaluation says {score.value}")

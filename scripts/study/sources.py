@@ -61,9 +61,7 @@ def sources(sst2: Path | None, wikitext: Path | None) -> Sources:
     else:
         text += [CorpusSource(path=str(p.absolute())) for p in sorted(wikitext.glob("*.jsonl.gz"))]
         if not text:
-            problems.append(
-                Problem("--wikitext", f"no *.jsonl.gz in '{wikitext}'.", "Give a folder of them.")
-            )
+            problems.append(Problem("--wikitext", f"no *.jsonl.gz in '{wikitext}'.", "Give a folder of them."))
     if problems:
         raise InputError(problems)
     return Sources(rows[0], rows[1], CorpusSection(sources=text, length=_TEXT_LENGTH))

@@ -108,11 +108,7 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
 
     if recipe.student is None:
         raise InputError(
-            Problem(
-                "student",
-                "the recipe has no student section.",
-                "Add student: {layers: 3} and a distill stage.",
-            )
+            Problem("student", "the recipe has no student section.", "Add student: {layers: 3} and a distill stage.")
         )
     Run(recipe, output, overwrite).execute(until="student")
     return output / "student"
@@ -177,10 +173,21 @@ def export(
     from pocketbert.pipeline.direct import export_model
 
     return export_model(
-        model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
-        labels=labels, overwrite=overwrite, formats=formats, targets=targets,
-        coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout}, answer=answer,
-    )  # fmt: skip
+        model,
+        output,
+        task=task,
+        revision=revision,
+        scheme=scheme,
+        opset=opset,
+        atol=atol,
+        max_length=max_length,
+        labels=labels,
+        overwrite=overwrite,
+        formats=formats,
+        targets=targets,
+        coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout},
+        answer=answer,
+    )
 
 
 def quantize(
@@ -311,9 +318,12 @@ def benchmark(
         return imported[0].model_copy(update={"imported": imported[1:]})
     if not variants:
         raise InputError(
-            Problem("-m/--model", "nothing to measure on this machine, and nothing is imported.",
-                    "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.")
-        )  # fmt: skip
+            Problem(
+                "-m/--model",
+                "nothing to measure on this machine, and nothing is imported.",
+                "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
+            )
+        )
     section = BenchmarkSection(threads=list(threads), runs=runs, repeats=repeats)
     return measure(variants, texts, section, lengths, budget_s).model_copy(update={"imported": imported})
 
@@ -335,9 +345,7 @@ def data_check(recipe: Recipe) -> DataReport | None:
     from pocketbert.core.models.folder import open_model_folder
     from pocketbert.pipeline.learn.data import load_data
 
-    return load_data(
-        recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
-    ).report
+    return load_data(recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")).report
 
 
 def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
@@ -361,7 +369,7 @@ def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
     if recipe.data.corpus is None:
         raise InputError(
             Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
-        )  # fmt: skip
+        )
     model = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
     check_writable(output.parent)
     output.mkdir(parents=True, exist_ok=True)

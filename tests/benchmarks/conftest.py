@@ -32,9 +32,7 @@ def write_model(path: Path, hidden: int, layers: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return helper.make_tensor(
-            name, TensorProto.FLOAT, shape, draw.normal(0, 0.2, shape).astype(np.float32).ravel()
-        )
+        return helper.make_tensor(name, TensorProto.FLOAT, shape, draw.normal(0, 0.2, shape).astype(np.float32).ravel())
 
     def tokens(name: str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.INT64, ["N", "L"])
@@ -118,18 +116,26 @@ def list_packages(phone: Path) -> None:
     packages = sorted((phone / "coreml").glob("*.mlpackage"))
     records = [
         FileRecord(
-            path=p.relative_to(phone).as_posix(), sha256=sha256_path(p), bytes=folder_bytes(p), kind=Kind.MODEL,
-            format=Format.COREML, scheme=Scheme.W8 if "w8" in p.name else Scheme.FP16,
+            path=p.relative_to(phone).as_posix(),
+            sha256=sha256_path(p),
+            bytes=folder_bytes(p),
+            kind=Kind.MODEL,
+            format=Format.COREML,
+            scheme=Scheme.W8 if "w8" in p.name else Scheme.FP16,
         )
         for p in packages
-    ]  # fmt: skip
+    ]
     write_artefacts(
         phone,
         Artefacts(
-            name="tiny", task=TaskName.TEXT_CLASSIFICATION, family="bert", labels=["a", "b"], files=records,
+            name="tiny",
+            task=TaskName.TEXT_CLASSIFICATION,
+            family="bert",
+            labels=["a", "b"],
+            files=records,
             processing=Processing(max_length=128, score=ScoreFunction.SOFTMAX),
         ),
-    )  # fmt: skip
+    )
 
 
 def mac_folder(phone: Path, **packages) -> Path:
@@ -142,9 +148,14 @@ def mac_folder(phone: Path, **packages) -> Path:
         logits = [sum(ids) / 1e4, len(ids) / 1e2]
         names = [f"coreml/{n}.mlpackage" for n in packages]
         golden.append(
-            {"text": text, "label": "a", "reference": logits, "outputs": dict.fromkeys(names, logits),
-             "tolerance": dict.fromkeys(names, 0.01)}
-        )  # fmt: skip
+            {
+                "text": text,
+                "label": "a",
+                "reference": logits,
+                "outputs": dict.fromkeys(names, logits),
+                "tolerance": dict.fromkeys(names, 0.01),
+            }
+        )
     for name, rows in (("golden_tokens.jsonl", tokens), ("golden.jsonl", golden)):
         (phone / name).write_text("".join(json.dumps(r) + "\n" for r in rows))
     (phone / "config.json").write_text(json.dumps({"pad_token_id": 0}))
@@ -170,9 +181,7 @@ def run_on_mac(phone: Path, *arguments, path="", **environment):
 @pytest.fixture(scope="session")
 def mac_kit() -> SimpleNamespace:
     """Functions of this file, which tests cannot import."""
-    return SimpleNamespace(
-        fake=FAKE_MAC, package=mac_package, folder=mac_folder, list=list_packages, run=run_on_mac
-    )
+    return SimpleNamespace(fake=FAKE_MAC, package=mac_package, folder=mac_folder, list=list_packages, run=run_on_mac)
 
 
 @pytest.fixture(scope="session")

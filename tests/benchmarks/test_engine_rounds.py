@@ -16,14 +16,17 @@ from engine.results import ENOUGH, Cell, Result
 
 def _part(times, generation=0, others=None, length="128"):
     """Engines with one time for each of their rounds."""
-    engines = {
-        n: Engine(wall=[[t] for t in ts], cpu=list(ts), after=[0.0] * len(ts)) for n, ts in times.items()
-    }
+    engines = {n: Engine(wall=[[t] for t in ts], cpu=list(ts), after=[0.0] * len(ts)) for n, ts in times.items()}
     rounds = max(len(ts) for ts in times.values())
     finalists = [n for n, ts in times.items() if len(ts) == rounds]
     return Part(
-        threads=1, length=length, generation=generation, finalists=finalists, engines=engines, others=others or [0.0] * rounds
-    )  # fmt: skip
+        threads=1,
+        length=length,
+        generation=generation,
+        finalists=finalists,
+        engines=engines,
+        others=others or [0.0] * rounds,
+    )
 
 
 def test_an_engine_that_left_is_compared_in_the_rounds_it_had():
@@ -42,9 +45,7 @@ def test_disturbed_rounds_are_left_out_where_enough_quiet_ones_remain():
     slow, quick = [3.0, 1.0] * ENOUGH, [1.0] * (2 * ENOUGH)
     enough = Cell(1, "128", (_part({"a": slow, "b": quick}, others=[loud, 0.0] * ENOUGH),))
     assert (enough.ratio("a", "b").median, enough.ratio("a", "b").pairs) == (1.0, ENOUGH)
-    few = Cell(
-        1, "128", (_part({"a": slow, "b": quick}, others=[loud] * (ENOUGH + 1) + [0.0] * (ENOUGH - 1)),)
-    )
+    few = Cell(1, "128", (_part({"a": slow, "b": quick}, others=[loud] * (ENOUGH + 1) + [0.0] * (ENOUGH - 1)),))
     assert few.ratio("a", "b").pairs == 2 * ENOUGH
 
 

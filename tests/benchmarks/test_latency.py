@@ -11,9 +11,7 @@ from pocketbert.core.types import Provenance
 def test_every_combination_is_measured_once(result):
     found = [(m.variant, m.threads, m.length) for m in result.measurements]
     assert len(set(found)) == len(found)
-    assert set(found) == {
-        (v, t, x) for v in ("teacher fp32", "student int8") for t in (1, 2) for x in (16, 32, "text")
-    }
+    assert set(found) == {(v, t, x) for v in ("teacher fp32", "student int8") for t in (1, 2) for x in (16, 32, "text")}
 
 
 def test_raw_samples_are_kept_and_the_statistics_come_from_them(result):
@@ -99,9 +97,7 @@ def test_a_tiny_budget_makes_fewer_runs_and_says_so(variants, texts):
 
 def test_all_wrong_arguments_are_told_at_once(variants, texts):
     with pytest.raises(InputError) as caught:
-        benchmark(
-            [*variants, variants[0]], texts, [0], [2, 8.5], runs=0, repeats=-1, budget_s=0, baseline="techer"
-        )
+        benchmark([*variants, variants[0]], texts, [0], [2, 8.5], runs=0, repeats=-1, budget_s=0, baseline="techer")
     told = {p.where for p in caught.value.problems}
     assert told == {"variants", "threads", "lengths", "runs", "repeats", "budget_s", "baseline"}
     with pytest.raises(InputError, match="Name at least one"):

@@ -34,26 +34,62 @@ def score(value):
 @pytest.fixture
 def full(result):
     rows = [
-        ModelRow(name="teacher fp32", bytes=90_900_000, parameters=22_700_000, eval_score=score(0.96), kept=1.0, is_teacher=True),
         ModelRow(
-            name="student int8", bytes=10_900_000, eval_score=score(0.95), holdout_score=score(0.94), kept=0.9896,
-            status=Status.PASSED, is_default=True,
+            name="teacher fp32",
+            bytes=90_900_000,
+            parameters=22_700_000,
+            eval_score=score(0.96),
+            kept=1.0,
+            is_teacher=True,
         ),
-    ]  # fmt: skip
+        ModelRow(
+            name="student int8",
+            bytes=10_900_000,
+            eval_score=score(0.95),
+            holdout_score=score(0.94),
+            kept=0.9896,
+            status=Status.PASSED,
+            is_default=True,
+        ),
+    ]
     split = SplitReport(
-        name="train", source="train.jsonl", rows=100, duplicates=2, conflicting=1, truncated=0,
-        labels={"play $music$": 60, EVIL: 40}, tokens_mean=8.5, tokens_p50=8, tokens_p95=14, tokens_max=20,
-    )  # fmt: skip
+        name="train",
+        source="train.jsonl",
+        rows=100,
+        duplicates=2,
+        conflicting=1,
+        truncated=0,
+        labels={"play $music$": 60, EVIL: 40},
+        tokens_mean=8.5,
+        tokens_p50=8,
+        tokens_p95=14,
+        tokens_max=20,
+    )
     return ReportData(
-        title="Commands", description="Small.", task=CLASSIFICATION, machine=machine(), versions={"numpy": "2"}, rows=rows,
+        title="Commands",
+        description="Small.",
+        task=CLASSIFICATION,
+        machine=machine(),
+        versions={"numpy": "2"},
+        rows=rows,
         benchmark=result,
         parity=[ParityRow(file="onnx/model.onnx", worst=3e-6, bound=1e-3, lengths=[8, 32], passed=True)],
-        gates=[GateRow(name="finite", file="onnx/model_int8.onnx", passed=False, value=float("nan"), detail="no number")],
+        gates=[
+            GateRow(name="finite", file="onnx/model_int8.onnx", passed=False, value=float("nan"), detail="no number")
+        ],
         data=DataReport(max_length=32, splits=[split], notes=["something to know"]),
-        curves={"teacher": [(0, 2.0), (9, 1.0)], "student": [(i, 3 / (i + 1)) for i in range(90)], "student/logits": [(0, 1.0), (9, 0.5)]},
-        confusion=[("play", "pause", 7), ("call", EVIL, 2)], confusion_of="student int8 on eval",
-        notes=["The corpus is generated."], recipe="schema: 1\n# <b>", command="pocketbert run r.yaml", made="today",
-    )  # fmt: skip
+        curves={
+            "teacher": [(0, 2.0), (9, 1.0)],
+            "student": [(i, 3 / (i + 1)) for i in range(90)],
+            "student/logits": [(0, 1.0), (9, 0.5)],
+        },
+        confusion=[("play", "pause", 7), ("call", EVIL, 2)],
+        confusion_of="student int8 on eval",
+        notes=["The corpus is generated."],
+        recipe="schema: 1\n# <b>",
+        command="pocketbert run r.yaml",
+        made="today",
+    )
 
 
 class Page(HTMLParser):
@@ -103,10 +139,23 @@ def test_a_full_report_has_every_section(full):
     assert "Left out" not in page.text
     assert "left out:" not in page.text
     for words in (
-        "Commands", "99.0 %", "8.34× smaller", "Start and memory", "Tokenizer", "Where the time goes", "MatMul",
-        "onnx/model_int8.onnx", "no number", "Most confused labels: student int8 on eval", "Training loss of the student",
-        "Class balance of train", "something to know", "The corpus is generated.", "pocketbert run r.yaml", "64 clipped to 32",
-    ):  # fmt: skip
+        "Commands",
+        "99.0 %",
+        "8.34× smaller",
+        "Start and memory",
+        "Tokenizer",
+        "Where the time goes",
+        "MatMul",
+        "onnx/model_int8.onnx",
+        "no number",
+        "Most confused labels: student int8 on eval",
+        "Training loss of the student",
+        "Class balance of train",
+        "something to know",
+        "The corpus is generated.",
+        "pocketbert run r.yaml",
+        "64 clipped to 32",
+    ):
         assert words in page.text, words
     assert page.tags.count("svg") == 2 + 1 + 2 + 2  # overview, distribution, boxes per thread count, curves
     assert len(page.ids) == len(set(page.ids))
@@ -127,17 +176,22 @@ def test_what_is_missing_is_left_out_with_a_reason():
     page = Page(html)
     assert_self_contained(html, page)
     for reason in (
-        "the run made no model file", "this run has no benchmark", "which this run does not have", "compared no file",
-        "asked none", "scored no model", "nothing was trained", "read no labelled data", "this run had none",
-    ):  # fmt: skip
+        "the run made no model file",
+        "this run has no benchmark",
+        "which this run does not have",
+        "compared no file",
+        "asked none",
+        "scored no model",
+        "nothing was trained",
+        "read no labelled data",
+        "this run had none",
+    ):
         assert reason in page.text
     assert "svg" not in page.tags
     assert "None" not in page.text
 
 
-@pytest.mark.parametrize(
-    "field", ["benchmark", "data", "parity", "gates", "curves", "confusion", "recipe", "notes"]
-)
+@pytest.mark.parametrize("field", ["benchmark", "data", "parity", "gates", "curves", "confusion", "recipe", "notes"])
 def test_each_part_can_be_missing_alone(full, field):
     empty = {"benchmark": None, "data": None, "curves": {}, "recipe": ""}.get(field, [])
     page = Page(render_report(full.model_copy(update={field: empty})))
@@ -155,11 +209,20 @@ def test_texts_of_users_are_escaped_everywhere(full):
     row = full.rows[1].model_copy(update={"name": EVIL, "path": EVIL})
     evil = full.model_copy(
         update={
-            "title": EVIL, "description": EVIL, "rows": [full.rows[0], row], "notes": [EVIL], "command": EVIL, "recipe": EVIL,
-            "curves": {EVIL: [(0, 1.0), (1, 0.5)]}, "confusion": [(EVIL, EVIL, 1)], "confusion_of": EVIL, "made": EVIL,
-            "gates": [GateRow(name=EVIL, file=EVIL, passed=True, detail=EVIL)], "versions": {EVIL: EVIL},
+            "title": EVIL,
+            "description": EVIL,
+            "rows": [full.rows[0], row],
+            "notes": [EVIL],
+            "command": EVIL,
+            "recipe": EVIL,
+            "curves": {EVIL: [(0, 1.0), (1, 0.5)]},
+            "confusion": [(EVIL, EVIL, 1)],
+            "confusion_of": EVIL,
+            "made": EVIL,
+            "gates": [GateRow(name=EVIL, file=EVIL, passed=True, detail=EVIL)],
+            "versions": {EVIL: EVIL},
         }
-    )  # fmt: skip
+    )
     html = render_report(evil)
     page = Page(html)
     assert "<script" not in html
@@ -170,9 +233,9 @@ def test_texts_of_users_are_escaped_everywhere(full):
 def test_the_file_is_written_whole(full, tmp_path):
     path = tmp_path / "report.html"
     write_report(full, path)
-    assert path.read_text(encoding="utf-8").endswith("</html>\n") or path.read_text(
-        encoding="utf-8"
-    ).endswith("</html>")
+    assert path.read_text(encoding="utf-8").endswith("</html>\n") or path.read_text(encoding="utf-8").endswith(
+        "</html>"
+    )
 
 
 def test_report_data_reads_back_with_nan_inside(full):
@@ -186,8 +249,15 @@ def test_the_table_and_the_report_show_the_same_figures(full, result):
     assert (threads, length) == (1, "text")
     header, cells = summary_table(full)
     assert header == [
-        "model", "size", "accuracy", "accuracy holdout", "kept", "p50 ms (1 thread, real text, batch 1)", "vs teacher fp32", "gates",
-    ]  # fmt: skip
+        "model",
+        "size",
+        "accuracy",
+        "accuracy holdout",
+        "kept",
+        "p50 ms (1 thread, real text, batch 1)",
+        "vs teacher fp32",
+        "gates",
+    ]
     assert [row[:5] for row in cells] == [
         ["teacher fp32", "90.9 MB", "96.00", "–", "100.0 %"],
         ["student int8 *", "10.9 MB", "95.00", "94.00", "99.0 %"],
@@ -214,14 +284,12 @@ def test_a_score_that_is_no_number_is_said():
 
 def test_nats_are_no_points_and_lower_is_better(result):
     def nats(value):
-        return Score(
-            metric="cross_entropy", value=value, others={"top_1": 0.255}, rows=100, chance=2.33, finite=True
-        )
+        return Score(metric="cross_entropy", value=value, others={"top_1": 0.255}, rows=100, chance=2.33, finite=True)
 
     rows = [
         ModelRow(name="teacher fp32", bytes=2_000_000, eval_score=nats(1.25), kept=1.0, is_teacher=True),
         ModelRow(name="student int8", bytes=1_000_000, eval_score=nats(1.5), kept=1.25 / 1.5, is_default=True),
-    ]  # fmt: skip
+    ]
     data = ReportData(title="t", task=TaskName.FILL_MASK, machine=machine(), rows=rows, benchmark=result)
     html = render_report(data)
     text = Page(html).text
@@ -238,9 +306,18 @@ def test_nats_are_no_points_and_lower_is_better(result):
 
 def test_spans_are_counted_as_spans():
     split = SplitReport(
-        name="train", source="train.jsonl", rows=100, duplicates=0, conflicting=0, truncated=0, labels={"title": 300, "time": 100},
-        tokens_mean=8.5, tokens_p50=8, tokens_p95=14, tokens_max=20,
-    )  # fmt: skip
+        name="train",
+        source="train.jsonl",
+        rows=100,
+        duplicates=0,
+        conflicting=0,
+        truncated=0,
+        labels={"title": 300, "time": 100},
+        tokens_mean=8.5,
+        tokens_p50=8,
+        tokens_p95=14,
+        tokens_max=20,
+    )
     report = DataReport(max_length=32, splits=[split], notes=[])
     for task, counted, share in (
         (TaskName.TOKEN_CLASSIFICATION, "spans", "75.0 %"),
@@ -254,8 +331,7 @@ def test_spans_are_counted_as_spans():
 
 def test_what_is_kept_is_the_teachers_even_without_its_file():
     rows = [
-        ModelRow(name=n, bytes=9, eval_score=score(0.9), kept=0.98, is_default=n == "int8")
-        for n in ("fp32", "int8")
+        ModelRow(name=n, bytes=9, eval_score=score(0.9), kept=0.98, is_default=n == "int8") for n in ("fp32", "int8")
     ]
     data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
     text = Page(render_report(data)).text
@@ -276,9 +352,7 @@ def test_the_data_may_decide_the_metric_and_figures_beside_it_keep_their_units()
     text = Page(render_report(data)).text
     assert "mean_cosine in points" in text
     assert "always the teacher's mean vector" in text
-    one = Score(
-        metric="pearson", value=0.9, others={"spearman": 0.8, "rmse": 0.2381}, rows=9, chance=0.5, finite=True
-    )
+    one = Score(metric="pearson", value=0.9, others={"spearman": 0.8, "rmse": 0.2381}, rows=9, chance=0.5, finite=True)
     data = ReportData(
         title="t",
         task=TaskName.REGRESSION,

@@ -95,9 +95,7 @@ def test_swapping_the_series_gives_the_reciprocal(pairs):
 def test_a_disturbance_of_whole_rounds_changes_nothing(rounds):
     a, b, slow = zip(*rounds, strict=True)
     calm = paired_ratio(a, b)
-    rough = paired_ratio(
-        [x * s for x, s in zip(a, slow, strict=True)], [x * s for x, s in zip(b, slow, strict=True)]
-    )
+    rough = paired_ratio([x * s for x, s in zip(a, slow, strict=True)], [x * s for x, s in zip(b, slow, strict=True)])
     assert rough.median == pytest.approx(calm.median)
     assert (rough.low, rough.high) == pytest.approx((calm.low, calm.high))
 

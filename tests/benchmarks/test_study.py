@@ -74,8 +74,11 @@ def test_an_arm_is_a_recipe_that_can_be_run_alone(arm, data, tmp_path):
 def test_arms_of_a_seed_have_the_same_teacher(arm, data):
     mine, teacher = arm_recipe(arm, data, 5, 1.0, 9), teacher_recipe(data, 5, 9)
     assert (mine.teacher, mine.seed, mine.task, mine.answer) == (
-        teacher.teacher, teacher.seed, teacher.task, teacher.answer,
-    )  # fmt: skip
+        teacher.teacher,
+        teacher.seed,
+        teacher.task,
+        teacher.answer,
+    )
     changed = {"corpus": None, "augment": None}
     assert mine.data.model_copy(update=changed) == teacher.data
 

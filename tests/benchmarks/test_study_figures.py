@@ -33,14 +33,22 @@ def record(arm: str, seed: int, accuracy: float, rows: int = 400, **changes) -> 
     stage = StageRecord(
         name="distill.0", method="task", general=False, steps=10, batch=32, cpu_s=12.0, wall_s=7.0, loss=0.5
     )
-    stages = (
-        [stage.model_copy(update={"method": "minilm", "general": True}), stage] if arm in GENERAL else [stage]
-    )
+    stages = [stage.model_copy(update={"method": "minilm", "general": True}), stage] if arm in GENERAL else [stage]
     right = round(accuracy * rows)
     return ArmRecord(
-        arm=arm, seed=seed, recipe="abc", parameters=1000, train_rows=640, correct="1" * right + "0" * (rows - right), stages=stages, cpu_s=20.0,
-        peak_mib=500.0, resumed=False, date="2026-01-02T03:04:05+00:00", made_with=MADE_WITH,
-    ).model_copy(update=changes)  # fmt: skip
+        arm=arm,
+        seed=seed,
+        recipe="abc",
+        parameters=1000,
+        train_rows=640,
+        correct="1" * right + "0" * (rows - right),
+        stages=stages,
+        cpu_s=20.0,
+        peak_mib=500.0,
+        resumed=False,
+        date="2026-01-02T03:04:05+00:00",
+        made_with=MADE_WITH,
+    ).model_copy(update=changes)
 
 
 tables = arrays(np.bool_, st.tuples(st.integers(1, 4), st.integers(1, 40)))
@@ -117,9 +125,7 @@ def test_an_interval_that_touches_0_shows_nothing():
 
 def test_only_seeds_that_both_arms_have_are_compared():
     comparison = COMPARISONS[-1]
-    some = [record(comparison.having, s, 0.9) for s in (1, 2)] + [
-        record(comparison.lacking, s, 0.5) for s in (2, 3)
-    ]
+    some = [record(comparison.having, s, 0.9) for s in (1, 2)] + [record(comparison.lacking, s, 0.5) for s in (2, 3)]
     found = difference(comparison, some)
     assert found is not None
     assert found.seeds == (2,)

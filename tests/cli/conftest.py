@@ -17,8 +17,15 @@ _tiny = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_tiny)
 
 kit, task, finished, finished_tflite, run_copy, phone, cli, pb = (
-    _tiny.kit, _tiny.task, _tiny.finished, _tiny.finished_tflite, _tiny.run_copy, _tiny.phone, _tiny.cli, _tiny.pb,
-)  # fmt: skip
+    _tiny.kit,
+    _tiny.task,
+    _tiny.finished,
+    _tiny.finished_tflite,
+    _tiny.run_copy,
+    _tiny.phone,
+    _tiny.cli,
+    _tiny.pb,
+)
 
 
 class Disk:

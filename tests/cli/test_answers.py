@@ -160,10 +160,15 @@ def test_run_prints_the_answer_on_stdout_and_progress_on_stderr(finished: Path) 
 def test_run_with_two_formats(finished_tflite: Path) -> None:
     out = finished_tflite.with_suffix(".stdout").read_text().splitlines()
     assert [line.split("\t")[0] for line in out if "\t" in line] == [
-        "model", "student TFLite fp32", "student TFLite fp32 for mediapipe", "student TFLite int8 *",
-        "student TFLite int8 for mediapipe", "student TFLite int8 for tflite-2.16", "student ONNX fp32",
+        "model",
+        "student TFLite fp32",
+        "student TFLite fp32 for mediapipe",
+        "student TFLite int8 *",
+        "student TFLite int8 for mediapipe",
+        "student TFLite int8 for tflite-2.16",
+        "student ONNX fp32",
         "student ONNX int8",
-    ]  # fmt: skip
+    ]
     err = finished_tflite.with_suffix(".stderr").read_text().splitlines()
     for said in (
         "student: finished before, skipped",
@@ -185,9 +190,12 @@ def test_predict_with_each_file_of_a_folder(cli: Cli, finished_tflite: Path) -> 
     listed = json.loads((finished_tflite / "phone" / "artifacts.json").read_text())
     assert listed["absent"] == {}
     for more in (
-        [], ["--scheme", "fp32"], ["--format", "onnx"], ["--format", "onnx", "--scheme", "fp32"],
+        [],
+        ["--scheme", "fp32"],
+        ["--format", "onnx"],
+        ["--format", "onnx", "--scheme", "fp32"],
         ["--format", "tflite", "--threads", "1"],
-    ):  # fmt: skip
+    ):
         result = cli("predict", "-m", finished_tflite / "phone", "--json", *more, *texts)
         assert labels(result) == ["lamp", "music", "timer"], more
         assert result.stderr == ""
@@ -306,9 +314,7 @@ def test_data_check_reads_without_training(cli: Cli, task: Any, kit: SimpleNames
     rows += [rows[0], {**rows[1], "label": "timer"}, {"text": "song " + "very " * 60, "label": "music"}]
     train = kit.write_lines(tmp_path / "train.jsonl", rows)
     held = kit.write_lines(tmp_path / "eval.jsonl", [*kit.task_rows(12, 10), rows[3]])
-    recipe = task.variant(
-        tmp_path / "r.yaml", data={"train": {"path": str(train)}, "eval": {"path": str(held)}}
-    )
+    recipe = task.variant(tmp_path / "r.yaml", data={"train": {"path": str(train)}, "eval": {"path": str(held)}})
     result = cli("data", "check", recipe)
     assert result.exit_code == 0, result.output
     assert "train: 32 rows, 2 duplicates (1 with another label), 1 truncated at 40" in result.stdout

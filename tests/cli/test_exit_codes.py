@@ -58,9 +58,7 @@ def test_bad_rows(cli: Cli, task: Any, kit: SimpleNamespace, tmp_path: Path) -> 
     rows = kit.task_rows(100, 5)
     lines = [json.dumps(r) for r in rows]
     for i in range(30):
-        lines[2 * i + 1] = ('{"text": ', '{"text": 5, "label": "lamp"}', '{"txt": "x", "label": "lamp"}')[
-            i % 3
-        ]
+        lines[2 * i + 1] = ('{"text": ', '{"text": 5, "label": "lamp"}', '{"txt": "x", "label": "lamp"}')[i % 3]
     (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
     recipe = task.variant(
         tmp_path / "r.yaml",
@@ -99,9 +97,12 @@ def test_label_order_permuted(cli: Cli, task: Any, finished: Path, tmp_path: Pat
     import transformers
 
     recipe = task.variant(
-        tmp_path / "r.yaml", student=None, distill=None, data={"labels": ["timer", "lamp", "music"]},
+        tmp_path / "r.yaml",
+        student=None,
+        distill=None,
+        data={"labels": ["timer", "lamp", "music"]},
         teacher={"model": str(finished / "teacher"), "finetune": None},
-    )  # fmt: skip
+    )
     result = cli("run", recipe, "-o", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert (
@@ -116,9 +117,7 @@ def test_label_order_permuted(cli: Cli, task: Any, finished: Path, tmp_path: Pat
         ).stdout.splitlines()
     ]
     untouched = transformers.AutoModelForSequenceClassification.from_pretrained(finished / "teacher").eval()
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(finished / "teacher" / "tokenizer.json")
-    )
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(finished / "teacher" / "tokenizer.json"))
     for text, answer in zip(texts, answers, strict=True):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.inference_mode():
@@ -139,16 +138,14 @@ def test_other_label_set_is_refused_before_the_first_step(
         rows = [{**r, "label": other[r["label"]]} for r in kit.task_rows(60, seed)]
         paths[name] = {"path": str(kit.write_lines(tmp_path / f"{name}.jsonl", rows))}
     recipe = task.variant(
-        tmp_path / "r.yaml", data={"labels": ["light", "sound", "timer"], **paths},
+        tmp_path / "r.yaml",
+        data={"labels": ["light", "sound", "timer"], **paths},
         teacher={"model": str(finished / "teacher"), "finetune": None},
-    )  # fmt: skip
+    )
     result = cli("run", recipe, "-o", tmp_path / "run")
     assert result.exit_code == 2
     assert "only in the data ['light', 'sound'], only in the model ['lamp', 'music']" in result.stderr
-    assert (
-        "Fix: Use data.labels with the model's names, or fine-tune the teacher on these labels."
-        in result.stderr
-    )
+    assert "Fix: Use data.labels with the model's names, or fine-tune the teacher on these labels." in result.stderr
     assert not (tmp_path / "run" / "teacher").exists()
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -281,9 +278,18 @@ def test_opset_out_of_range_is_wrong_usage(cli: Cli, finished: Path, tmp_path: P
 
 def test_wrong_choices_are_listed_together(cli: Cli, finished: Path, tmp_path: Path) -> None:
     result = cli(
-        "export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx,openvino", "--scheme", "int4",
-        "--target", "tflite-2.16,ios",
-    )  # fmt: skip
+        "export",
+        "-m",
+        finished / "student",
+        "-o",
+        tmp_path / "x",
+        "--format",
+        "onnx,openvino",
+        "--scheme",
+        "int4",
+        "--target",
+        "tflite-2.16,ios",
+    )
     assert result.exit_code == 2
     assert result.stderr.startswith("3 problems:\n")
     for said in ("--format: 'openvino' is not one of them", "--scheme: 'int4' is", "--target: 'ios' is"):

@@ -50,9 +50,7 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
 
 
 def test_entry_point_without_arguments_shows_help() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "pocketbert.cli.main"], capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run([sys.executable, "-m", "pocketbert.cli.main"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "Exit codes: 0 done" in ran.stdout + ran.stderr
     version = subprocess.run(

@@ -26,31 +26,23 @@ Tree = dict[str, bytes]
 @pytest.mark.parametrize(
     ("formats", "gone", "extras"),
     [
-        ("tflite", "litert-torch", "tflite"), ("onnx,tflite", "ai-edge-quantizer", "tflite"), ("tflite,onnx", "onnxscript", "onnx"),
-        ("onnx,tflite", "torch", "onnx,tflite"), ("coreml,onnx", "coremltools", "coreml"),
+        ("tflite", "litert-torch", "tflite"),
+        ("onnx,tflite", "ai-edge-quantizer", "tflite"),
+        ("tflite,onnx", "onnxscript", "onnx"),
+        ("onnx,tflite", "torch", "onnx,tflite"),
+        ("coreml,onnx", "coremltools", "coreml"),
     ],
-)  # fmt: skip
+)
 def test_missing_exporters(
-    cli: Cli,
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    formats: str,
-    gone: str,
-    extras: str,
+    cli: Cli, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formats: str, gone: str, extras: str
 ) -> None:
     from pocketbert.pipeline import requirements
 
     real = requirements.installed
-    monkeypatch.setattr(
-        requirements, "installed", lambda names: {n: v for n, v in real(names).items() if n != gone}
-    )
+    monkeypatch.setattr(requirements, "installed", lambda names: {n: v for n, v in real(names).items() if n != gone})
     result = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", formats)
     assert result.exit_code == 4, result.output
-    assert (
-        result.stderr
-        == f"Error: {gone} is not installed. Install it with: pip install 'pocketbert[{extras}]'\n"
-    )
+    assert result.stderr == f"Error: {gone} is not installed. Install it with: pip install 'pocketbert[{extras}]'\n"
     assert not list(tmp_path.glob("*x*"))
     other = {"tflite": "onnx", "onnx": "tflite"}.get(extras)
     if other is not None:  # what is missing for one format does not keep the other from being planned
@@ -153,9 +145,7 @@ def full(result: Any) -> None:
     assert code == 1, result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("Error: the disk is full"), result.stderr
-    assert last.endswith(
-        "What is finished stays; make room or choose another -o/--output, then run the same command."
-    )
+    assert last.endswith("What is finished stays; make room or choose another -o/--output, then run the same command.")
     assert "Traceback" not in result.stderr
     assert "Logging error" not in result.stderr
 

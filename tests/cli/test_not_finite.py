@@ -38,9 +38,7 @@ def test_settings_that_break_the_weights_end_a_run(cli: Cli, task: Any, tmp_path
     assert result.exit_code == 3, result.output
     assert result.stdout == ""
     message = result.stderr.splitlines()[-1]
-    assert message.startswith(
-        "Error: finetune: step 2 of 12 was not made: the loss is nan (terms: labels nan); "
-    )
+    assert message.startswith("Error: finetune: step 2 of 12 was not made: the loss is nan (terms: labels nan); ")
     assert "The weights were not finite even before this step" in message
     assert "Fix: Raise eps (1e-50), or lower lr" in message
     assert "packed" not in message  # the words for a finished stage whose gate failed
@@ -69,9 +67,7 @@ def test_the_same_command_resumes_after_a_nan(
         stopped = cli("distill", recipe, "-o", tmp_path / "run")
     assert stopped.exit_code == 3, stopped.output
     message = stopped.stderr.splitlines()[-1]
-    assert message.startswith(
-        "Error: distill.0: step 11 of 12 was not made: the loss is inf (terms: hidden inf, "
-    )
+    assert message.startswith("Error: distill.0: step 11 of 12 was not made: the loss is inf (terms: hidden inf, ")
     run = tmp_path / "run"
     work = next((run / ".work").glob("student-*")) / "distill.0"
     assert f"The checkpoint of step 8 in {work} is kept: the same command resumes from it" in message

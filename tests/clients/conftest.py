@@ -20,16 +20,7 @@ from filelock import FileLock
 
 import pocketbert
 from pocketbert import api
-from pocketbert.core.predict.answers import (
-    Answer,
-    Embedding,
-    Excerpt,
-    Filled,
-    Labelling,
-    Prediction,
-    Spans,
-    Value,
-)
+from pocketbert.core.predict.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 
@@ -46,18 +37,18 @@ LABELS = {
     TaskName.TOKEN_CLASSIFICATION: ("O", "B-time", "I-time", "B-place", "I-place"),
 }
 TEXTS = (
-    "set an alarm for half past six", "the film was far better than I had expected, would recommend it", "no",
-    "what will the weather be like on monday morning in the restaurant", "please turn down the music a little: it's 7%",
+    "set an alarm for half past six",
+    "the film was far better than I had expected, would recommend it",
+    "no",
+    "what will the weather be like on monday morning in the restaurant",
+    "please turn down the music a little: it's 7%",
     "a very quick brown fox jumps over the lazy dog, and they order more music for the happy day",
-)  # fmt: skip
+)
 ODD_TEXTS = ("Café Ümlaut – naïve 😀 day", "", "  the\tlight \n 中文 fox", "word " * 90)
 """What tokenizers disagree on first, and one that is too long."""
 QUESTIONS = (
     ("what is it", "the film was good and the restaurant was bad at night"),
-    (
-        "will it be a great day?",
-        "No, said she. It was a poor morning, and then 12 lazy dogs turned the light down.",
-    ),
+    ("will it be a great day?", "No, said she. It was a poor morning, and then 12 lazy dogs turned the light down."),
     ("who", "a fox"),
 )
 LONG_QUESTION = (
@@ -67,20 +58,24 @@ LONG_QUESTION = (
 """Needs several windows."""
 MASKED = ("play some [MASK] please", "[MASK] was a good film", "turn the light [MASK].")
 OPTIMUM = (
-    "optimum-onnx==0.1.0", "onnxruntime==1.31.1", "transformers==4.57.6", "torch==2.13.0", "numpy==2.4.6",
-    "sentence-transformers==5.7.0",
-)  # fmt: skip
-TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
-SENTENCE_TRANSFORMERS = (
-    "sentence-transformers==6.2.0",
-    "transformers==5.23.0",
+    "optimum-onnx==0.1.0",
+    "onnxruntime==1.31.1",
+    "transformers==4.57.6",
     "torch==2.13.0",
     "numpy==2.4.6",
+    "sentence-transformers==5.7.0",
 )
+TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
+SENTENCE_TRANSFORMERS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6")
 CLIENTS = (
-    "transformers, torch", "optimum", "sentence-transformers", "onnxruntime, int8", "LiteRT, int8", "transformers.js",
+    "transformers, torch",
+    "optimum",
+    "sentence-transformers",
+    "onnxruntime, int8",
+    "LiteRT, int8",
+    "transformers.js",
     "MediaPipe",
-)  # fmt: skip
+)
 """Columns of the table in docs/clients.md."""
 _DIFFERENCE = "difference from PocketBERT"
 
@@ -136,9 +131,7 @@ def uv() -> str:
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.is_file() else shutil.which("uv")
     if found is None:
-        pytest.fail(
-            f"uv is needed to build client environments: neither {beside} nor uv on the PATH is there."
-        )
+        pytest.fail(f"uv is needed to build client environments: neither {beside} nor uv on the PATH is there.")
     return found
 
 
@@ -146,9 +139,7 @@ def run(command: Sequence[str], what: str, timeout: float = 20 * MINUTES, cwd: P
     """Run a program without this session's import path; a failure is a failed test that shows what it said."""
     own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env=own, cwd=cwd, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=own, cwd=cwd, check=False)
     except subprocess.TimeoutExpired:
         pytest.fail(f"{what}: not finished after {timeout:.0f} s.")
     if done.returncode:
@@ -239,9 +230,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def phones(
-    make_classifier: Callable[..., Any],
-    make_tokenizer: Callable[..., None],
-    tmp_path_factory: pytest.TempPathFactory,
+    make_classifier: Callable[..., Any], make_tokenizer: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     """`phones(task)`: the artefact folder of a tiny random model, ONNX and TFLite, exported once for all processes."""
     base = tmp_path_factory.getbasetemp()
@@ -255,9 +244,7 @@ def phones(
                 source = folder / "model"
                 source.mkdir(parents=True)
                 write_model(TaskName(task), source, make_classifier, make_tokenizer)
-                api.export(
-                    str(source), folder / "phone", task=task, max_length=LENGTH, formats=["onnx", "tflite"]
-                )
+                api.export(str(source), folder / "phone", task=task, max_length=LENGTH, formats=["onnx", "tflite"])
         return folder / "phone"
 
     return export
@@ -272,9 +259,7 @@ def write_model(
     make_tokenizer(folder)
     row = TASKS[task]
     kind = {"problem_type": row.problem_type} if row.problem_type else {}
-    model = make_classifier(
-        "bert", 2, LABELS.get(task, ("LABEL_0", "LABEL_1")), auto_class=row.auto_class, **kind
-    )
+    model = make_classifier("bert", 2, LABELS.get(task, ("LABEL_0", "LABEL_1")), auto_class=row.auto_class, **kind)
     name = {TaskName.FILL_MASK: "cls.predictions.decoder", TaskName.QUESTION_ANSWERING: "qa_outputs"}.get(
         task, "classifier"
     )

@@ -15,9 +15,7 @@ def classify(model, texts):
         for entry in texts:
             categories = client.classify(entry).classifications[0].categories
             categories = sorted(categories, key=lambda c: c.index)
-            out.append(
-                {"scores": [c.score for c in categories], "names": [c.category_name for c in categories]}
-            )
+            out.append({"scores": [c.score for c in categories], "names": [c.category_name for c in categories]})
         return out
 
 
@@ -30,9 +28,7 @@ def embed(model, texts):
 
 def ids(model, texts):
     """Per text, the ids of a model that gives its ids back, padding left out."""
-    return [
-        [int(v) for v in row[: max(i for i, v in enumerate(row) if v) + 1]] for row in embed(model, texts)
-    ]
+    return [[int(v) for v in row[: max(i for i, v in enumerate(row) if v) + 1]] for row in embed(model, texts)]
 
 
 def main():

@@ -43,9 +43,7 @@ def same(task: str, answer: Any, expected: Any, kit: SimpleNamespace) -> float:
     elif task == TaskName.FILL_MASK:
         assert answer == expected[: len(answer)]
     elif task == TaskName.TOKEN_CLASSIFICATION:
-        assert (
-            kit.spans_of([tag for *_, tag in answer], [(start, end) for start, end, _ in answer]) == expected
-        )
+        assert kit.spans_of([tag for *_, tag in answer], [(start, end) for start, end, _ in answer]) == expected
     else:
         assert answer == expected
     return 0.0
@@ -54,17 +52,20 @@ def same(task: str, answer: Any, expected: Any, kit: SimpleNamespace) -> float:
 @pytest.mark.parametrize("task", ALL)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_python_with_an_engine_and_tokenizers_alone(
-    engine: str, task: str, phones: Callable[[str], Path], environment: Callable[..., Path], ask: Callable[..., Any],
-    kit: SimpleNamespace, measured: Callable[..., None],
-) -> None:  # fmt: skip
+    engine: str,
+    task: str,
+    phones: Callable[[str], Path],
+    environment: Callable[..., Path],
+    ask: Callable[..., Any],
+    kit: SimpleNamespace,
+    measured: Callable[..., None],
+) -> None:
     lead, file, packages = ENGINES[engine]
     phone, texts = phones(task), kit.texts_of(task)
     python = environment(f"{engine}-alone", [*packages, "tokenizers==0.23.3", "numpy==2.4.6"])
     code = kit.code_of(phone, lead, "python")
     assert file in code
-    if (
-        task == TaskName.QUESTION_ANSWERING
-    ):  # the toolkit runs windows as a batch, which changes dynamic int8 a little
+    if task == TaskName.QUESTION_ANSWERING:  # the toolkit runs windows as a batch, which changes dynamic int8 a little
         code, file = code.replace("_int8", ""), file.replace("_int8", "")
     codes = [kit.with_texts(code, text) for text in texts]
     rows = ask(python, "snippet_client.py", {"folder": str(phone), "codes": codes})
@@ -72,9 +73,7 @@ def test_python_with_an_engine_and_tokenizers_alone(
     for text, row, expected in zip(texts, rows, kit.own(phone, file, texts), strict=True):
         apart = same(task, row["answer"], expected, kit)
         mine = model.outputs([text])[-1]
-        theirs = np.stack(
-            [np.asarray(row["outputs"][n], np.float32)[0] for n in TASKS[TaskName(task)].answer], -1
-        )
+        theirs = np.stack([np.asarray(row["outputs"][n], np.float32)[0] for n in TASKS[TaskName(task)].answer], -1)
         theirs = theirs[..., 0] if theirs.shape[-1] == 1 else theirs
         if task == TaskName.FILL_MASK:  # the toolkit keeps the masked places alone
             theirs = theirs[model.tokenizer.encode([text])[0].ids == model.tokenizer.mask_id]
@@ -100,9 +99,7 @@ def test_python_with_sentence_transformers(
 ) -> None:
     phone = phones("feature-extraction")
     texts = kit.texts_of("feature-extraction")
-    code = kit.code_of(phone, "Python, with sentence-transformers", "python").replace(
-        "path/to/this/folder", str(phone)
-    )
+    code = kit.code_of(phone, "Python, with sentence-transformers", "python").replace("path/to/this/folder", str(phone))
     codes = [kit.with_texts(code, text) for text in texts[:2]]
     rows = ask(optimum, "snippet_client.py", {"folder": str(phone), "codes": codes})
     for row, expected in zip(rows, kit.own(phone, "onnx/model_int8.onnx", texts[:2]), strict=True):

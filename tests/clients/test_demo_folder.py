@@ -48,9 +48,7 @@ def mediapipe(environment: Callable[..., Path], ask: Callable[..., Any]) -> Call
     python = environment("mediapipe", ["mediapipe==1.2.2"])
 
     def call(file: Path, texts: Sequence[str]) -> np.ndarray:
-        answer = ask(
-            python, "mediapipe_client.py", {"verb": "classify", "model": str(file), "texts": list(texts)}
-        )
+        answer = ask(python, "mediapipe_client.py", {"verb": "classify", "model": str(file), "texts": list(texts)})
         return np.array([r["scores"] for r in answer["rows"]])
 
     return call
@@ -60,9 +58,7 @@ def ours(phone: Path, file: str, texts: Sequence[str]) -> np.ndarray:
     return np.array([list(p.scores.values()) for p in pocketbert.load(phone, file=file).predict(list(texts))])
 
 
-def test_the_fp32_file_gives_the_toolkits_probabilities(
-    phone: Path, mediapipe: Callable[..., np.ndarray]
-) -> None:
+def test_the_fp32_file_gives_the_toolkits_probabilities(phone: Path, mediapipe: Callable[..., np.ndarray]) -> None:
     seen = mediapipe(phone / "tflite" / "mediapipe.tflite", ASCII_SENTENCES)
     for file in ("tflite/mediapipe.tflite", "tflite/model.tflite", "onnx/model.onnx"):
         np.testing.assert_allclose(seen, ours(phone, file, ASCII_SENTENCES), atol=1e-5, err_msg=file)
@@ -75,9 +71,7 @@ def test_the_int8_file_gives_the_toolkits_labels(phone: Path, mediapipe: Callabl
     assert len(set(seen.argmax(-1))) > 5  # a file that always says the same would agree as well
 
 
-def test_the_card_states_what_mediapipe_really_changes(
-    phone: Path, mediapipe: Callable[..., np.ndarray]
-) -> None:
+def test_the_card_states_what_mediapipe_really_changes(phone: Path, mediapipe: Callable[..., np.ndarray]) -> None:
     file = phone / "tflite" / "mediapipe.tflite"
     effect = tokenizer_effect(file, phone, task_of("text-classification"))
     seen, own = mediapipe(file, UNICODE_SENTENCES), ours(phone, "tflite/mediapipe.tflite", UNICODE_SENTENCES)

@@ -206,9 +206,7 @@ def test_int8_gives_the_same_labels_in_both_orders(
     assert sure.sum() >= 30
     assert (answers[0].argmax(-1) == plain.argmax(-1))[sure].all()
     # and MediaPipe's own TFLite computes this file as LiteRT does
-    np.testing.assert_allclose(
-        litert(small, MediaPipeTokenizer(info.vocabulary, LENGTH)), answers[0], atol=1e-5
-    )
+    np.testing.assert_allclose(litert(small, MediaPipeTokenizer(info.vocabulary, LENGTH)), answers[0], atol=1e-5)
 
 
 def litert(path: Path, tokenizer: TextTokenizer) -> np.ndarray:
@@ -242,9 +240,7 @@ def test_the_embedder_gives_torchs_embeddings(
     family, task = family_of("bert"), TASKS[TaskName.FEATURE_EXTRACTION]
     path = tmp_path / "mediapipe.tflite"
     tflite.export_mediapipe(prepare(model, family, task, Format.TFLITE), family, task, LENGTH, path)
-    info = MediaPipeInfo(
-        "tiny", "", "1", "", (), (tmp_path / "vocab.txt").read_bytes(), "Mean of the token states."
-    )
+    info = MediaPipeInfo("tiny", "", "1", "", (), (tmp_path / "vocab.txt").read_bytes(), "Mean of the token states.")
     path.write_bytes(write_metadata(path.read_bytes(), info))
     assert metadata_problems(path.read_bytes(), (), info.vocabulary) == []
     expected = []

@@ -32,9 +32,7 @@ def mediapipe(environment: Callable[..., Path], ask: Callable[..., Any]) -> Call
     python = environment("mediapipe", [PACKAGE])
 
     def call(verb: str, file: Path, texts: list[str]) -> list[Any]:
-        answer = ask(
-            python, "mediapipe_client.py", {"verb": verb, "model": str(file), "texts": texts}, offline=True
-        )
+        answer = ask(python, "mediapipe_client.py", {"verb": verb, "model": str(file), "texts": texts}, offline=True)
         rows: list[Any] = answer["rows"]
         return rows
 
@@ -43,9 +41,12 @@ def mediapipe(environment: Callable[..., Path], ask: Callable[..., Any]) -> Call
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_text_classifier(
-    file: str, phones: Callable[[str], Path], mediapipe: Callable[..., list[Any]], kit: SimpleNamespace,
+    file: str,
+    phones: Callable[[str], Path],
+    mediapipe: Callable[..., list[Any]],
+    kit: SimpleNamespace,
     measured: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     phone, texts = phones(TaskName.TEXT_CLASSIFICATION), list(kit.TEXTS)
     rows = mediapipe("classify", phone / file, texts)
     assert rows[0]["names"] == list(kit.LABELS[TaskName.TEXT_CLASSIFICATION])
@@ -57,9 +58,12 @@ def test_the_text_classifier(
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_text_embedder(
-    file: str, phones: Callable[[str], Path], mediapipe: Callable[..., list[Any]], kit: SimpleNamespace,
+    file: str,
+    phones: Callable[[str], Path],
+    mediapipe: Callable[..., list[Any]],
+    kit: SimpleNamespace,
     measured: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     phone, texts = phones(TaskName.FEATURE_EXTRACTION), list(kit.TEXTS)
     vectors = mediapipe("embed", phone / file, texts)
     apart = kit.largest(vectors, kit.own(phone, file, texts))
@@ -79,9 +83,7 @@ def test_limit_it_reports_to_google_when_a_task_is_closed(
         tmp_path / "question.json",
     )
     question.write_text(
-        json.dumps(
-            {"verb": "classify", "model": str(phone / next(iter(FILES))), "texts": ["the film was good"]}
-        )
+        json.dumps({"verb": "classify", "model": str(phone / next(iter(FILES))), "texts": ["the film was good"]})
     )
     client = [environment("mediapipe", [PACKAGE]), CLIENT, question, tmp_path / "answer.json"]
     subprocess.run([sys.executable, CONTACTS, "--json", seen, "--", *client], check=False)
@@ -91,9 +93,7 @@ def test_limit_it_reports_to_google_when_a_task_is_closed(
 
 
 @pytest.mark.parametrize("task", [t for t in TaskName if t not in SERVED])
-def test_limit_other_tasks_have_no_file_and_the_folder_says_why(
-    task: str, phones: Callable[[str], Path]
-) -> None:
+def test_limit_other_tasks_have_no_file_and_the_folder_says_why(task: str, phones: Callable[[str], Path]) -> None:
     phone = phones(task)
     reason = read_artefacts(phone).absent["tflite/mediapipe.tflite"]
     assert reason.startswith("MediaPipe ")

@@ -162,9 +162,7 @@ def test_weights_turned_into_fp32_are_right(
     assert worst_difference(theirs, ours) < EXACT * yardstick(ours)
 
 
-def test_the_trap_the_default_int8_file_is_accepted_and_answered_wrongly(
-    raw: Callable[..., Any], phone: Path
-) -> None:
+def test_the_trap_the_default_int8_file_is_accepted_and_answered_wrongly(raw: Callable[..., Any], phone: Path) -> None:
     theirs, ours = raw(phone / INT8)  # neither an error nor NaN
     assert np.isfinite(theirs).all()
     wrong = np.abs(theirs - ours).max(-1) > recorded(phone, INT8)
@@ -198,9 +196,12 @@ def toolkit(
 ) -> Any:
     """What `pocketbert.load(folder, file=…).predict` answers there, by file."""
     question = {
-        "verb": "toolkit", "site": str(site), "folder": str(phone), "texts": list(SENTENCES),
+        "verb": "toolkit",
+        "site": str(site),
+        "folder": str(phone),
+        "texts": list(SENTENCES),
         "files": [FP32, OLD, INT8, "onnx/model.onnx"],
-    }  # fmt: skip
+    }
     before = os.environ.get("POCKETBERT_CACHE")
     os.environ["POCKETBERT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     try:
@@ -283,9 +284,7 @@ def test_verify_fails_there_for_the_default_int8_files_alone(
     assert failed <= {INT8, "tflite/mediapipe_int8.tflite"}
 
 
-def test_doctor_names_the_engine(
-    command: Callable[..., subprocess.CompletedProcess[str]], engine: str
-) -> None:
+def test_doctor_names_the_engine(command: Callable[..., subprocess.CompletedProcess[str]], engine: str) -> None:
     [line] = [n for n in command("doctor").stdout.splitlines() if n.startswith("run TFLite files")]
     assert ENGINES[engine][0].replace("==", " ") in line
     assert "MISSING" not in line

@@ -31,17 +31,18 @@ def vectors(found: Any, phone: Path, file: str, kit: SimpleNamespace, together: 
     assert found["longest"] == kit.LENGTH
     # texts that say different things lie apart, else equal vectors would prove nothing
     assert np.abs(expected[:, None] - expected[None]).max(-1)[~np.eye(len(expected), dtype=bool)].min() > 1e-2
-    apart = max(
-        kit.largest(found[how], expected) for how in (("alone", "together") if together else ("alone",))
-    )
+    apart = max(kit.largest(found[how], expected) for how in (("alone", "together") if together else ("alone",)))
     assert apart < EXACT
     return float(apart)
 
 
 def test_the_newest_with_torch(
-    phones: Callable[[str], Path], environment: Callable[..., Path], ask: Callable[..., Any], kit: SimpleNamespace,
+    phones: Callable[[str], Path],
+    environment: Callable[..., Path],
+    ask: Callable[..., Any],
+    kit: SimpleNamespace,
     measured: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     phone = phones(TASK)
     python = environment("sentence-transformers", kit.SENTENCE_TRANSFORMERS)
     question = {"folder": str(phone), "texts": kit.texts_of(TASK)}
@@ -52,9 +53,13 @@ def test_the_newest_with_torch(
 
 @pytest.mark.parametrize("file", ["", FP32, INT8])
 def test_version_5_with_torch_and_onnx(
-    file: str, phones: Callable[[str], Path], optimum: Path, ask: Callable[..., Any], kit: SimpleNamespace,
+    file: str,
+    phones: Callable[[str], Path],
+    optimum: Path,
+    ask: Callable[..., Any],
+    kit: SimpleNamespace,
     measured: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     phone = phones(TASK)
     question = {"folder": str(phone), "texts": kit.texts_of(TASK), "file": file}
     found = ask(optimum, "sentence_transformers_client.py", question)

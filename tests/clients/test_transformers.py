@@ -23,9 +23,7 @@ EXACT = 2e-5
 """Of probabilities, and of numbers near 1."""
 
 
-def compare(
-    task: str, rows: list[Any], phone: Path, file: str, texts: list[Any], kit: SimpleNamespace
-) -> float:
+def compare(task: str, rows: list[Any], phone: Path, file: str, texts: list[Any], kit: SimpleNamespace) -> float:
     """A client's rows against the toolkit's answers with one file; the largest difference."""
     model = pocketbert.load(phone, file=file, threads=1)
     return max(difference(task, row, text, model, kit) for text, row in zip(texts, rows, strict=True))
@@ -65,12 +63,14 @@ def difference(task: str, row: Any, text: Any, model: Any, kit: SimpleNamespace)
 
 @pytest.mark.parametrize("task", ALL)
 def test_transformers_with_torch(
-    task: str, phones: Callable[[str], Path], ask: Callable[..., Any], kit: SimpleNamespace, measured: Callable[..., None]
-) -> None:  # fmt: skip
+    task: str,
+    phones: Callable[[str], Path],
+    ask: Callable[..., Any],
+    kit: SimpleNamespace,
+    measured: Callable[..., None],
+) -> None:
     phone, texts = phones(task), asked(task, kit)
-    found = ask(
-        Path(sys.executable), "transformers_client.py", {"folder": str(phone), "task": task, "texts": texts}
-    )
+    found = ask(Path(sys.executable), "transformers_client.py", {"folder": str(phone), "task": task, "texts": texts})
     assert found["version"].startswith("5.")
     measured("transformers, torch", task, compare(task, found["rows"], phone, "onnx/model.onnx", texts, kit))
 
@@ -78,9 +78,14 @@ def test_transformers_with_torch(
 @pytest.mark.parametrize("file", ["onnx/model.onnx", "onnx/model_int8.onnx"])
 @pytest.mark.parametrize("task", ALL)
 def test_optimum(
-    task: str, file: str, phones: Callable[[str], Path], optimum: Path, ask: Callable[..., Any], kit: SimpleNamespace,
+    task: str,
+    file: str,
+    phones: Callable[[str], Path],
+    optimum: Path,
+    ask: Callable[..., Any],
+    kit: SimpleNamespace,
     measured: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     phone, texts = phones(task), asked(task, kit)
     question = {"folder": str(phone), "task": task, "texts": texts, "file": file}
     found = ask(optimum, "transformers_client.py", question)

@@ -36,18 +36,18 @@ def predict(node: Callable[..., str], phone: Path, task: str, dtype: str, texts:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("task", ALL)
 def test_the_example_predicts_as_the_toolkit_does(
-    task: str, dtype: str, phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace,
+    task: str,
+    dtype: str,
+    phones: Callable[[str], Path],
+    node: Callable[..., str],
+    kit: SimpleNamespace,
     measured: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     file, close = DTYPES[dtype]
     phone, texts = phones(task), kit.texts_of(task, odd=False)
     if task != TaskName.QUESTION_ANSWERING:
-        texts += [
-            t for t in kit.ODD_TEXTS[:1] if task not in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK)
-        ]
-    for answer, expected in zip(
-        predict(node, phone, task, dtype, texts), kit.answers(phone, file, texts), strict=True
-    ):
+        texts += [t for t in kit.ODD_TEXTS[:1] if task not in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK)]
+    for answer, expected in zip(predict(node, phone, task, dtype, texts), kit.answers(phone, file, texts), strict=True):
         apart = kit.same_in_javascript(task, answer, expected, close)
         if apart is not None or task in NO_NUMBERS:  # of no label there is no score to compare
             measured("transformers.js", task, apart, file)

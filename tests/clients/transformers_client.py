@@ -14,10 +14,14 @@ import torch
 import transformers
 
 CLASSES = {
-    "text-classification": "SequenceClassification", "multi-label": "SequenceClassification", "regression": "SequenceClassification",
-    "token-classification": "TokenClassification", "question-answering": "QuestionAnswering", "fill-mask": "MaskedLM",
+    "text-classification": "SequenceClassification",
+    "multi-label": "SequenceClassification",
+    "regression": "SequenceClassification",
+    "token-classification": "TokenClassification",
+    "question-answering": "QuestionAnswering",
+    "fill-mask": "MaskedLM",
     "feature-extraction": "FeatureExtraction",
-}  # fmt: skip
+}
 
 
 def open_model(question):

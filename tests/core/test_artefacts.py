@@ -39,15 +39,20 @@ def folder(tmp_path: Path) -> Path:
     files = [
         record(made, "onnx/model.onnx", scheme=Scheme.FP32, **model),
         record(made, "onnx/model_int8.onnx", scheme=Scheme.INT8, default=True, **model),
-        record(
-            made, "onnx/model_quantized.onnx", scheme=Scheme.INT8, alias_of="onnx/model_int8.onnx", **model
-        ),
+        record(made, "onnx/model_quantized.onnx", scheme=Scheme.INT8, alias_of="onnx/model_int8.onnx", **model),
         record(made, "README.md", kind=Kind.DOCUMENT),
     ]
-    write_artefacts(made, Artefacts(
-        name="films", task=TaskName.TEXT_CLASSIFICATION, family="bert", labels=["no", "yes"],
-        processing=Processing(max_length=64, score=ScoreFunction.SOFTMAX), files=files,
-    ))  # fmt: skip
+    write_artefacts(
+        made,
+        Artefacts(
+            name="films",
+            task=TaskName.TEXT_CLASSIFICATION,
+            family="bert",
+            labels=["no", "yes"],
+            processing=Processing(max_length=64, score=ScoreFunction.SOFTMAX),
+            files=files,
+        ),
+    )
     return made
 
 
@@ -143,9 +148,14 @@ def with_package(folder: Path) -> Path:
     (package / "Data" / "weight.bin").write_bytes(b"fp16")
     made = read_artefacts(folder)
     listed = FileRecord(
-        path="coreml/Model.mlpackage", sha256=sha256_path(package), bytes=path_bytes(package), kind=Kind.MODEL,
-        format=Format.COREML, scheme=Scheme.FP16, status=Status.PASSED,
-    )  # fmt: skip
+        path="coreml/Model.mlpackage",
+        sha256=sha256_path(package),
+        bytes=path_bytes(package),
+        kind=Kind.MODEL,
+        format=Format.COREML,
+        scheme=Scheme.FP16,
+        status=Status.PASSED,
+    )
     write_artefacts(folder, made.model_copy(update={"files": [*made.files, listed]}))
     return folder
 
@@ -180,5 +190,6 @@ def test_a_package_that_is_gone_or_a_file_and_what_lies_beside_it(with_package: 
     assert integrity_problems(with_package, made) == [gone, beside]
     package.write_bytes(b"{}fp16")  # as large
     assert integrity_problems(with_package, made) == [
-        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)", beside,
-    ]  # fmt: skip
+        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)",
+        beside,
+    ]

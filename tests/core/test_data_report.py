@@ -48,9 +48,7 @@ def test_percentiles_are_nearest_rank(lengths: list[int]) -> None:
 
 
 def test_the_lines_say_the_numbers() -> None:
-    whole = DataReport(
-        max_length=10, splits=[report([("a", 0, 3), ("a", 1, 10)])], train_in_eval=4, notes=["look out"]
-    )
+    whole = DataReport(max_length=10, splits=[report([("a", 0, 3), ("a", 1, 10)])], train_in_eval=4, notes=["look out"])
     lines = whole.lines()
     assert lines[0].startswith("train: 2 rows, 1 duplicates (1 with another label), 1 truncated at 10")
     assert "3 labels of 0 to 1 rows" in lines[0]

@@ -28,10 +28,13 @@ def test_input_error_lists_every_problem() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (PocketBertError("x"), 1), (MachineError("x"), 1), (InputError(Problem("a", "b")), 2),
-        (GateError(["x"]), 3), (MissingBackendError("onnx", "pip install onnx"), 4),
+        (PocketBertError("x"), 1),
+        (MachineError("x"), 1),
+        (InputError(Problem("a", "b")), 2),
+        (GateError(["x"]), 3),
+        (MissingBackendError("onnx", "pip install onnx"), 4),
     ],
-)  # fmt: skip
+)
 def test_exit_codes(error: PocketBertError, code: int) -> None:
     assert error.exit_code == code
     assert ExitCode(code) is error.exit_code

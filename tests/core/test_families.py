@@ -57,9 +57,7 @@ def test_every_signal_is_valid_or_has_a_reason(family: Family) -> None:
         assert (signal in family.signals) != bool(family.invalid_signals.get(signal))
 
 
-def test_the_position_offset_is_the_rows_no_token_uses(
-    family: Family, make_classifier: Callable[..., Any]
-) -> None:
+def test_the_position_offset_is_the_rows_no_token_uses(family: Family, make_classifier: Callable[..., Any]) -> None:
     model = make_classifier(family.name, 1, ("a", "b"))
     pad = model.config.pad_token_id
     assert family.position_offset == (pad + 1 if family.name == "roberta" else 0)
@@ -70,9 +68,7 @@ def test_a_family_is_found_by_model_type() -> None:
 
 
 def test_an_unknown_model_type_is_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        InputError, match=r"x/config.json: model_type 'distil-bert'.*did you mean 'distilbert'"
-    ):
+    with pytest.raises(InputError, match=r"x/config.json: model_type 'distil-bert'.*did you mean 'distilbert'"):
         family_of("distil-bert", "x/config.json")
 
 

@@ -25,9 +25,7 @@ from pocketbert.core.metrics import (
 )
 
 
-def draw(
-    seed: int, rows: int, labels: int, skill: float = 0.5
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def draw(seed: int, rows: int, labels: int, skill: float = 0.5) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     random = np.random.default_rng(seed)
     gold = random.integers(0, labels, rows)
     guess = random.integers(0, labels, rows)
@@ -46,9 +44,7 @@ def test_scores_equal_scikit_learn(seed: int, labels: int) -> None:
 
 def test_confusion_rows_are_gold() -> None:
     gold, predicted = draw(9, 100, 4)
-    np.testing.assert_array_equal(
-        confusion(gold, predicted, 4), confusion_matrix(gold, predicted, labels=range(4))
-    )
+    np.testing.assert_array_equal(confusion(gold, predicted, 4), confusion_matrix(gold, predicted, labels=range(4)))
 
 
 def test_macro_f1_leaves_out_labels_that_never_occur() -> None:
@@ -155,9 +151,7 @@ def test_correlations_of_numbers_far_from_zero_keep_their_digits() -> None:
 def test_micro_f1_equals_scikit_learn(seed: int) -> None:
     draw = np.random.default_rng(seed)
     gold, found = draw.random((7, 4)) < 0.3, draw.random((7, 4)) < 0.3
-    assert multi_label_f1(gold, found) == pytest.approx(
-        f1_score(gold, found, average="micro", zero_division=0)
-    )
+    assert multi_label_f1(gold, found) == pytest.approx(f1_score(gold, found, average="micro", zero_division=0))
     assert multi_label_f1(found, gold) == multi_label_f1(gold, found)
 
 

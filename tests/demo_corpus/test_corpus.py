@@ -174,9 +174,7 @@ def test_dev_and_test_hold_different_phrasings(entry: Intent) -> None:
 def test_about_half_of_a_split_has_wording_and_values_train_never_had(corpus: Corpus, split: str) -> None:
     rows = corpus.splits()[split]
     phrasings = {
-        entry.name: [
-            " ".join(line) for template in entry.held(split) for line in template_skeletons(template)
-        ]
+        entry.name: [" ".join(line) for template in entry.held(split) for line in template_skeletons(template)]
         for entry in INTENTS
     }
     values = {value for row in corpus.train for value in spans(row)}
@@ -199,9 +197,7 @@ def test_held_politeness_is_only_in_dev_and_test(corpus: Corpus) -> None:
 
 def test_hesitation_and_letter_case_vary_in_every_split(corpus: Corpus) -> None:
     for rows in corpus.splits().values():
-        hesitant = sum(
-            any(word in {"uh", "um", "er", "uhm", "hmm"} for word in plain(row.text)) for row in rows
-        )
+        hesitant = sum(any(word in {"uh", "um", "er", "uhm", "hmm"} for word in plain(row.text)) for row in rows)
         lower = sum(row.text == row.text.lower() for row in rows)
         assert 0.02 <= hesitant / len(rows) <= 0.15
         assert 0.4 <= lower / len(rows) <= 0.8

@@ -21,9 +21,7 @@ from pocketbert.export.adapters.ane_layers import ChannelNorm, ChannelsFirstLaye
 from pocketbert.export.prepare import prepare
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
-READ_ALL = (
-    TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION,
-)  # fmt: skip
+READ_ALL = (TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION)
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 LABELS = ("negative", "neutral", "positive")
 BOUND = 3e-6
@@ -112,9 +110,7 @@ def worst(model: Any, module: nn.Module, name: str, outputs: tuple[str, ...]) ->
             expected, answers = model(**inputs), module(**inputs)
         for output, answer in zip(outputs, answers, strict=True):
             right = (
-                embedding(expected, inputs["attention_mask"])
-                if output == "sentence_embedding"
-                else expected[output]
+                embedding(expected, inputs["attention_mask"]) if output == "sentence_embedding" else expected[output]
             )
             assert answer.shape == right.shape
             off[output] = max(off[output], float((answer - right).abs().max()))
@@ -223,8 +219,12 @@ def stranger(request: pytest.FixtureRequest, random_model: Models) -> Any:
         """Looks like BERT's layer and may compute anything."""
 
     sizes = {
-        "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-    }  # fmt: skip
+        "vocab_size": 90,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
     if request.param == "another family":
         return transformers.ElectraForSequenceClassification(transformers.ElectraConfig(**sizes))
     if request.param == "decoder":
@@ -266,9 +266,7 @@ def package(model: Any, name: str, form: str, scheme: Scheme, path: Path) -> Pat
     ios, shapes, lengths = FORMS[form]
     module = prepare(model, family_of(name), CLASSIFY, Format.COREML, Layout.ANE)
     info = coreml.CoremlInfo("", "1", "", "")
-    coreml.export(
-        module, family_of(name), CLASSIFY, lengths, path, coreml.CoremlForm(ios, shapes, scheme), info
-    )
+    coreml.export(module, family_of(name), CLASSIFY, lengths, path, coreml.CoremlForm(ios, shapes, scheme), info)
     return path
 
 
@@ -292,9 +290,7 @@ def argument(ops: list[Any], op: Any, name: str) -> list[int]:
 def epsilon(ops: list[Any], op: Any) -> float:
     (found,) = [o for o in ops if o.outputs and o.outputs[0].name == op.inputs["epsilon"].arguments[0].name]
     tensor = found.attributes["val"].immediateValue.tensor
-    return float(
-        tensor.floats.values[0] if tensor.floats.values else np.frombuffer(tensor.bytes.values, np.float16)[0]
-    )
+    return float(tensor.floats.values[0] if tensor.floats.values else np.frombuffer(tensor.bytes.values, np.float16)[0])
 
 
 def check_operations(ops: list[Any], name: str) -> None:

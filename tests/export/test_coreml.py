@@ -29,9 +29,7 @@ from pocketbert.runtime.coreml.predictor import CoremlPredictor
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 LABELS = ("negative", "neutral", "positive")
-INFO = CoremlInfo(
-    "One sentence.", "made by a test", "somebody", "Apache-2.0", LABELS, (("pocketbert.task", "x"),)
-)
+INFO = CoremlInfo("One sentence.", "made by a test", "somebody", "Apache-2.0", LABELS, (("pocketbert.task", "x"),))
 EXACT = {Scheme.FP32: 1e-5, Scheme.FP16: 5e-3}
 """Largest difference to torch relative to the largest logit, by what the package computes in."""
 FORMS = {
@@ -63,9 +61,7 @@ MATRIX = [("bert", name) for name in FORMS] + [(f, "ios18") for f in FAMILIES[1:
 ALL = [(f, name) for f in FAMILIES for name in FORMS if (f, name) not in MATRIX]
 
 
-@pytest.mark.parametrize(
-    ("name", "form"), [*MATRIX, *(pytest.param(f, n, marks=pytest.mark.slow) for f, n in ALL)]
-)
+@pytest.mark.parametrize(("name", "form"), [*MATRIX, *(pytest.param(f, n, marks=pytest.mark.slow) for f, n in ALL)])
 def test_the_package_computes_what_the_untouched_model_computes(
     name: str, form: str, written: Callable[..., Any]
 ) -> None:
@@ -74,9 +70,7 @@ def test_the_package_computes_what_the_untouched_model_computes(
     reference = TorchPredictor(model, CLASSIFY, family.inputs)
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
     tokenizer = TextTokenizer(folder.path, LENGTHS[-1])  # a ranged package takes no more
-    probe = build_probe(
-        reference, tokenizer, texts, [16, 32], CLASSIFY, ["logits"], "right", predictor.lengths
-    )
+    probe = build_probe(reference, tokenizer, texts, [16, 32], CLASSIFY, ["logits"], "right", predictor.lengths)
     scheme = FORMS[form].precision
     found = compare(predictor, "package", "model", probe, ["logits"], 1.0)
     largest = max(float(np.abs(e).max()) for e in probe.expected)
@@ -86,9 +80,7 @@ def test_the_package_computes_what_the_untouched_model_computes(
     assert predictor.lengths == lengths
     assert [t.name for t in predictor.signature.inputs] == list(family.inputs)
     assert {t.dtype for t in predictor.signature.inputs} == {"int32"}
-    assert [(t.name, t.dtype, t.shape) for t in predictor.signature.outputs] == [
-        ("logits", "float32", [1, 3])
-    ]
+    assert [(t.name, t.dtype, t.shape) for t in predictor.signature.outputs] == [("logits", "float32", [1, 3])]
 
 
 def test_a_classifier_names_its_label(written: Callable[..., Any]) -> None:
@@ -147,9 +139,12 @@ def test_the_classifier_is_what_coremltools_writes(tmp_path: Path) -> None:
     def convert(**more: Any) -> Any:
         program = torch.export.export(Head(), (torch.ones(1, 3),)).run_decompositions({})
         kind = {
-            "convert_to": "mlprogram", "skip_model_load": True, "minimum_deployment_target": ct.target.iOS17,
-            "compute_precision": ct.precision.FLOAT32, "outputs": [ct.TensorType(name="probabilities")],
-        }  # fmt: skip
+            "convert_to": "mlprogram",
+            "skip_model_load": True,
+            "minimum_deployment_target": ct.target.iOS17,
+            "compute_precision": ct.precision.FLOAT32,
+            "outputs": [ct.TensorType(name="probabilities")],
+        }
         return ct.convert(program, **kind, **more).get_spec()
 
     theirs = convert(
@@ -158,9 +153,7 @@ def test_the_classifier_is_what_coremltools_writes(tmp_path: Path) -> None:
     ours = convert()
     before = ours.SerializeToString(deterministic=True)
     add_classifier(ours, LABELS)
-    blocks = [
-        next(iter(s.mlProgram.functions["main"].block_specializations.values())) for s in (theirs, ours)
-    ]
+    blocks = [next(iter(s.mlProgram.functions["main"].block_specializations.values())) for s in (theirs, ours)]
     assert blocks[0].operations[-1] == blocks[1].operations[-1]
     assert list(blocks[0].outputs) == list(blocks[1].outputs)
     assert theirs.description.output == ours.description.output

@@ -39,10 +39,14 @@ HEADS = [
                        TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION)
 ]  # fmt: skip
 SHAPES: list[dict[str, Any]] = [
-    {}, {"use_bottleneck": False}, {"use_bottleneck_attention": True}, {"num_feedforward_networks": 1},
-    {"classifier_activation": False}, {"hidden_act": "gelu"},
+    {},
+    {"use_bottleneck": False},
+    {"use_bottleneck_attention": True},
+    {"num_feedforward_networks": 1},
+    {"classifier_activation": False},
+    {"hidden_act": "gelu"},
     {"trigram_input": False, "embedding_size": 32},
-]  # fmt: skip
+]
 EVERYWHERE, CHANNEL = 2.0**14, 2.0**3
 """Factors of planted tensors and, on top, of some channels: activations pass 1e5, weights stay in fp16's range."""
 FP16 = 5e-3
@@ -86,7 +90,7 @@ def planted(model: Any) -> Any:
         "QuestionAnswering": lambda: [model.qa_outputs],
         "TokenClassification": lambda: [model.classifier],
         "SequenceClassification": lambda: [base.pooler.dense if base.pooler.do_activate else model.classifier],
-    }.get(type(model).__name__.removeprefix("MobileBertFor"), list)()  # fmt: skip
+    }.get(type(model).__name__.removeprefix("MobileBertFor"), list)()
     stream_writers: list[Any] = [base.embeddings]
     stream_readers: list[nn.Linear] = [*head]
     for layer in base.encoder.layer:
@@ -244,11 +248,7 @@ def test_one_large_bias_is_enough_to_break_it_and_is_cured() -> None:
         for layer in large.base_model.encoder.layer:
             layer.output.bottleneck.LayerNorm.bias[4] += 6e4
         for layer in large.base_model.encoder.layer[1:]:
-            for dense in (
-                layer.bottleneck.input.dense,
-                layer.bottleneck.attention.dense,
-                layer.attention.self.value,
-            ):
+            for dense in (layer.bottleneck.input.dense, layer.bottleneck.attention.dense, layer.attention.self.value):
                 dense.weight[:, 4] *= 1e-5
         large.base_model.pooler.dense.weight[:, 4] *= 1e-5
     cured = copy.deepcopy(large)
@@ -436,7 +436,7 @@ def onnx_range(path: Path) -> float:
     model.graph.output.extend(v for v in model.graph.value_info if v.name in set(floats))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])  # fmt: skip
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return max(float(np.abs(v).max()) for b in BATCHES for v in session.run(floats, b))
 
 
@@ -464,9 +464,7 @@ def test_tflite_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch
     large, right = planted(model), expected(model, length=16)
     cured = tflite_files(large, tmp_path, "cured")
     assert off(answers(TflitePredictor(cured[Scheme.FP32]), length=16), right) < 1e-5
-    assert (
-        off(answers(TflitePredictor(cured[Scheme.FP16]), length=16), right) < FP16
-    )  # fp16 weights, fp32 arithmetic
+    assert off(answers(TflitePredictor(cured[Scheme.FP16]), length=16), right) < FP16  # fp16 weights, fp32 arithmetic
     uncured(monkeypatch)
     stock = tflite_files(large, tmp_path, "stock")
     for scheme in (Scheme.FP32, Scheme.INT8):
@@ -485,9 +483,10 @@ def tflite_range(path: Path) -> float:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     interpreter: Any = Interpreter(
-        model_path=str(path), experimental_preserve_all_tensors=True,
+        model_path=str(path),
+        experimental_preserve_all_tensors=True,
         experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-    )  # fmt: skip
+    )
     runner = interpreter.get_signature_runner("seq_16")
     made = {int(i) for op in interpreter._get_ops_details() for i in op["outputs"]}
     details = interpreter.get_tensor_details()

@@ -116,9 +116,7 @@ def test_the_prepared_module_computes_what_the_model_computes(
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_prepared_module_pools_as_asked(
-    name: str, layout: Layout, pooling: Pooling, headed: Models
-) -> None:
+def test_the_prepared_module_pools_as_asked(name: str, layout: Layout, pooling: Pooling, headed: Models) -> None:
     family, model = family_of(name), headed(name, EMBED)
     reference = TorchPredictor(model, EMBED, family.inputs, pooling)
     module = prepare(model, family, EMBED, Format.COREML, layout, pooling)
@@ -139,9 +137,15 @@ def test_a_forgotten_mask_is_seen_at_real_tokens(
 
 
 def write(
-    format: Format, model: Any, family: Family, task: Task, path: Path, layout: Layout = Layout.PLAIN,
-    pooling: Pooling = DEFAULT_POOLING, shapes: Shapes = Shapes.ENUMERATED,
-) -> Predictor:  # fmt: skip
+    format: Format,
+    model: Any,
+    family: Family,
+    task: Task,
+    path: Path,
+    layout: Layout = Layout.PLAIN,
+    pooling: Pooling = DEFAULT_POOLING,
+    shapes: Shapes = Shapes.ENUMERATED,
+) -> Predictor:
     """Export a model and open the file."""
     module = prepare(model, family, task, format, layout, pooling)
     if format is Format.ONNX:
@@ -214,9 +218,7 @@ def test_a_ranged_package_answers_for_as_many_tokens_as_it_is_given(
 ) -> None:
     family, model = family_of("bert"), headed("bert", TASKS[task])
     reference = TorchPredictor(model, TASKS[task], family.inputs)
-    predictor = write(
-        Format.COREML, model, family, TASKS[task], tmp_path / "a.mlpackage", shapes=Shapes.RANGED
-    )
+    predictor = write(Format.COREML, model, family, TASKS[task], tmp_path / "a.mlpackage", shapes=Shapes.RANGED)
     lengths = [2, 3, 7, 16]  # the package itself takes 3 and more
     assert worst(predictor, reference, [batch(family, n, (0, n // 2)) for n in lengths]) < BOUND
 
@@ -255,11 +257,16 @@ WORDS = 1031  # no other axis is a multiple of it
 @pytest.mark.parametrize(
     ("name", "format"),
     [
-        ("bert", Format.ONNX), ("mobilebert", Format.ONNX),
-        *(pytest.param(n, f, marks=pytest.mark.slow) for n in FAMILIES for f in Format
-          if f is not Format.ONNX or n not in ("bert", "mobilebert")),
+        ("bert", Format.ONNX),
+        ("mobilebert", Format.ONNX),
+        *(
+            pytest.param(n, f, marks=pytest.mark.slow)
+            for n in FAMILIES
+            for f in Format
+            if f is not Format.ONNX or n not in ("bert", "mobilebert")
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_tied_table_is_stored_once(name: str, format: Format, headed: Models, tmp_path: Path) -> None:
     family, model = family_of(name), headed(name, FILL, vocab_size=WORDS)
     reference = TorchPredictor(model, FILL, family.inputs)

@@ -50,15 +50,20 @@ def random_model(family: str, layers: int = 3, head: str = TASK.head, **changes:
     import transformers
 
     sizes = {
-        "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4,
-        "intermediate_size": 48, "max_position_embeddings": 66,
+        "vocab_size": 90,
+        "hidden_size": 32,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 66,
         "num_labels": 2 if head == "ForQuestionAnswering" else 3,
-    }  # fmt: skip
+    }
     own: dict[str, dict[str, Any]] = {
-        "bert": {}, "roberta": {"pad_token_id": 1, "type_vocab_size": 1},
+        "bert": {},
+        "roberta": {"pad_token_id": 1, "type_vocab_size": 1},
         "distilbert": {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 48},
         "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
-    }  # fmt: skip
+    }
     if family == "distilbert":
         sizes = {k: sizes[k] for k in ("vocab_size", "max_position_embeddings", "num_labels")}
     prefix = family_of(family).classes
@@ -129,8 +134,9 @@ def test_single_precision_is_enough(name: str, format: Format) -> None:
 @pytest.mark.parametrize("format", Format)
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(
-    "task", [TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION]
-)  # fmt: skip
+    "task",
+    [TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION],
+)
 def test_heads_that_read_every_token_get_every_token(task: TaskName, name: str, format: Format) -> None:
     family, model = family_of(name), random_model(name, head=TASKS[task].head).double()
     module = slimmed(model, family, format, task)
@@ -211,8 +217,12 @@ def strangers() -> list[Any]:
         """Looks like BERT's layer and may compute anything."""
 
     sizes = {
-        "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-    }  # fmt: skip
+        "vocab_size": 90,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
     subclassed = random_model("bert")
     subclassed.bert.encoder.layer[1] = Changed(subclassed.config)
     return [
@@ -240,17 +250,13 @@ def onnx_file(module: nn.Module, family: Family, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES if f != "bert")]
-)
+@pytest.mark.parametrize("name", ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES if f != "bert")])
 def test_the_onnx_file_computes_what_the_model_computes(name: str, tmp_path: Path) -> None:
     family, model = family_of(name), random_model(name)
     path = onnx_file(slimmed(model, family, Format.ONNX), family, tmp_path / "model.onnx")
     predictor = OnnxPredictor(path)
     for inputs in batches(family):
-        found = torch.from_numpy(
-            np.asarray(predictor.run({k: v.numpy() for k, v in inputs.items()})["logits"])
-        )
+        found = torch.from_numpy(np.asarray(predictor.run({k: v.numpy() for k, v in inputs.items()})["logits"]))
         with torch.inference_mode():
             expected = model(**inputs).logits
         assert float((found - expected).abs().max()) < BOUND * max(expected.std(), 0.1 * expected.abs().max())

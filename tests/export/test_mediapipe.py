@@ -16,9 +16,7 @@ from pocketbert.core.tasks import TaskName
 from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal
 from pocketbert.export.mediapipe_vocabulary import vocabulary_of, vocabulary_tokens
 
-TOKENS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ##a . [ ] mask caf café unk 中 ##中 [unused1] 😀 п ##п".split()
-)
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ##a . [ ] mask caf café unk 中 ##中 [unused1] 😀 п ##п".split()
 VOCABULARY = "".join(f"{t}\n" for t in TOKENS).encode()
 
 # text → tokens, seen with mediapipe 1.2.2
@@ -111,9 +109,7 @@ def test_an_uncased_wordpiece_model_is_taken(folder: Path, task: TaskName) -> No
     assert vocabulary_tokens(vocabulary_of(folder))[0] == "[PAD]"
 
 
-@pytest.mark.parametrize(
-    "task", [t for t in TaskName if t not in ("text-classification", "feature-extraction")]
-)
+@pytest.mark.parametrize("task", [t for t in TaskName if t not in ("text-classification", "feature-extraction")])
 def test_other_tasks_are_refused(folder: Path, task: TaskName) -> None:
     assert task.value in str(refusal(folder, task, pair=False))
 

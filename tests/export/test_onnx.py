@@ -90,9 +90,7 @@ def test_the_bytes_tell_nothing_of_the_machine(name: str, exported: Callable[[st
 
 def test_the_mask_is_finite_and_small_enough_for_half_precision(exported: Callable[[str], Path]) -> None:
     model = onnx.load(exported("bert"))
-    numbers = [
-        onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == TensorProto.FLOAT
-    ]
+    numbers = [onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
     numbers += [
         onnx.numpy_helper.to_array(a.t)
         for n in model.graph.node
@@ -172,7 +170,5 @@ def test_a_missing_exporter_is_named_with_its_command(
     absent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(exporter, "version_of", lambda name: None if name == absent else "1")
-    with pytest.raises(
-        MissingBackendError, match=rf"{absent} is not installed.*pip install 'pocketbert\[onnx\]'"
-    ):
+    with pytest.raises(MissingBackendError, match=rf"{absent} is not installed.*pip install 'pocketbert\[onnx\]'"):
         exporter.export(None, family_of("bert"), TASK, {}, tmp_path / "a.onnx")  # type: ignore[arg-type]

@@ -23,9 +23,7 @@ FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_prepared_module_computes_what_the_model_computes(
-    name: str, open_tiny: Callable[..., Any]
-) -> None:
+def test_the_prepared_module_computes_what_the_model_computes(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 3)
     family = folder.family
     reference = TorchPredictor(model, TASK, family.inputs)

@@ -42,9 +42,7 @@ def test_the_file_computes_what_the_untouched_model_computes(
     family, predictor = folder.family, TflitePredictor(exported_tflite(name))
     reference = TorchPredictor(model, CLASSIFY, family.inputs)
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
-    probe = build_probe(
-        reference, tokenizer, texts, [16, 32, 48], CLASSIFY, ["logits"], "right", predictor.lengths
-    )
+    probe = build_probe(reference, tokenizer, texts, [16, 32, 48], CLASSIFY, ["logits"], "right", predictor.lengths)
     found = compare(predictor, "model.tflite", "model", probe, ["logits"], family.parity_atol)
     assert found.passed, found
     assert found.mask_effect > 0.1
@@ -60,17 +58,13 @@ def test_the_file_computes_what_the_untouched_model_computes(
                 reference.run(inputs)["logits"],
                 atol=family.parity_atol * found.spread,
             )
-    rows = tokenizer.encode(
-        ["a good film", "no", "what will the weather be like", "play music", "you", "is it"]
-    )
+    rows = tokenizer.encode(["a good film", "no", "what will the weather be like", "play music", "you", "is it"])
     if name != "mobilebert":  # its last token sees the embedding of the padding beside it, in torch as here
         assert padding_difference(predictor, tokenizer, rows, CLASSIFY, "right") < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_inputs_and_outputs_are_those_of_the_tables(
-    name: str, exported_tflite: Callable[[str], Path]
-) -> None:
+def test_inputs_and_outputs_are_those_of_the_tables(name: str, exported_tflite: Callable[[str], Path]) -> None:
     predictor = TflitePredictor(exported_tflite(name))
     signature = predictor.signature
     assert tuple(t.name for t in signature.inputs) == family_of(name).inputs == predictor.inputs
@@ -78,9 +72,7 @@ def test_inputs_and_outputs_are_those_of_the_tables(
     assert [(t.name, t.dtype, t.shape) for t in signature.outputs] == [("logits", "float32", [1, 3])]
     assert signature.lengths == list(predictor.lengths)
     assert all(t.shape == [1, "sequence"] for t in signature.inputs)
-    assert list(interpreter(exported_tflite(name)).get_signature_list()) == [
-        f"seq_{n}" for n in predictor.lengths
-    ]
+    assert list(interpreter(exported_tflite(name)).get_signature_list()) == [f"seq_{n}" for n in predictor.lengths]
 
 
 def interpreter(path: Path) -> Any:
@@ -115,9 +107,7 @@ def test_the_bytes_tell_nothing_of_the_machine_and_the_mask_is_finite(
 def test_signatures_share_their_weights(make_classifier: Callable[..., Any], tmp_path: Path) -> None:
     # 8,192 words, so that it is the weights and not the graphs that decide the size
     family = family_of("bert")
-    module = prepare(
-        make_classifier("bert", 1, ("no", "yes"), vocab_size=8192), family, CLASSIFY, Format.TFLITE
-    )
+    module = prepare(make_classifier("bert", 1, ("no", "yes"), vocab_size=8192), family, CLASSIFY, Format.TFLITE)
     exporter.export(module, family, CLASSIFY, [16], tmp_path / "one.tflite")
     exporter.export(module, family, CLASSIFY, [40, 16, 32, 16], tmp_path / "three.tflite")
     one, three = ((tmp_path / f"{n}.tflite").stat().st_size for n in ("one", "three"))
@@ -147,9 +137,13 @@ def tiny(task: Task, family: str = "bert", labels: int = 4) -> Any:
         config = transformers.DistilBertConfig(**own, **sizes)
     else:
         config = transformers.BertConfig(
-            hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64,
-            max_position_embeddings=48, **sizes,
-        )  # fmt: skip
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=48,
+            **sizes,
+        )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(3)
         model = getattr(transformers, task.auto_class).from_config(config)
@@ -264,9 +258,7 @@ def test_nothing_is_printed(
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["a.tflite"]
 
 
-def test_a_missing_exporter_is_named_with_its_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_exporter_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(exporter, "version_of", lambda name: None if name == "litert-torch" else "1")
     family, path = family_of("bert"), tmp_path / "a.tflite"
     said = r"litert-torch is not installed.*pip install 'pocketbert\[tflite\]'"

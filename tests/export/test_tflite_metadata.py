@@ -55,9 +55,7 @@ def named(name: str, index: int) -> Any:
 
 
 @cache
-def built(
-    order: tuple[str, ...] = ("attention_mask", "input_ids", "token_type_ids"), width: int = WIDTH
-) -> bytes:
+def built(order: tuple[str, ...] = ("attention_mask", "input_ids", "token_type_ids"), width: int = WIDTH) -> bytes:
     """ids [1, L] as floats, times a matrix, times another: [1, 3]."""
     draw = np.random.default_rng(0)
     model, kind = schema.ModelT(), schema.TensorType
@@ -73,10 +71,12 @@ def built(
     graph = schema.SubGraphT()
     graph.tensors = [tensor(INPUTS[n], [1, LENGTH], kind.INT32) for n in order]
     graph.tensors += [
-        tensor(b"floats", [1, LENGTH], kind.FLOAT32), tensor(b"w1", [width, LENGTH], kind.FLOAT32, 1),
-        tensor(b"hidden", [1, width], kind.FLOAT32), tensor(b"w2", [len(LABELS), width], kind.FLOAT32, 2),
+        tensor(b"floats", [1, LENGTH], kind.FLOAT32),
+        tensor(b"w1", [width, LENGTH], kind.FLOAT32, 1),
+        tensor(b"hidden", [1, width], kind.FLOAT32),
+        tensor(b"w2", [len(LABELS), width], kind.FLOAT32, 2),
         tensor(b"StatefulPartitionedCall:0", [1, len(LABELS)], kind.FLOAT32),
-    ]  # fmt: skip
+    ]
     ids, options = order.index("input_ids"), schema.BuiltinOptions
     product = schema.FullyConnectedOptionsT
     graph.operators = [
@@ -159,9 +159,7 @@ def test_the_model_computes_the_same_and_its_weights_are_aligned() -> None:
 def test_writing_again_replaces_and_is_deterministic() -> None:
     once = write_metadata(built(), INFO)
     assert write_metadata(built(), INFO) == once
-    other = write_metadata(
-        write_metadata(built(), replace(INFO, labels=LABELS[::-1], name="longer name")), INFO
-    )
+    other = write_metadata(write_metadata(built(), replace(INFO, labels=LABELS[::-1], name="longer name")), INFO)
     assert len(load_model(other).metadata) == 1
     assert metadata_problems(other, LABELS, VOCABULARY) == []
     assert read_metadata(other) == read_metadata(once)
@@ -301,9 +299,7 @@ def test_the_gate_compares_with_the_folder(info: MediaPipeInfo, text: str) -> No
 
 def test_the_gate_finds_missing_files_and_odd_vocabularies() -> None:
     good = write_metadata(built(width=16), INFO)
-    assert (
-        "no labels" in metadata_problems(pack_files(good, {"vocab.txt": VOCABULARY}), LABELS, VOCABULARY)[0]
-    )
+    assert "no labels" in metadata_problems(pack_files(good, {"vocab.txt": VOCABULARY}), LABELS, VOCABULARY)[0]
     assert "an embedder has labels" in metadata_problems(good, (), VOCABULARY)[0]
     blank = VOCABULARY.replace(b"[SEP]\n", b"[SEP]\n\n")
     odd = write_metadata(built(width=16), replace(INFO, vocabulary=blank))
@@ -350,9 +346,7 @@ def test_labels_that_are_no_line_are_refused(label: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "a\\b", "..", "", "C:x", "a\0b"])
-def test_names_that_are_paths_are_neither_written_nor_read(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_are_paths_are_neither_written_nor_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no plain file name"):
         pack_files(b"model", {name: b""})
     stream = io.BytesIO(b"model")

@@ -62,10 +62,23 @@ def _cells(draw: random.Random, folder: Path, line: str) -> None:
 def broken_gzip(draw: random.Random, folder: Path) -> None:
     path = _only(folder, "rows.jsonl.gz")
     raw = path.read_bytes()
-    path.write_bytes(draw.choice([
-        raw[: draw.randint(1, len(raw) - 1)], raw[:10], raw[:-4], raw[:-8] + struct.pack("<II", 1, 1), raw + b"more", flipped(draw, raw[:10], 2) + raw[10:],
-        raw[:200] + flipped(draw, raw[200:], 20), gzip.decompress(raw), draw.randbytes(999), raw + b"\x1f\x8b\x08" + draw.randbytes(40), b"\x1f\x8b",
-    ]))  # fmt: skip
+    path.write_bytes(
+        draw.choice(
+            [
+                raw[: draw.randint(1, len(raw) - 1)],
+                raw[:10],
+                raw[:-4],
+                raw[:-8] + struct.pack("<II", 1, 1),
+                raw + b"more",
+                flipped(draw, raw[:10], 2) + raw[10:],
+                raw[:200] + flipped(draw, raw[200:], 20),
+                gzip.decompress(raw),
+                draw.randbytes(999),
+                raw + b"\x1f\x8b\x08" + draw.randbytes(40),
+                b"\x1f\x8b",
+            ]
+        )
+    )
 
 
 @maker(KIND)
@@ -84,10 +97,22 @@ def encoding(draw: random.Random, folder: Path) -> None:
     while raw[at - 1 : at + 1].strip() != raw[at - 1 : at + 1]:
         at -= 1
     text = raw.decode()
-    _write(path, draw.choice([
-        text.encode("utf-16"), text.encode("utf-32"), raw[:at] + b"\xff" + raw[at:], raw[:at] + b"\xc3" + raw[at:], raw[:at] + b"\xed\xa0\x80" + raw[at:],
-        raw[:at] + "é".encode("latin-1") + raw[at:], draw.randbytes(5000), raw[:at] + b"\xf8\x88\x80\x80\x80" + raw[at:], b"\xfe\xff" + raw,
-    ]))  # fmt: skip
+    _write(
+        path,
+        draw.choice(
+            [
+                text.encode("utf-16"),
+                text.encode("utf-32"),
+                raw[:at] + b"\xff" + raw[at:],
+                raw[:at] + b"\xc3" + raw[at:],
+                raw[:at] + b"\xed\xa0\x80" + raw[at:],
+                raw[:at] + "é".encode("latin-1") + raw[at:],
+                draw.randbytes(5000),
+                raw[:at] + b"\xf8\x88\x80\x80\x80" + raw[at:],
+                b"\xfe\xff" + raw,
+            ]
+        ),
+    )
 
 
 @maker(KIND)
@@ -104,17 +129,13 @@ def no_object(draw: random.Random, folder: Path) -> None:
     _row(
         draw,
         folder,
-        draw.choice(
-            ["[]", "5", '"text"', "null", "true", '["text", "label"]', "1e999", "-0", "[[1]]", "NaN"]
-        ),
+        draw.choice(["[]", "5", '"text"', "null", "true", '["text", "label"]', "1e999", "-0", "[[1]]", "NaN"]),
     )
 
 
 @maker(KIND)
 def wrong_values(draw: random.Random, folder: Path) -> None:
-    odd: Any = draw.choice(
-        [5, 1.5, None, [], ["a"], {}, {"a": 1}, True, "", "   ", "\n", "\ud800", "a\udfffb"]
-    )
+    odd: Any = draw.choice([5, 1.5, None, [], ["a"], {}, {"a": 1}, True, "", "   ", "\n", "\ud800", "a\udfffb"])
     row = {"text": odd, "label": "lamp"}
     if draw.random() < 0.5:
         odd = draw.choice(
@@ -187,9 +208,7 @@ def endless_line(draw: random.Random, folder: Path) -> None:
     path = _any(draw, folder)
     size = 6 * MIB
     if ".jsonl" in path.name:
-        line = draw.choice(
-            [json.dumps({"text": "a " * (size // 2), "label": "lamp"}), "x" * size, " " * size]
-        )
+        line = draw.choice([json.dumps({"text": "a " * (size // 2), "label": "lamp"}), "x" * size, " " * size])
         _write(path, line.encode() + b"\n" + _raw(path))
     else:
         tab = "\t" if path.suffix == ".tsv" else ","
@@ -275,9 +294,7 @@ def nul_bytes(draw: random.Random, folder: Path) -> None:
     raw = _raw(path)
     _write(
         path,
-        draw.choice(
-            [b"\0" + raw, bytes(5000), raw.replace(b"text", b"te\0t"), raw.replace(b"label", b"\0label")]
-        ),
+        draw.choice([b"\0" + raw, bytes(5000), raw.replace(b"text", b"te\0t"), raw.replace(b"label", b"\0label")]),
     )
 
 
@@ -294,11 +311,20 @@ def broken_parquet(draw: random.Random, folder: Path) -> None:
     path = _only(folder, PARQUET)
     raw = path.read_bytes()
     size = int.from_bytes(raw[-8:-4], "little")
-    path.write_bytes(draw.choice([
-        raw[: draw.randint(0, len(raw) - 1)], raw[:-4] + b"PARE", raw[:4] + raw[-8:], raw[: -8 - size] + draw.randbytes(size) + raw[-8:],
-        raw[:-8] + struct.pack("<I", draw.choice([0, 1, 1 << 20, 0xFFFFFFFF])) + raw[-4:], draw.randbytes(999), b'{"text": "a", "label": "b"}\n',
-        raw + b"more",
-    ]))  # fmt: skip
+    path.write_bytes(
+        draw.choice(
+            [
+                raw[: draw.randint(0, len(raw) - 1)],
+                raw[:-4] + b"PARE",
+                raw[:4] + raw[-8:],
+                raw[: -8 - size] + draw.randbytes(size) + raw[-8:],
+                raw[:-8] + struct.pack("<I", draw.choice([0, 1, 1 << 20, 0xFFFFFFFF])) + raw[-4:],
+                draw.randbytes(999),
+                b'{"text": "a", "label": "b"}\n',
+                raw + b"more",
+            ]
+        )
+    )
 
 
 @maker(KIND)
@@ -310,11 +336,19 @@ def odd_parquet(draw: random.Random, folder: Path) -> None:
     path = _only(folder, PARQUET)
     table = pyarrow.parquet.read_table(path)
     count = table.num_rows
-    values = draw.choice([
-        {"words": ["a"] * count, "label": ["lamp"] * count}, {"text": ["a"] * count}, {"text": [[["a"]]] * count, "label": ["lamp"] * count},
-        {"text": list(range(count)), "label": ["lamp"] * count}, {"text": [{"a": 1}] * count, "label": ["lamp"] * count},
-        {"text": ["a"] * count, "label": [["lamp"]] * count}, {"text": ["a"] * count, "label": [{"name": "lamp"}] * count},
-        {"text": [None] * count, "label": ["lamp"] * count}, {"text": [b"\xff\xfe"] * count, "label": ["lamp"] * count},
-        {"text": [], "label": []}, {"text": [1.5] * count, "label": [float("nan")] * count},
-    ])  # fmt: skip
+    values = draw.choice(
+        [
+            {"words": ["a"] * count, "label": ["lamp"] * count},
+            {"text": ["a"] * count},
+            {"text": [[["a"]]] * count, "label": ["lamp"] * count},
+            {"text": list(range(count)), "label": ["lamp"] * count},
+            {"text": [{"a": 1}] * count, "label": ["lamp"] * count},
+            {"text": ["a"] * count, "label": [["lamp"]] * count},
+            {"text": ["a"] * count, "label": [{"name": "lamp"}] * count},
+            {"text": [None] * count, "label": ["lamp"] * count},
+            {"text": [b"\xff\xfe"] * count, "label": ["lamp"] * count},
+            {"text": [], "label": []},
+            {"text": [1.5] * count, "label": [float("nan")] * count},
+        ]
+    )
     pyarrow.parquet.write_table(pyarrow.table(values), path)

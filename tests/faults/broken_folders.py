@@ -65,9 +65,7 @@ def wrong_types(draw: random.Random, folder: Path) -> None:
 
 @maker(KIND)
 def wrong_record_types(draw: random.Random, folder: Path) -> None:
-    key = draw.choice(
-        ["path", "sha256", "bytes", "kind", "format", "scheme", "signature", "status", "scores"]
-    )
+    key = draw.choice(["path", "sha256", "bytes", "kind", "format", "scheme", "signature", "status", "scores"])
     value = (
         draw.choice([[], {"a": 1}, ["x"], 1.5, [[]]])
         if key not in ("scores", "signature")
@@ -253,10 +251,22 @@ def wrong_tokenizer(draw: random.Random, folder: Path) -> None:
 
 @maker(KIND)
 def odd_processing(draw: random.Random, folder: Path) -> None:
-    key, value = draw.choice([
-        ("max_length", 0), ("max_length", -5), ("max_length", 10**40), ("max_length", 2), ("max_length", "x"), ("score", "x"), ("score", None),
-        ("padding_side", 5), ("max_length", None), ("max_length", 1.5), ("padding_side", "middle"), ("pair_order", 5),
-    ])  # fmt: skip
+    key, value = draw.choice(
+        [
+            ("max_length", 0),
+            ("max_length", -5),
+            ("max_length", 10**40),
+            ("max_length", 2),
+            ("max_length", "x"),
+            ("score", "x"),
+            ("score", None),
+            ("padding_side", 5),
+            ("max_length", None),
+            ("max_length", 1.5),
+            ("padding_side", "middle"),
+            ("pair_order", 5),
+        ]
+    )
     _edit(folder / LIST, lambda c: c["processing"].update({key: value}))
 
 

@@ -129,9 +129,21 @@ def _json(path: Path, change: Callable[[Any], None]) -> None:
 def weights_damaged(draw: random.Random, folder: Path) -> None:
     path = folder / "model.safetensors"
     raw = path.read_bytes()
-    path.write_bytes(draw.choice([
-        cut_off(draw, raw), b"", raw + b"\0", raw[:8], b"\xff" * 8 + raw[8:], bytes(8) + raw[8:], draw.randbytes(len(raw)), b"PK\x03\x04" + raw, raw[:8] + b"[" + raw[9:],
-    ]))  # fmt: skip
+    path.write_bytes(
+        draw.choice(
+            [
+                cut_off(draw, raw),
+                b"",
+                raw + b"\0",
+                raw[:8],
+                b"\xff" * 8 + raw[8:],
+                bytes(8) + raw[8:],
+                draw.randbytes(len(raw)),
+                b"PK\x03\x04" + raw,
+                raw[:8] + b"[" + raw[9:],
+            ]
+        )
+    )
 
 
 @maker(SOURCE)
@@ -210,16 +222,12 @@ def source_tokenizer(draw: random.Random, folder: Path) -> None:
         path.unlink()
         (folder / "vocab.txt").unlink()  # it would do
     elif odd == 1:
-        path.write_bytes(
-            draw.choice([b"", b"{}", b"null", cut_off(draw, raw), draw.randbytes(400), b"\xff" + raw])
-        )
+        path.write_bytes(draw.choice([b"", b"{}", b"null", cut_off(draw, raw), draw.randbytes(400), b"\xff" + raw]))
     elif odd == 2:
         vocabulary = {f"w{i}": i for i in range(draw.choice([0, 5000]))}
         _json(path, lambda c: c["model"].update(vocab=vocabulary, unk_token="w0"))
     else:
-        (folder / "tokenizer_config.json").write_text(
-            draw.choice(["", "[]", "5", "{", "null", "[" * 9000, '"x"'])
-        )
+        (folder / "tokenizer_config.json").write_text(draw.choice(["", "[]", "5", "{", "null", "[" * 9000, '"x"']))
 
 
 @maker(SOURCE)
@@ -238,7 +246,5 @@ def source_pieces(draw: random.Random, folder: Path) -> None:
         (folder / "model.safetensors.index.json").write_text("{}")
     elif odd == 1:
         (folder / "pytorch_model.bin").write_bytes(
-            draw.choice(
-                [b"", b"PK\x03\x04", b"\x80\x04.", draw.randbytes(500), b"cos\nsystem\n(S'touch owned'\ntR."]
-            )
+            draw.choice([b"", b"PK\x03\x04", b"\x80\x04.", draw.randbytes(500), b"cos\nsystem\n(S'touch owned'\ntR."])
         )

@@ -70,10 +70,20 @@ def unknown_key(draw: random.Random, path: Path) -> None:
 @maker(KIND)
 def lost_key(draw: random.Random, path: Path) -> None:
     content = _read(path)
-    where, key = draw.choice([
-        ((), "schema"), ((), "name"), ((), "task"), ((), "teacher"), ((), "distill"), (("teacher",), "model"),
-        (("teacher", "finetune"), "steps"), (("student",), "layers"), (("distill", 0), "method"), (("data", "train"), "path"),
-    ])  # fmt: skip
+    where, key = draw.choice(
+        [
+            ((), "schema"),
+            ((), "name"),
+            ((), "task"),
+            ((), "teacher"),
+            ((), "distill"),
+            (("teacher",), "model"),
+            (("teacher", "finetune"), "steps"),
+            (("student",), "layers"),
+            (("distill", 0), "method"),
+            (("data", "train"), "path"),
+        ]
+    )
     section = content
     for k in where:
         section = section[k]
@@ -83,10 +93,20 @@ def lost_key(draw: random.Random, path: Path) -> None:
 
 @maker(KIND)
 def huge_number(draw: random.Random, path: Path) -> None:
-    key, value = draw.choice([
-        ("seed", _HUGE), ("seed", f"-{_HUGE}"), ("seed", "0x" + "f" * 9000), ("schema", _HUGE), ("schema", "1e999"), ("seed", "1e400"),
-        ("seed", f"1.{_HUGE}e{_HUGE}"), ("task", _HUGE), ("name", _HUGE), ("description", "1e-999999999999"),
-    ])  # fmt: skip
+    key, value = draw.choice(
+        [
+            ("seed", _HUGE),
+            ("seed", f"-{_HUGE}"),
+            ("seed", "0x" + "f" * 9000),
+            ("schema", _HUGE),
+            ("schema", "1e999"),
+            ("seed", "1e400"),
+            ("seed", f"1.{_HUGE}e{_HUGE}"),
+            ("task", _HUGE),
+            ("name", _HUGE),
+            ("description", "1e-999999999999"),
+        ]
+    )
     lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{key}:")]
     path.write_text("\n".join([f"{key}: {value}", *lines]))
 
@@ -106,11 +126,22 @@ def deep_nesting(draw: random.Random, path: Path) -> None:
 def aliases(draw: random.Random, path: Path) -> None:
     bomb = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, draw.randint(9, 30)))
     keys = ", ".join(f"*k{i} : 1" for i in range(3))
-    _line(draw, path, draw.choice([
-        "a0: &a0 [x]\n" + bomb, "self: &self [*self]", "self: &self {a: *self, b: *self}", "lost: *nowhere",
-        "twice: [&a 1, &a 2, *a]\nmore: *b", f"m: &m {{a: 1}}\nn: {{<<: *m, {keys}}}", "? &k {a: 1}\n: *k",
-        "seed2: &s 3\nmerged:\n  <<: [*s, *s]",
-    ]))  # fmt: skip
+    _line(
+        draw,
+        path,
+        draw.choice(
+            [
+                "a0: &a0 [x]\n" + bomb,
+                "self: &self [*self]",
+                "self: &self {a: *self, b: *self}",
+                "lost: *nowhere",
+                "twice: [&a 1, &a 2, *a]\nmore: *b",
+                f"m: &m {{a: 1}}\nn: {{<<: *m, {keys}}}",
+                "? &k {a: 1}\n: *k",
+                "seed2: &s 3\nmerged:\n  <<: [*s, *s]",
+            ]
+        ),
+    )
 
 
 @maker(KIND)
@@ -118,11 +149,22 @@ def foreign_bytes(draw: random.Random, path: Path) -> None:
     text = path.read_text()
     raw = text.encode()
     at = draw.randrange(len(raw))
-    path.write_bytes(draw.choice([
-        raw[:at] + b"\0" + raw[at:], raw[:at] + b"\xff\xfe" + raw[at:], raw[:at] + b"\x07" + raw[at:], text.encode("utf-16"),
-        text.encode("utf-32"), raw[:at] + "description: für\n".encode("latin-1"), raw + b"\x00" * 4096, raw[:at] + b"\xed\xa0\x80" + raw[at:],
-        draw.randbytes(2000), raw[:at] + b"\x1b[2J" + raw[at:],
-    ]))  # fmt: skip
+    path.write_bytes(
+        draw.choice(
+            [
+                raw[:at] + b"\0" + raw[at:],
+                raw[:at] + b"\xff\xfe" + raw[at:],
+                raw[:at] + b"\x07" + raw[at:],
+                text.encode("utf-16"),
+                text.encode("utf-32"),
+                raw[:at] + "description: für\n".encode("latin-1"),
+                raw + b"\x00" * 4096,
+                raw[:at] + b"\xed\xa0\x80" + raw[at:],
+                draw.randbytes(2000),
+                raw[:at] + b"\x1b[2J" + raw[at:],
+            ]
+        )
+    )
 
 
 @maker(KIND)
@@ -205,10 +247,16 @@ def no_mapping(draw: random.Random, path: Path) -> None:
 @maker(KIND)
 def too_large(draw: random.Random, path: Path) -> None:
     text = path.read_text()
-    path.write_text(draw.choice([
-        text + "#" * (2 << 20), text + "labels2: [" + "x, " * 21_000 + "x]\n", text + "".join(f"k{i}: 1\n" for i in range(30_000)),
-        text + "x: '" + "y" * (1 << 20) + "'\n",
-    ]))  # fmt: skip
+    path.write_text(
+        draw.choice(
+            [
+                text + "#" * (2 << 20),
+                text + "labels2: [" + "x, " * 21_000 + "x]\n",
+                text + "".join(f"k{i}: 1\n" for i in range(30_000)),
+                text + "x: '" + "y" * (1 << 20) + "'\n",
+            ]
+        )
+    )
 
 
 @maker(KIND, harmless=["recipes validate", "run"])

@@ -58,8 +58,11 @@ class Commander:
         environment = {**os.environ, "POCKETBERT_CACHE": str(self.folder / "cache"), "PYTHONFAULTHANDLER": ""}
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("worker.py")), str(theirs), str(self._out), str(self._err)],
-            stdin=subprocess.PIPE, text=True, pass_fds=(theirs,), env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            text=True,
+            pass_fds=(theirs,),
+            env=environment,
+        )
         os.close(theirs)
         for arguments in self.warm:
             ended = self._ask(arguments, None)
@@ -84,9 +87,7 @@ class Commander:
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        process.stdin.write(
-            json.dumps({"arguments": [str(a) for a in arguments], "headroom": headroom}) + "\n"
-        )
+        process.stdin.write(json.dumps({"arguments": [str(a) for a in arguments], "headroom": headroom}) + "\n")
         process.stdin.flush()
         ready, _, _ = select.select([self._answers], [], [], PATIENCE_S)
         line = self._answers.readline() if ready else b""

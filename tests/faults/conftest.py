@@ -76,9 +76,11 @@ def commander(task: Any, trio: Path, tmp_path_factory: pytest.TempPathFactory) -
     """Runs commands in a process that may die."""
     folder = tmp_path_factory.mktemp("commander")
     warm = [
-        ["data", "check", task.recipe], ["verify", "-m", trio / "phone"], ["predict", "-m", trio / "phone", "a lamp"],
+        ["data", "check", task.recipe],
+        ["verify", "-m", trio / "phone"],
+        ["predict", "-m", trio / "phone", "a lamp"],
         ["export", "-m", trio / "student", "-o", folder / "warm", "--format", "onnx", "-q"],
-    ]  # fmt: skip
+    ]
     made = _commander.Commander(folder, warm)
     yield made
     made.close()

@@ -42,9 +42,7 @@ class Timeline:
         starts = [(name, _time(at)) for at, name in _BEGAN.findall(log)]
         last = _time(_ENDED.findall(log)[-1][0])
         marks = [(START, began), *starts, (REPORT, last), ("", ended)]
-        self.seconds = {
-            name: (after - at).total_seconds() for (name, at), (_, after) in itertools.pairwise(marks)
-        }
+        self.seconds = {name: (after - at).total_seconds() for (name, at), (_, after) in itertools.pairwise(marks)}
 
     @property
     def stages(self) -> list[str]:
@@ -140,9 +138,7 @@ def test_killed_in_each_format(
 
 @pytest.mark.slow
 def test_killed_thirty_times_at_random(task: Any, kit: SimpleNamespace, victims: Any, tmp_path: Path) -> None:
-    reference = victims.Victim(
-        ["run", task.recipe, FORMATS, "-o", tmp_path / "reference"], tmp_path / "reference", kit
-    )
+    reference = victims.Victim(["run", task.recipe, FORMATS, "-o", tmp_path / "reference"], tmp_path / "reference", kit)
     began = datetime.now()
     reference.finish()
     timeline = Timeline(log_of(reference.folder), began, datetime.now())

@@ -41,9 +41,7 @@ def rows(kit: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_data(
-    data_mutation: Any, rows: Path, task: Any, trio: Path, refused: Refused, tmp_path: Path
-) -> None:
+def test_data(data_mutation: Any, rows: Path, task: Any, trio: Path, refused: Refused, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(rows, tmp_path / "rows"))
     names = {p.name for p in folder.iterdir()}
     data_mutation.apply(folder)

@@ -35,14 +35,25 @@ FILLERS = (
 )  # fmt: skip
 LENGTH = 40
 RECIPE = {
-    "schema": 1, "name": "tiny", "task": "text-classification", "seed": 3,
-    "data": {"train": {"path": "train.jsonl"}, "eval": {"path": "eval.jsonl"}, "labels": list(LABELS), "max_length": LENGTH},
-    "teacher": {"model": "./teacher", "finetune": {"steps": 140, "batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 10}},
+    "schema": 1,
+    "name": "tiny",
+    "task": "text-classification",
+    "seed": 3,
+    "data": {
+        "train": {"path": "train.jsonl"},
+        "eval": {"path": "eval.jsonl"},
+        "labels": list(LABELS),
+        "max_length": LENGTH,
+    },
+    "teacher": {
+        "model": "./teacher",
+        "finetune": {"steps": 140, "batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 10},
+    },
     "student": {"layers": 1},
     "distill": [{"method": "task", "steps": 80, "batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 10}],
     "export": {"formats": ["onnx"], "lengths": [16, 32]},
     "verify": {"max_drop": 0.02},
-}  # fmt: skip
+}
 
 
 def task_rows(count: int, seed: int) -> list[dict[str, Any]]:
@@ -74,9 +85,10 @@ def write_tokenizer(folder: Path, tokens: Sequence[str]) -> None:
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", index["[CLS]"]), ("[SEP]", index["[SEP]"])],
-    )  # fmt: skip
+    )
     made.save(str(folder / "tokenizer.json"))
     named = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **named}))
@@ -91,15 +103,16 @@ def write_bert(
     import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
-    names = (
-        {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
-        if labels
-        else {}
-    )
+    names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
     config = transformers.BertConfig(
-        vocab_size=vocabulary_size or len(vocabulary()), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=64, **names,
-    )  # fmt: skip
+        vocab_size=vocabulary_size or len(vocabulary()),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        **names,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         kind = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModel
@@ -166,9 +179,12 @@ class Task:
     def variant(self, target: Path, **changes: Any) -> Path:
         """Write a changed recipe elsewhere, with paths that still lead here."""
         here = {
-            "data": {"train": {"path": str(self.folder / "train.jsonl")}, "eval": {"path": str(self.folder / "eval.jsonl")}},
+            "data": {
+                "train": {"path": str(self.folder / "train.jsonl")},
+                "eval": {"path": str(self.folder / "eval.jsonl")},
+            },
             "teacher": {"model": str(self.folder / "teacher")},
-        }  # fmt: skip
+        }
         target.write_text(yaml.safe_dump(merged(merged(RECIPE, here), changes), sort_keys=False))
         return target
 

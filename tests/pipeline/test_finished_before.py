@@ -49,19 +49,20 @@ def export(cli: Cli, model: Path, output: Path, *more: str) -> Any:
 
 
 def listing(folder: Path) -> list[str]:
-    return sorted(
-        p.relative_to(folder).as_posix() for p in folder.rglob("*") if "pocketbert-cache" not in p.parts
-    )
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if "pocketbert-cache" not in p.parts)
 
 
 CHANGES: dict[str, Callable[[Path], None]] = {
-    "label names": lambda m: edit(m / "config.json", id2label={"0": "music", "1": "lamp", "2": "timer"},
-                                  label2id={"music": 0, "lamp": 1, "timer": 2}),
+    "label names": lambda m: edit(
+        m / "config.json",
+        id2label={"0": "music", "1": "lamp", "2": "timer"},
+        label2id={"music": 0, "lamp": 1, "timer": 2},
+    ),
     "tokenizer": lambda m: edit(m / "tokenizer.json", normalizer=None),
     "tokenizer settings": lambda m: edit(m / "tokenizer_config.json", model_max_length=20),
     "vocabulary": lambda m: (m / "vocab.txt").write_text("[PAD]\n"),
     "special tokens": lambda m: (m / "special_tokens_map.json").write_text("{}"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -69,9 +70,7 @@ def test_an_export_of_changed_files_is_not_finished_before(
     cli: Cli, source: Path, output: Path, tmp_path: Path, change: str
 ) -> None:
     model = Path(shutil.copytree(source, tmp_path / "model"))
-    assert (
-        SKIPPED in export(cli, model, output).stderr
-    )  # another folder with the same content is the same model
+    assert SKIPPED in export(cli, model, output).stderr  # another folder with the same content is the same model
     before = open_model_folder(str(model)).digest
     CHANGES[change](model)
     assert open_model_folder(str(model)).digest != before
@@ -97,8 +96,11 @@ def test_a_damaged_output_is_not_finished(cli: Cli, source: Path, output: Path, 
         (output / "golden.jsonl").unlink()
     else:
         (output / "thesis.txt").write_text("precious")
-    said = {"changed": "onnx/model.onnx: changed since it was packed", "removed": "golden.jsonl: listed, but not there",
-            "added": "thesis.txt: there, but not listed"}[damage]  # fmt: skip
+    said = {
+        "changed": "onnx/model.onnx: changed since it was packed",
+        "removed": "golden.jsonl: listed, but not there",
+        "added": "thesis.txt: there, but not listed",
+    }[damage]
     before = listing(output)
     again = export(cli, source, output)
     assert again.exit_code == 2, again.output
@@ -185,16 +187,19 @@ def test_a_run_is_not_finished_when_its_teachers_files_change(
     edit(model / "tokenizer_config.json", model_max_length=12)
     again = run(cli, recipe, run_copy)
     assert again.exit_code == 2
-    assert (
-        f"{run_copy}/teacher: was made with another recipe, other inputs or other versions." in again.stderr
-    )
+    assert f"{run_copy}/teacher: was made with another recipe, other inputs or other versions." in again.stderr
 
 
 @pytest.mark.parametrize(
     ("name", "stage"),
-    [("teacher/model.safetensors", "teacher"), ("student/tokenizer.json", "student"), ("onnx/model.onnx", "onnx"),
-     ("data.json", "data.json"), ("phone/README.md", "phone")],
-)  # fmt: skip
+    [
+        ("teacher/model.safetensors", "teacher"),
+        ("student/tokenizer.json", "student"),
+        ("onnx/model.onnx", "onnx"),
+        ("data.json", "data.json"),
+        ("phone/README.md", "phone"),
+    ],
+)
 def test_a_run_with_a_damaged_output_is_not_finished(
     cli: Cli, task: Any, run_copy: Path, name: str, stage: str
 ) -> None:
@@ -207,9 +212,7 @@ def test_a_run_with_a_damaged_output_is_not_finished(
     assert "--overwrite to make it again" in again.stderr
 
 
-def test_a_damaged_file_is_made_again_with_overwrite(
-    cli: Cli, task: Any, finished: Path, run_copy: Path
-) -> None:
+def test_a_damaged_file_is_made_again_with_overwrite(cli: Cli, task: Any, finished: Path, run_copy: Path) -> None:
     golden = run_copy / "phone" / "golden.jsonl"
     golden.unlink()
     assert run(cli, task.recipe, run_copy).exit_code == 2
@@ -220,9 +223,7 @@ def test_a_damaged_file_is_made_again_with_overwrite(
 
 
 @pytest.mark.parametrize("place", ["student", "phone/notes", "student/notes"])
-def test_a_users_files_in_a_run_folder_are_never_replaced(
-    cli: Cli, task: Any, run_copy: Path, place: str
-) -> None:
+def test_a_users_files_in_a_run_folder_are_never_replaced(cli: Cli, task: Any, run_copy: Path, place: str) -> None:
     if place == "student":
         shutil.rmtree(run_copy / "student")
         (run_copy / ".stages" / "student.json").unlink()
@@ -249,10 +250,7 @@ def test_unfinished_training_of_other_settings_is_kept(
     for more in ([], ["distill.0.lr=0.01"], ["distill.0.micro_batch=8"]):
         result = run(cli, task.recipe, run_copy, *more)
         assert result.exit_code == 2, result.output
-        assert (
-            f"{work}: is unfinished work of other settings or versions: distill.0 at step 299,000."
-            in result.stderr
-        )
+        assert f"{work}: is unfinished work of other settings or versions: distill.0 at step 299,000." in result.stderr
         assert "--overwrite to remove it" in result.stderr
     assert {p: p.stat().st_mtime_ns for p in work.rglob("*")} == before
     made = run(cli, task.recipe, run_copy, "--overwrite", "distill.0.steps=2")

@@ -42,8 +42,11 @@ class Victim:
     @contextmanager
     def _running(self) -> Iterator[subprocess.Popen[str]]:
         process = subprocess.Popen(
-            self.kit.one_core(self.kit.command(*self.arguments)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            self.kit.one_core(self.kit.command(*self.arguments)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             yield process
         finally:
@@ -160,8 +163,10 @@ def test_killed_between_any_two_steps_of_a_commit(
     for count in range(0, 400, 3):
         process = subprocess.run(
             kit.one_core([sys.executable, "-c", DEADLY, str(count), "run", str(task.recipe), "-o", str(run_copy)]),
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if process.returncode == 0:
             break
         assert process.returncode == 137, process.stderr

@@ -45,9 +45,7 @@ def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(
-    open_tiny: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
+def exported(open_tiny: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`exported(form)`: the float package of a tiny classifier."""
     folder = tmp_path_factory.mktemp("coreml")
     task = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -103,8 +101,7 @@ def test_answers_stay_close_and_the_description_stays(
     quantize(source, target)
     rows = tokenizer.encode(list(SENTENCES))
     before, after = (
-        whole(run_rows(CoremlPredictor(p), tokenizer, rows, task_of("text-classification")))
-        for p in (source, target)
+        whole(run_rows(CoremlPredictor(p), tokenizer, rows, task_of("text-classification"))) for p in (source, target)
     )
     assert 1e-5 < rms_error(after, before) < 0.15
     a, b = Evaluator(source), Evaluator(target)
@@ -122,9 +119,7 @@ def test_the_same_package_gives_the_same_bytes(exported: Callable[[str], Path], 
     assert sha256_path(tmp_path / "a.mlpackage") == sha256_path(tmp_path / "b.mlpackage")
 
 
-def test_stored_numbers_are_all_there_and_a_nan_is_seen(
-    exported: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_stored_numbers_are_all_there_and_a_nan_is_seen(exported: Callable[[str], Path], tmp_path: Path) -> None:
     import shutil
 
     source = exported("ios16")
@@ -140,9 +135,7 @@ def test_stored_numbers_are_all_there_and_a_nan_is_seen(
     assert any(not np.isfinite(v).all() for _, v in stored_numbers(copy) if v.dtype.kind == "f")
 
 
-def test_a_vector_that_a_product_and_a_normalization_share(
-    open_tiny: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_vector_that_a_product_and_a_normalization_share(open_tiny: Callable[..., Any], tmp_path: Path) -> None:
     model, folder, _ = open_tiny("bert", 1)  # as in a model that was never trained: all biases are zero
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -35,9 +35,12 @@ LABELS = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}
 LENGTH = 16
 SUFFIX = {Format.ONNX: ".onnx", Format.TFLITE: ".tflite", Format.COREML: ".mlpackage"}
 SCHEMES = [
-    (Format.ONNX, Scheme.INT8), (Format.TFLITE, Scheme.INT8), (Format.TFLITE, Scheme.W8), (Format.TFLITE, Scheme.FP16),
+    (Format.ONNX, Scheme.INT8),
+    (Format.TFLITE, Scheme.INT8),
+    (Format.TFLITE, Scheme.W8),
+    (Format.TFLITE, Scheme.FP16),
     (Format.COREML, Scheme.W8),
-]  # fmt: skip
+]
 WORDS = 1031  # no other axis is a multiple of it
 
 Inputs = dict[str, NDArray[np.int64]]
@@ -55,9 +58,7 @@ def headed(make_classifier: Callable[..., Any]) -> Models:
     """`headed(family, task)`: a random model with the head of a task."""
 
     def build(name: str, task: Task, **changes: Any) -> Any:
-        return make_classifier(
-            name, 1, tuple("abc"[: LABELS.get(task.name, 3)]), auto_class=task.auto_class, **changes
-        )
+        return make_classifier(name, 1, tuple("abc"[: LABELS.get(task.name, 3)]), auto_class=task.auto_class, **changes)
 
     return build
 
@@ -95,9 +96,7 @@ def opened(format: Format, path: Path) -> Predictor:
     return open_file(path, format)
 
 
-def made(
-    format: Format, scheme: Scheme, model: Any, name: str, task: Task, folder: Path
-) -> tuple[Path, WeightTypes]:
+def made(format: Format, scheme: Scheme, model: Any, name: str, task: Task, folder: Path) -> tuple[Path, WeightTypes]:
     """The float file in fewer bits, and the types that were found in it."""
     source = write(format, model, name, task, folder / f"float{SUFFIX[format]}")
     target = folder / f"small{SUFFIX[format]}"
@@ -137,9 +136,7 @@ def test_types_are_those_of_the_scheme_and_answers_stay(
 
 
 @pytest.mark.parametrize("name", ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES[1:])])
-def test_onnx_stores_the_table_once_and_multiplies_it_in_int8(
-    name: str, headed: Models, tmp_path: Path
-) -> None:
+def test_onnx_stores_the_table_once_and_multiplies_it_in_int8(name: str, headed: Models, tmp_path: Path) -> None:
     model = headed(name, FILL, vocab_size=WORDS)
     path, types = made(Format.ONNX, Scheme.INT8, model, name, FILL, tmp_path)
     uses = [u for u in types.uses if u.numbers % WORDS == 0]
@@ -158,9 +155,7 @@ def test_onnx_stores_the_table_once_and_multiplies_it_in_int8(
     assert stored[table].dtype == np.int8
 
 
-def test_a_decoder_left_float_is_an_error(
-    headed: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_left_float_is_an_error(headed: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_quantizer, "untie", lambda _: [])
     with pytest.raises(GateError, match="turned into fp32 before the product"):
         made(
@@ -178,9 +173,7 @@ def test_a_decoder_of_its_own_is_quantized_too(headed: Models, tmp_path: Path) -
     assert model.get_output_embeddings().weight is not model.get_input_embeddings().weight
     types = made(Format.ONNX, Scheme.INT8, model, "bert", FILL, tmp_path)[1]
     uses = [u for u in types.uses if u.numbers % WORDS == 0]
-    assert [(u.use, u.dtype, u.dequantized) for u in uses] == [
-        (Use.TABLE, "int8", False), (Use.MATMUL, "int8", False),
-    ]  # fmt: skip
+    assert [(u.use, u.dtype, u.dequantized) for u in uses] == [(Use.TABLE, "int8", False), (Use.MATMUL, "int8", False)]
     assert len({u.name for u in uses}) == 2
 
 
@@ -242,9 +235,14 @@ def test_one_output_is_one_channel(
 @pytest.mark.parametrize("factor", [0.0, 1e-30])
 @pytest.mark.parametrize("task", [REGRESSION.name, TaskName.TOKEN_CLASSIFICATION])
 def test_a_head_of_zeros_answers_with_its_bias(
-    task: TaskName, factor: float, format: Format, scheme: Scheme, headed: Models, tmp_path: Path,
+    task: TaskName,
+    factor: float,
+    format: Format,
+    scheme: Scheme,
+    headed: Models,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     if format is Format.COREML:
         from pocketbert.quantize import coreml
 

@@ -33,9 +33,7 @@ def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def int8(
-    exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, WeightTypes]:
+def int8(exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WeightTypes]:
     path = tmp_path_factory.mktemp("int8") / "model_int8.onnx"
     return path, quantize(exported("bert"), path)
 

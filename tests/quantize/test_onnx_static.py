@@ -120,9 +120,7 @@ def test_padding_changes_nothing(family: str, made: Callable[..., Any]) -> None:
     assert rms_error(together, alone) < 0.02
 
 
-def test_weights_are_int8_and_the_file_is_small(
-    made: Callable[..., Any], exported: Callable[[str], Path]
-) -> None:
+def test_weights_are_int8_and_the_file_is_small(made: Callable[..., Any], exported: Callable[[str], Path]) -> None:
     path, types = made("bert")
     assert {u.dtype for u in types.uses if u.numbers >= 512} == {"int8"}
     assert types.int8_matmuls >= 6 * LAYERS + 1
@@ -138,9 +136,7 @@ def test_weights_are_int8_and_the_file_is_small(
     assert sum(np.prod(stored[n].dims) for n in large) == floats / 4
 
 
-def test_every_number_is_half_a_step_from_its_own(
-    made: Callable[..., Any], exported: Callable[[str], Path]
-) -> None:
+def test_every_number_is_half_a_step_from_its_own(made: Callable[..., Any], exported: Callable[[str], Path]) -> None:
     graph = onnx.load(made("bert")[0]).graph
     stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     source = {t.name: numpy_helper.to_array(t) for t in onnx.load(exported("bert")).graph.initializer}
@@ -158,9 +154,7 @@ def test_every_number_is_half_a_step_from_its_own(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_both_operands_of_every_product_are_8_bits_but_probabilities(
-    family: str, made: Callable[..., Any]
-) -> None:
+def test_both_operands_of_every_product_are_8_bits_but_probabilities(family: str, made: Callable[..., Any]) -> None:
     graph = onnx.load(made(family)[0]).graph
     scores = values = 0
     for node in graph.node:
@@ -194,9 +188,7 @@ def test_bf16_in_openvino_adds_less_error_than_int8_has(
 
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("mobilebert", marks=pytest.mark.slow)])
-def test_a_tied_table_is_stored_once(
-    family: str, make_classifier: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_tied_table_is_stored_once(family: str, make_classifier: Callable[..., Any], tmp_path: Path) -> None:
     words = 1031  # no other axis is a multiple of it
     model = make_classifier(family, 1, ("a",), auto_class=FILL.auto_class, vocab_size=words)
     rows = feeds(20)
@@ -207,9 +199,7 @@ def test_a_tied_table_is_stored_once(
     tied = [u for u in types.uses if u.numbers % words == 0]
     assert {u.use for u in tied} == set(Use)
     assert {u.dtype for u in tied} == {"int8"}
-    stored = [
-        t for t in onnx.load(target).graph.initializer if np.prod(t.dims) % words == 0 and len(t.dims) == 2
-    ]
+    stored = [t for t in onnx.load(target).graph.initializer if np.prod(t.dims) % words == 0 and len(t.dims) == 2]
     assert len(stored) == len(tied) - 1
     assert {t.data_type for t in stored} == {TensorProto.INT8}
     row = rows[3:4]
@@ -227,9 +217,7 @@ def product_file(path: Path, weight: NDArray[np.float32], op: str = "MatMul", **
         helper.make_node(op, ["mean", "weight"], ["logits"], **flags),
     ]
     stored = {"table": table, "weight": weight, "one": np.array([1], np.int64)}
-    graph = helper.make_graph(
-        nodes, "g", [ids], [out], [numpy_helper.from_array(v, n) for n, v in stored.items()]
-    )
+    graph = helper.make_graph(nodes, "g", [ids], [out], [numpy_helper.from_array(v, n) for n, v in stored.items()])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, path)
     return path
@@ -267,9 +255,7 @@ def test_a_row_without_an_input_is_an_error(exported: Callable[[str], Path], tmp
 def test_a_range_that_is_none_is_an_error(value: float, tmp_path: Path) -> None:
     source = product_file(tmp_path / "a.onnx", np.ones((32, 20), np.float32))
     model = onnx.load(source)
-    model.graph.initializer[0].CopyFrom(
-        numpy_helper.from_array(np.full((50, 32), value, np.float32), "table")
-    )
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.full((50, 32), value, np.float32), "table"))
     onnx.save(model, source)
     with pytest.raises(
         GateError,

@@ -187,9 +187,7 @@ def test_one_operator_left_float_is_named(
     import re
 
     def forget(manager: Any) -> None:
-        manager.add_quantization_config(
-            f"^{re.escape(scope)}", "FULLY_CONNECTED", algorithm_key="no_quantize"
-        )
+        manager.add_quantization_config(f"^{re.escape(scope)}", "FULLY_CONNECTED", algorithm_key="no_quantize")
 
     patched(monkeypatch, forget)
     with pytest.raises(GateError) as caught:
@@ -222,8 +220,13 @@ def test_embeddings_left_float_are_an_error(
     ],
 )
 def test_another_form_than_was_asked_for_is_an_error(
-    form: str, made_as: str, message: str, exported_tflite: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+    form: str,
+    made_as: str,
+    message: str,
+    exported_tflite: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     other = quantizer._recipe(*FORMS[made_as])
     monkeypatch.setattr(quantizer, "_recipe", lambda *_: other)
     with pytest.raises(GateError, match=message):

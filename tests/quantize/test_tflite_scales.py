@@ -42,17 +42,16 @@ def operators(path: Path, *names: str) -> list[tuple[Any, Any, Any]]:
     wanted = {getattr(known, n) for n in names}
     return [
         (graph, op, model.operatorCodes[op.opcodeIndex])
-        for graph in model.subgraphs for op in graph.operators
+        for graph in model.subgraphs
+        for op in graph.operators
         if model.operatorCodes[op.opcodeIndex].builtinCode in wanted
-    ]  # fmt: skip
+    ]
 
 
 def logits(path: Path, open_tiny: Callable[..., Any]) -> np.ndarray:
     tokenizer = open_tiny("bert", 2)[2]
     encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
-    return readout.whole(
-        readout.run_rows(TflitePredictor(path, 1), tokenizer, encoded, task_of("text-classification"))
-    )
+    return readout.whole(readout.run_rows(TflitePredictor(path, 1), tokenizer, encoded, task_of("text-classification")))
 
 
 def test_every_weight_keeps_its_numbers_and_has_one_scale(default: Path, changed: Path) -> None:
@@ -61,9 +60,7 @@ def test_every_weight_keeps_its_numbers_and_has_one_scale(default: Path, changed
 
     assert whole(default) == whole(changed)
     before, after = weight_types(default), weight_types(changed)
-    assert [(u.use, u.dtype, u.numbers) for u in before.uses] == [
-        (u.use, u.dtype, u.numbers) for u in after.uses
-    ]
+    assert [(u.use, u.dtype, u.numbers) for u in before.uses] == [(u.use, u.dtype, u.numbers) for u in after.uses]
     assert any(u.per_channel for u in before.uses)
     assert not any(u.per_channel or u.dequantized for u in after.uses)
     for graph, op, _ in operators(changed, "FULLY_CONNECTED", "EMBEDDING_LOOKUP"):
@@ -87,9 +84,7 @@ def test_products_ask_for_asymmetric_inputs(default: Path, changed: Path) -> Non
     for _, op, code in products:
         assert op.builtinOptions.asymmetricQuantizeInputs
         assert code.version >= 9
-    assert not any(
-        op.builtinOptions.asymmetricQuantizeInputs for _, op, _ in operators(default, "FULLY_CONNECTED")
-    )
+    assert not any(op.builtinOptions.asymmetricQuantizeInputs for _, op, _ in operators(default, "FULLY_CONNECTED"))
 
 
 def test_signatures_share_what_was_added(default: Path, changed: Path) -> None:
@@ -155,6 +150,5 @@ def test_a_float_file_stays_as_it_is(exported_tflite: Callable[[str], Path], tmp
     (tmp_path / "same.tflite").write_bytes(one_scale_per_tensor(source.read_bytes()))
     assert TfliteGraph(tmp_path / "same.tflite").operators == TfliteGraph(source).operators
     assert not any(
-        o.builtinOptions.asymmetricQuantizeInputs
-        for _, o, _ in operators(tmp_path / "same.tflite", "FULLY_CONNECTED")
+        o.builtinOptions.asymmetricQuantizeInputs for _, o, _ in operators(tmp_path / "same.tflite", "FULLY_CONNECTED")
     )

@@ -87,9 +87,7 @@ def test_small_weights_may_stay_float_but_be_nothing_else() -> None:
     small = weight("head", dtype="float32", numbers=SMALL - 1)
     assert type_problems(types(*right(Scheme.INT8), small), "a", Scheme.INT8) == []
     half = weight("head", dtype="float16", numbers=SMALL - 1)
-    assert type_problems(types(*right(Scheme.INT8), half), "a", Scheme.INT8) == [
-        "a: still float: head (1 in all)."
-    ]
+    assert type_problems(types(*right(Scheme.INT8), half), "a", Scheme.INT8) == ["a: still float: head (1 in all)."]
     strange = weight("head", dtype="uint16", numbers=4)
     assert type_problems(types(*right(Scheme.INT8), strange), "a", Scheme.INT8) == [
         "a: of another type: head (1 in all)."
@@ -113,9 +111,7 @@ def test_a_file_without_any_weight_of_a_kind_was_not_understood(use: Use) -> Non
 
 def test_products_in_fp32_are_not_dynamic_int8() -> None:
     uses = [*right(Scheme.INT8), weight("slow", dequantized=True, per_channel=True)]
-    assert type_problems(types(*uses), "a", Scheme.INT8) == [
-        "a: turned into fp32 before the product: slow (1 in all)."
-    ]
+    assert type_problems(types(*uses), "a", Scheme.INT8) == ["a: turned into fp32 before the product: slow (1 in all)."]
     uses = [*right(Scheme.W8), weight("dynamic", dequantized=False, per_channel=True)]
     assert type_problems(types(*uses), "a", Scheme.W8) == ["a: not turned into fp32: dynamic (1 in all)."]
 

@@ -53,22 +53,35 @@ def packed(
     }
     reference = outputs["onnx/model.onnx"]
     tolerance = {path: share * spread(reference) for path, (_, share) in FILES.items()}
-    write_golden(folder / "golden.jsonl", [
-        GoldenRow(
-            text=text, label=LABELS[int(reference[i].argmax())], reference=reference[i].tolist(),
-            outputs={path: v[i].tolist() for path, v in outputs.items()}, tolerance=tolerance,
-        )
-        for i, text in enumerate(texts)
-    ])  # fmt: skip
+    write_golden(
+        folder / "golden.jsonl",
+        [
+            GoldenRow(
+                text=text,
+                label=LABELS[int(reference[i].argmax())],
+                reference=reference[i].tolist(),
+                outputs={path: v[i].tolist() for path, v in outputs.items()},
+                tolerance=tolerance,
+            )
+            for i, text in enumerate(texts)
+        ],
+    )
     records = [
         _record(folder, p, FILES.get(p.relative_to(folder).as_posix()))
         for p in sorted(folder.rglob("*"))
         if p.is_file()
     ]
-    write_artefacts(folder, Artefacts(
-        name="tiny", task=TaskName.TEXT_CLASSIFICATION, family="bert", labels=LABELS,
-        processing=Processing(max_length=MAX_LENGTH, score=ScoreFunction.SOFTMAX), files=records,
-    ))  # fmt: skip
+    write_artefacts(
+        folder,
+        Artefacts(
+            name="tiny",
+            task=TaskName.TEXT_CLASSIFICATION,
+            family="bert",
+            labels=LABELS,
+            processing=Processing(max_length=MAX_LENGTH, score=ScoreFunction.SOFTMAX),
+            files=records,
+        ),
+    )
     return folder
 
 
@@ -77,9 +90,13 @@ def _record(folder: Path, path: Path, model: tuple[Scheme, float] | None) -> Fil
     if model is not None:
         scheme = model[0]
         more = {
-            "kind": Kind.MODEL, "format": Format.ONNX, "scheme": scheme, "default": scheme is Scheme.INT8,
-            "status": Status.PASSED, "signature": OnnxPredictor(path).signature,
-        }  # fmt: skip
+            "kind": Kind.MODEL,
+            "format": Format.ONNX,
+            "scheme": scheme,
+            "default": scheme is Scheme.INT8,
+            "status": Status.PASSED,
+            "signature": OnnxPredictor(path).signature,
+        }
     return FileRecord(
         path=path.relative_to(folder).as_posix(), sha256=sha256_file(path), bytes=path.stat().st_size, **more
     )

@@ -40,9 +40,7 @@ def test_what_lies_between_the_tensors_of_a_piece_is_inside() -> None:
     assert found.partitions == 1
     assert found.inside == {"ADD": 1, "SOFTMAX": 1}
     assert found.outside == {"EMBEDDING_LOOKUP": 1, "CAST": 1, "ADD": 1}
-    assert found.summary == (
-        "1 XNNPACK partition with 2 operators; outside: 1 EMBEDDING_LOOKUP, 1 CAST, 1 ADD"
-    )
+    assert found.summary == ("1 XNNPACK partition with 2 operators; outside: 1 EMBEDDING_LOOKUP, 1 CAST, 1 ADD")
 
 
 def test_two_pieces_with_a_hand_over_between_them() -> None:
@@ -70,9 +68,7 @@ def test_a_version_that_does_not_tell_is_none(error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_real_file_is_one_piece_and_its_lookups(
-    exported_tflite: Callable[[str], Path], threads: int
-) -> None:
+def test_a_real_file_is_one_piece_and_its_lookups(exported_tflite: Callable[[str], Path], threads: int) -> None:
     pytest.importorskip("ai_edge_litert")
     from pocketbert.quantize.tflite_graph import TfliteGraph
     from pocketbert.runtime.tflite import TflitePredictor

@@ -75,9 +75,7 @@ def test_the_plan_takes_whoever_is_expected_to_be_fastest(length: int, scale: fl
 
 def test_threads_that_spin_on_between_runs_must_be_worth_it() -> None:
     def plan(share: float) -> Plan:
-        on = FREE.model_copy(
-            update={"spin": Spin.ON, "steady": {n: v * share for n, v in FREE.steady.items()}}
-        )
+        on = FREE.model_copy(update={"spin": Spin.ON, "steady": {n: v * share for n, v in FREE.steady.items()}})
         return Plan(timings=[on, FREE])
 
     assert plan(0.9).best([32]) == 0
@@ -178,9 +176,13 @@ def test_threads_that_wait_busily_are_tried_where_there_are_several(both: Path) 
     plan = fastest(files, 2, 32, 0, "right").plan
     tried = [(t.file, t.threads, t.spin) for t in plan.timings]
     assert tried == [
-        ("model.onnx", 1, "no"), ("model.onnx", 2, "no"), ("model.tflite", 1, "no"), ("model.tflite", 2, "no"),
-        ("model.onnx", 2, "run"), ("model.onnx", 2, "on"),
-    ]  # fmt: skip
+        ("model.onnx", 1, "no"),
+        ("model.onnx", 2, "no"),
+        ("model.tflite", 1, "no"),
+        ("model.tflite", 2, "no"),
+        ("model.onnx", 2, "run"),
+        ("model.onnx", 2, "on"),
+    ]
     assert {t.spin for t in fastest(files, 1, 32, 0, "right").plan.timings} == {Spin.NO}
 
 

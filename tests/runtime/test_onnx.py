@@ -49,9 +49,7 @@ def test_any_batch_and_length_is_run(exported: Callable[[str], Path], shape: tup
 def test_rows_do_not_depend_on_their_neighbours(exported: Callable[[str], Path]) -> None:
     predictor, inputs = OnnxPredictor(exported("bert")), batch(4, 9)
     together = predictor.run(inputs)["logits"]
-    alone = np.concatenate(
-        [predictor.run({k: v[i : i + 1] for k, v in inputs.items()})["logits"] for i in range(4)]
-    )
+    alone = np.concatenate([predictor.run({k: v[i : i + 1] for k, v in inputs.items()})["logits"] for i in range(4)])
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 

@@ -79,9 +79,7 @@ def test_inputs_may_be_views(opened: OpenVinoPredictor) -> None:
     )
 
 
-def test_the_signature_names_the_free_axes(
-    opened: OpenVinoPredictor, exported: Callable[[str], Path]
-) -> None:
+def test_the_signature_names_the_free_axes(opened: OpenVinoPredictor, exported: Callable[[str], Path]) -> None:
     assert opened.signature == OnnxPredictor(exported("bert")).signature
 
 
@@ -106,17 +104,13 @@ def test_a_broken_file_is_an_input_error_on_one_line(
     tmp_path: Path, raw: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.onnx").write_bytes(raw)
-    with pytest.raises(
-        InputError, match=r"a.onnx: (OpenVINO [\d.]+ refuses the file: |is no ONNX model)"
-    ) as caught:
+    with pytest.raises(InputError, match=r"a.onnx: (OpenVINO [\d.]+ refuses the file: |is no ONNX model)") as caught:
         OpenVinoPredictor(tmp_path / "a.onnx")
     assert len(str(caught.value).splitlines()) == 1
     assert not any(capfd.readouterr())
 
 
-def test_without_openvino_the_fix_is_named(
-    exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_openvino_the_fix_is_named(exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pocketbert\[openvino\]"):
         OpenVinoPredictor(exported("bert"))

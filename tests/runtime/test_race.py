@@ -120,9 +120,7 @@ def test_who_is_far_behind_does_not_run_again(clock: Clock, monkeypatch: pytest.
     assert plan.timings[1].at(64) == pytest.approx(120)
 
 
-def test_a_disturbance_at_the_start_costs_nobody_the_race(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disturbance_at_the_start_costs_nobody_the_race(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small models several inferences decide who goes on, not the one that another process interrupted."""
     best, other = Engine(clock, {1: 1.0, 512: 1.0}, slow=[2]), Engine(clock, {1: 1.3, 512: 1.3})
     plan = race(candidates(monkeypatch, {("a", 1): best, ("b", 1): other}), 8)
@@ -144,9 +142,7 @@ def test_a_machine_that_gets_faster_makes_nobody_look_slower_who_is_out_by_then(
     clock.slow_until = 1.6
     best, other = Engine(clock, {1: 40.0, 512: 40.0}), Engine(clock, {1: 60.0, 512: 60.0})
     plan = race(
-        candidates(
-            monkeypatch, {("a", 1): best, ("b", 1): other, ("c", 1): Engine(clock, {1: 40.0, 512: 40.0})}
-        ),
+        candidates(monkeypatch, {("a", 1): best, ("b", 1): other, ("c", 1): Engine(clock, {1: 40.0, 512: 40.0})}),
         8,
     )
     assert other.ran.count(8) == 3 + 2
@@ -186,9 +182,7 @@ def test_a_slow_model_gets_fewer_rounds_but_some(clock: Clock, monkeypatch: pyte
     assert engine.ran.count(512) - 3 == module._LEAST_ROUNDS
 
 
-def test_a_length_that_is_decided_leaves_its_time_to_the_others(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_length_that_is_decided_leaves_its_time_to_the_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = Engine(clock, {16: 50.0, 32: 400.0}), Engine(clock, {16: 51.0, 32: 900.0})
     plan = race(candidates(monkeypatch, {("a", 1): near, ("b", 1): far}), 32)
     assert near.ran.count(32) < 3 + 3
@@ -216,16 +210,15 @@ def test_a_busy_machine_is_noticed(clock: Clock, monkeypatch: pytest.MonkeyPatch
     assert race(candidates(monkeypatch, {("a", 1): Engine(clock, LINE)}), 32).disturbed
 
 
-def test_a_process_of_its_own_runs_the_race(
-    exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_of_its_own_runs_the_race(exported: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUNDS", 1)
     monkeypatch.setattr(Candidate, "open", lambda _: pytest.fail("opened here"))
     file = EngineFile(exported("bert"), Format.ONNX)
     plan = race_apart([Candidate(file, 1), Candidate(file, 2, spin=Spin.RUN)], 16)
     assert [(t.file, t.threads, t.spin) for t in plan.timings] == [
-        (file.path.name, 1, Spin.NO), (file.path.name, 2, Spin.RUN),
-    ]  # fmt: skip
+        (file.path.name, 1, Spin.NO),
+        (file.path.name, 2, Spin.RUN),
+    ]
     # of the one with more threads: how far one thread is tried depends on how fast it was
     assert sorted(plan.timings[1].steady) == [8, 16]
 

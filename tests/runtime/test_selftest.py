@@ -88,9 +88,7 @@ def test_an_engine_that_is_wrong_on_one_row_only_is_refused(
         return out
 
     monkeypatch.setattr(OnnxPredictor, "run", wrong_once)
-    with pytest.raises(
-        GateError, match=f"computes this file wrongly on this machine: golden row {line} differs"
-    ):
+    with pytest.raises(GateError, match=f"computes this file wrongly on this machine: golden row {line} differs"):
         load(phone)
     assert len(calls) == number + 1  # the first wrong row ends it
     assert marks(own_cache) == []
@@ -145,17 +143,13 @@ def test_the_error_names_engine_version_and_what_to_do(
     with pytest.raises(GateError) as caught:
         self_test(Fake(engine), TextTokenizer(phone, 32), phone, listed, TASK, "right")
     [message] = caught.value.failures
-    assert message.startswith(
-        f"{FILE}: {engine} 2.14.0 computes this file wrongly on this machine: golden row "
-    )
+    assert message.startswith(f"{FILE}: {engine} 2.14.0 computes this file wrongly on this machine: golden row ")
     assert all(part in message for part in said), message
     assert not any(part in message for part in unsaid), message
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_refused(
-    phone: Path, monkeypatch: pytest.MonkeyPatch, value: float
-) -> None:
+def test_numbers_that_are_not_finite_are_refused(phone: Path, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
     run = OnnxPredictor.run
 
     def broken(self: OnnxPredictor, inputs: Any) -> Any:
@@ -221,12 +215,10 @@ def test_a_golden_row_is_reproduced(phone: Path) -> None:
     predictor, tokenizer = OnnxPredictor(phone / "onnx" / "model.onnx"), TextTokenizer(phone, 32)
     for row in read_golden(phone / "golden.jsonl"):
         assert golden_difference(predictor, tokenizer, row, "onnx/model.onnx", TASK, "right") < 1e-5
-        moved = row.model_copy(
-            update={"outputs": {"onnx/model.onnx": (np.array(row.reference) + 0.5).tolist()}}
+        moved = row.model_copy(update={"outputs": {"onnx/model.onnx": (np.array(row.reference) + 0.5).tolist()}})
+        assert golden_difference(predictor, tokenizer, moved, "onnx/model.onnx", TASK, "right") == pytest.approx(
+            0.5, abs=1e-4
         )
-        assert golden_difference(
-            predictor, tokenizer, moved, "onnx/model.onnx", TASK, "right"
-        ) == pytest.approx(0.5, abs=1e-4)
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

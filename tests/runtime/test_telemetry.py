@@ -130,7 +130,11 @@ pathlib.Path.home().joinpath("left").write_text("x")
 def test_the_guard_sees_and_refuses_every_way_out_but_not_the_computer_itself(tmp_path: Path) -> None:
     contacts, files = Child(tmp_path, EVERY_WAY).end()
     assert contacts == [
-        "192.0.2.1 port 443", "192.0.2.2 port 99", "192.0.2.3 port 99", "192.0.2.4 port 443",
-        "a name server", "name lookup of nowhere.example",
-    ]  # fmt: skip
+        "192.0.2.1 port 443",
+        "192.0.2.2 port 99",
+        "192.0.2.3 port 99",
+        "192.0.2.4 port 443",
+        "a name server",
+        "name lookup of nowhere.example",
+    ]
     assert files == ["left"]

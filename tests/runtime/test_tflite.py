@@ -83,9 +83,7 @@ def test_signatures_do_not_disturb_each_other(exported_tflite: Callable[[str], P
 
 @needs_litert
 @pytest.mark.parametrize("length", [1, 15, 17, 41])
-def test_another_length_is_refused_with_those_that_fit(
-    exported_tflite: Callable[[str], Path], length: int
-) -> None:
+def test_another_length_is_refused_with_those_that_fit(exported_tflite: Callable[[str], Path], length: int) -> None:
     predictor = TflitePredictor(exported_tflite("bert"), 1)
     with pytest.raises(InputError, match=rf"model.tflite: takes 16, 32, 40 tokens, not {length}\."):
         predictor.run({k: v[:, :length] for k, v in batch(1, 48).items()})
@@ -149,9 +147,13 @@ for path in json.loads(sys.stdin.read()):
 def outcomes(paths: list[Path]) -> list[str]:
     """What a process of its own says of each file: `ran`, or why it was refused. It must live to say it."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], input=json.dumps([str(p) for p in paths]), capture_output=True, text=True,
-        env={**os.environ, "PYTHONFAULTHANDLER": "1"}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", CHILD],
+        input=json.dumps([str(p) for p in paths]),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        check=False,
+    )
     assert done.returncode == 0, f"{done.stdout[-300:]}\n{done.stderr[-2000:]}"
     found = [line for line in done.stdout.splitlines() if not line.startswith("opening")]
     assert len(found) == len(paths)
@@ -193,9 +195,7 @@ def test_damaged_files_are_refused_and_the_process_lives(
             paths.append(tmp_path / f"{source.stem}-{size}.tflite")
             paths[-1].write_bytes(raw[:size])
     header = b"\x1c\x00\x00\x00TFL3"
-    for i, raw in enumerate(
-        (header, header + b"\x00" * 200, header + b"\xff" * 200, b"\xff\xff\xff\x7fTFL3")
-    ):
+    for i, raw in enumerate((header, header + b"\x00" * 200, header + b"\xff" * 200, b"\xff\xff\xff\x7fTFL3")):
         paths.append(tmp_path / f"made-{i}.tflite")
         paths[-1].write_bytes(raw)
     for path, line in zip(paths, outcomes(paths), strict=True):
@@ -218,9 +218,7 @@ def test_changed_bytes_never_end_the_process(exported_tflite: Callable[[str], Pa
 
 
 @needs_litert
-def test_weights_that_are_gone_are_an_input_error(
-    exported_tflite: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_weights_that_are_gone_are_an_input_error(exported_tflite: Callable[[str], Path], tmp_path: Path) -> None:
     # the engine opens such a file, and fails when it runs
     from pocketbert.export.tflite_buffers import dump_model, load_model
 
@@ -373,9 +371,7 @@ def test_an_engine_that_cannot_be_imported_is_missing(monkeypatch: pytest.Monkey
     # as tflite-runtime 2.14 beside numpy 2: installed, and of no use
     install(monkeypatch, tflite_runtime="2.14.0")
     monkeypatch.setitem(sys.modules, "tflite_runtime.interpreter", None)
-    with pytest.raises(
-        MissingBackendError, match=r"tflite_runtime.interpreter \(.*pocketbert\[tflite-runtime\]"
-    ):
+    with pytest.raises(MissingBackendError, match=r"tflite_runtime.interpreter \(.*pocketbert\[tflite-runtime\]"):
         TflitePredictor(file)
 
 

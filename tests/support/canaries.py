@@ -15,9 +15,18 @@ import pytest
 from typer.testing import CliRunner
 
 BESIDE = (
-    ".{}.run", ".{}.old", ".{}.partial", ".{}.work", ".{}.new", ".{}.tmp", ".{}.lock.d", ".{}.abcdefgh", "{}.old", "{}.bak",
+    ".{}.run",
+    ".{}.old",
+    ".{}.partial",
+    ".{}.work",
+    ".{}.new",
+    ".{}.tmp",
+    ".{}.lock.d",
+    ".{}.abcdefgh",
+    "{}.old",
+    "{}.bak",
     "{}-other",
-)  # fmt: skip
+)
 """Names of sibling folders; the first four are those that PocketBERT itself once gave to temporary folders."""
 _TEXT = b"precious"
 _VERBS = (

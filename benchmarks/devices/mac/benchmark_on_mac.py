@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     try:
         if platform.system() != "Darwin":
-            raise RefusalError(f"Core ML runs on Apple systems, not on {platform.system()}: copy the folder to a Mac.")  # fmt: skip
+            raise RefusalError(f"Core ML runs on Apple systems, not on {platform.system()}: copy the folder to a Mac.")
         if options.probe:
             wish = json.loads(Path(options.probe).read_text(encoding="utf-8"))
             try:
@@ -170,7 +170,7 @@ class Package:
         digest = sha256_folder(path)
         if self.name in golden.listed and golden.listed[self.name] != digest:
             # Finder leaves .DS_Store in folders that somebody looked into
-            raise RefusalError(f"{self.name} is not what artifacts.json lists: remove .DS_Store, or copy anew.")  # fmt: skip
+            raise RefusalError(f"{self.name} is not what artifacts.json lists: remove .DS_Store, or copy anew.")
         self._read(tools.models.utils.load_spec(str(path)).description)
         self.failed = ""
         self.content: dict[str, Any] = {

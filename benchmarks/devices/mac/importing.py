@@ -83,55 +83,74 @@ def mac_result(
     """
     mac = record.machine
     machine = Machine(
-        cpu=mac.chip or mac.model or "a Mac", arch=mac.arch, isa=list(mac.isa), cores=mac.cores,
-        system=f"macOS {mac.macos}" + (f" ({mac.build})" if mac.build else ""), python=mac.python,
-    )  # fmt: skip
+        cpu=mac.chip or mac.model or "a Mac",
+        arch=mac.arch,
+        isa=list(mac.isa),
+        cores=mac.cores,
+        system=f"macOS {mac.macos}" + (f" ({mac.build})" if mac.build else ""),
+        python=mac.python,
+    )
     measured = [(p, u) for p in record.packages for u in p.units if not u.failed]
     variants = [
         Variant(
-            name=_name(p, u), path=Path(p.path), format=Format.COREML, scheme=(schemes or {}).get(p.sha256),
-            tokenizer=Path("tokenizer.json"), max_length=max(p.lengths), sha256=p.sha256, bytes=p.bytes,
+            name=_name(p, u),
+            path=Path(p.path),
+            format=Format.COREML,
+            scheme=(schemes or {}).get(p.sha256),
+            tokenizer=Path("tokenizer.json"),
+            max_length=max(p.lengths),
+            sha256=p.sha256,
+            bytes=p.bytes,
         )
         for p, u in measured
-    ]  # fmt: skip
+    ]
     protocol, baseline = record.protocol, variants[0].name
     return BenchmarkResult(
-        machine=machine, versions=dict(record.versions), variants=variants,
+        machine=machine,
+        versions=dict(record.versions),
+        variants=variants,
         protocol=Protocol(
-            description=_DESCRIPTION.format(inputs=protocol.inputs, burst=protocol.burst), baseline=baseline,
-            threads=[ENGINE_THREADS], lengths=sorted({c.length for _, u in measured for c in u.cells}), texts=1,
-            runs_asked=protocol.runs, runs_made=(protocol.runs, protocol.runs), repeats=protocol.repeats,
-            burst=protocol.burst, budget_s=0, took_s=protocol.took_s, shortened=False,
+            description=_DESCRIPTION.format(inputs=protocol.inputs, burst=protocol.burst),
+            baseline=baseline,
+            threads=[ENGINE_THREADS],
+            lengths=sorted({c.length for _, u in measured for c in u.cells}),
+            texts=1,
+            runs_asked=protocol.runs,
+            runs_made=(protocol.runs, protocol.runs),
+            repeats=protocol.repeats,
+            burst=protocol.burst,
+            budget_s=0,
+            took_s=protocol.took_s,
+            shortened=False,
             notes=list(_notes(record, source, checked)),
         ),
         measurements=[_measurement(record, machine, p, u, c) for p, u in measured for c in u.cells],
-        comparisons=_comparisons(measured, protocol.burst), tokenizers=[],
+        comparisons=_comparisons(measured, protocol.burst),
+        tokenizers=[],
         profiles=[_profile(p, u) for p, u in measured if not u.plan.absent],
         answers=[
             AnswerCheck(
-                variant=_name(p, u), rows=u.answers.rows, largest=u.answers.largest, tolerance=u.answers.tolerance,
-                finite=u.answers.finite, provenance=Provenance.MEASURED,
+                variant=_name(p, u),
+                rows=u.answers.rows,
+                largest=u.answers.largest,
+                tolerance=u.answers.tolerance,
+                finite=u.answers.finite,
+                provenance=Provenance.MEASURED,
             )
             for p, u in measured
             if u.answers is not None
         ],
-    )  # fmt: skip
+    )
 
 
-def _strange(
-    path: Path, package: MacPackage, listed: Mapping[Path, Sequence[FileRecord]]
-) -> Iterator[Problem]:
+def _strange(path: Path, package: MacPackage, listed: Mapping[Path, Sequence[FileRecord]]) -> Iterator[Problem]:
     """Figures belong to the files they were measured on."""
     here = [f for files in listed.values() for f in files]
     if any(f.sha256 == package.sha256 for f in here):
         return
     same = next((f for f in here if f.path == package.path), None)
     folders = ", ".join(map(str, listed))
-    what = (
-        f"in {folders} that file has sha256 {same.sha256}"
-        if same is not None
-        else f"{folders} lists no such file"
-    )
+    what = f"in {folders} that file has sha256 {same.sha256}" if same is not None else f"{folders} lists no such file"
     yield Problem(
         f"{path} {package.path}",
         f"measured was a file with sha256 {package.sha256}; {what}. Figures belong to the files they were measured on.",
@@ -143,24 +162,40 @@ def _name(package: MacPackage, unit: MacUnit) -> str:
     return f"{package.path} {unit.unit}"
 
 
-def _measurement(
-    record: MacRecord, machine: Machine, package: MacPackage, unit: MacUnit, cell: MacCell
-) -> Measurement:
+def _measurement(record: MacRecord, machine: Machine, package: MacPackage, unit: MacUnit, cell: MacCell) -> Measurement:
     def flat(samples: Sequence[Sequence[float]]) -> Statistics:
         return Statistics.of([x for repeat in samples for x in repeat])
 
     names = [n for n in (record.machine.chip, record.machine.model) if n]
     return Measurement(
-        variant=_name(package, unit), sha256=package.sha256, bytes=package.bytes,
-        device=", ".join(names) or "a Mac", unit=unit.unit, engine=ENGINE, engine_version=machine.system,
-        provenance=Provenance.MEASURED, machine=machine, threads=ENGINE_THREADS, length=cell.length,
-        tokens_mean=cell.length, load=Load(before=record.load.before, after=record.load.after, others=None),
-        wall=flat(cell.wall_ms), wall_interval=repeat_interval(burst_medians(cell.wall_ms, record.protocol.runs)),
-        cpu=flat(cell.cpu_ms), load_ms=unit.load_ms, first_ms=unit.first_ms, peak_memory_bytes=unit.peak_memory_bytes,
-        peak_rss_bytes=unit.peak_rss_bytes, probe_length=max(package.lengths), warmup_runs=cell.warmup_runs,
-        warmup_stable=cell.warmup_stable, wall_ms=cell.wall_ms, cpu_ms=cell.cpu_ms,
-        engine_wall=flat(cell.engine_ms) if cell.engine_ms is not None else None, engine_ms=cell.engine_ms,
-    )  # fmt: skip
+        variant=_name(package, unit),
+        sha256=package.sha256,
+        bytes=package.bytes,
+        device=", ".join(names) or "a Mac",
+        unit=unit.unit,
+        engine=ENGINE,
+        engine_version=machine.system,
+        provenance=Provenance.MEASURED,
+        machine=machine,
+        threads=ENGINE_THREADS,
+        length=cell.length,
+        tokens_mean=cell.length,
+        load=Load(before=record.load.before, after=record.load.after, others=None),
+        wall=flat(cell.wall_ms),
+        wall_interval=repeat_interval(burst_medians(cell.wall_ms, record.protocol.runs)),
+        cpu=flat(cell.cpu_ms),
+        load_ms=unit.load_ms,
+        first_ms=unit.first_ms,
+        peak_memory_bytes=unit.peak_memory_bytes,
+        peak_rss_bytes=unit.peak_rss_bytes,
+        probe_length=max(package.lengths),
+        warmup_runs=cell.warmup_runs,
+        warmup_stable=cell.warmup_stable,
+        wall_ms=cell.wall_ms,
+        cpu_ms=cell.cpu_ms,
+        engine_wall=flat(cell.engine_ms) if cell.engine_ms is not None else None,
+        engine_ms=cell.engine_ms,
+    )
 
 
 def _comparisons(measured: Sequence[tuple[MacPackage, MacUnit]], burst: int) -> list[Comparison]:
@@ -168,7 +203,10 @@ def _comparisons(measured: Sequence[tuple[MacPackage, MacUnit]], burst: int) -> 
     baseline, first = _name(*measured[0]), {c.length: c for c in measured[0][1].cells}
     return [
         Comparison(
-            variant=_name(p, u), baseline=baseline, threads=ENGINE_THREADS, length=c.length,
+            variant=_name(p, u),
+            baseline=baseline,
+            threads=ENGINE_THREADS,
+            length=c.length,
             wall=paired_ratio(burst_medians(c.wall_ms, burst), burst_medians(first[c.length].wall_ms, burst)),
             cpu=paired_ratio(_positive(c, burst), _positive(first[c.length], burst)),
             provenance=Provenance.MEASURED,
@@ -176,7 +214,7 @@ def _comparisons(measured: Sequence[tuple[MacPackage, MacUnit]], burst: int) -> 
         for p, u in measured[1:]
         for c in u.cells
         if c.length in first
-    ]  # fmt: skip
+    ]
 
 
 def _positive(cell: MacCell, burst: int) -> list[float]:
@@ -186,13 +224,17 @@ def _positive(cell: MacCell, burst: int) -> list[float]:
 
 def _profile(package: MacPackage, unit: MacUnit) -> Profile:
     return Profile(
-        variant=_name(package, unit), threads=ENGINE_THREADS, length=package.default_length, runs=0, ops=[],
+        variant=_name(package, unit),
+        threads=ENGINE_THREADS,
+        length=package.default_length,
+        runs=0,
+        ops=[],
         placement=[
             Placement(provider=d.device, nodes=sum(d.op_types.values()), op_types=dict(d.op_types), cost=d.cost)
             for d in unit.plan.devices
         ],
         provenance=Provenance.ESTIMATED,
-    )  # fmt: skip
+    )
 
 
 def _notes(record: MacRecord, source: str, checked: bool) -> Iterator[str]:
@@ -202,9 +244,7 @@ def _notes(record: MacRecord, source: str, checked: bool) -> Iterator[str]:
     if not checked:
         yield UNCHECKED
     for package in record.packages:
-        loads = ", ".join(
-            f"{u.unit} {milliseconds(u.specialize_ms)} ms" for u in package.units if not u.failed
-        )
+        loads = ", ".join(f"{u.unit} {milliseconds(u.specialize_ms)} ms" for u in package.units if not u.failed)
         if package.compile_ms is not None and loads:
             yield f"{package.path}: compiled in {milliseconds(package.compile_ms)} ms; first load after that: {loads}."
         for unit in package.units:

@@ -273,9 +273,7 @@ class MacRecord(_Record):
         shape = [self.protocol.runs] * self.protocol.repeats
         for cell in (c for p in self.packages for u in p.units for c in u.cells):
             if [len(r) for r in cell.wall_ms] != shape:
-                raise ValueError(
-                    f"protocol says {shape[0]} runs in {len(shape)} repeats, and a length has others"
-                )
+                raise ValueError(f"protocol says {shape[0]} runs in {len(shape)} repeats, and a length has others")
         if not any(u.cells for p in self.packages for u in p.units):
             raise ValueError("nothing could be measured there: " + self.packages[0].units[0].failed)
         return self
@@ -290,22 +288,26 @@ def read_mac_record(path: Path) -> MacRecord:
     content: Any = read_json(path)
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise InputError(
-            Problem(str(path), "not a file of benchmark_on_mac.py.",
-                    "Run coreml/benchmark_on_mac.py of the artefact folder on a Mac.")
-        )  # fmt: skip
+            Problem(
+                str(path),
+                "not a file of benchmark_on_mac.py.",
+                "Run coreml/benchmark_on_mac.py of the artefact folder on a Mac.",
+            )
+        )
     version = str(content.get("schema_version", ""))[:20]
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
         raise InputError(
-            Problem(str(path), f"schema version {version!r} cannot be read; this version reads {SCHEMA_VERSION}.",
-                    "Measure again with the script of a folder that this version packed, or update PocketBERT.")
-        )  # fmt: skip
+            Problem(
+                str(path),
+                f"schema version {version!r} cannot be read; this version reads {SCHEMA_VERSION}.",
+                "Measure again with the script of a folder that this version packed, or update PocketBERT.",
+            )
+        )
     try:
         return MacRecord.model_validate(content)
     except ValidationError as error:
         problems = [
-            Problem(
-                f"{path} {'.'.join(map(str, e['loc']))}".strip(), f"{e['msg'].removeprefix('Value error, ')}."
-            )
+            Problem(f"{path} {'.'.join(map(str, e['loc']))}".strip(), f"{e['msg'].removeprefix('Value error, ')}.")
             for e in error.errors(include_url=False, include_input=False, include_context=False)
         ]
         more = len(problems) - MOST_PROBLEMS

@@ -37,9 +37,12 @@ WHAT = {
 
 
 _CHOSEN = {
-    "tflite": BASELINE, "onnx": RIVAL, "onnx, spin + stop": "ONNX Runtime int8, spin + stop",
-    "onnx, spinning": "ONNX Runtime int8, spinning", "openvino": "OpenVINO, own file",
-}  # fmt: skip
+    "tflite": BASELINE,
+    "onnx": RIVAL,
+    "onnx, spin + stop": "ONNX Runtime int8, spin + stop",
+    "onnx, spinning": "ONNX Runtime int8, spinning",
+    "openvino": "OpenVINO, own file",
+}
 
 
 def chosen_column(choice: str, threads: int) -> str | None:
@@ -64,15 +67,22 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
     out = [
         Column(BASELINE, "litert", int8 / "model_int8.tflite", own),
         Column(RIVAL, "onnxruntime", int8 / "model_int8.onnx", own),
-        Column("ONNX Runtime int8, spinning", "onnxruntime", int8 / "model_int8.onnx", own,
-               {"spin": True}, threads=(2,)),
-        Column("ONNX Runtime int8, spin + stop", "onnxruntime", int8 / "model_int8.onnx", own,
-               {"spin": True, "stop": True}, threads=(2,)),
+        Column(
+            "ONNX Runtime int8, spinning", "onnxruntime", int8 / "model_int8.onnx", own, {"spin": True}, threads=(2,)
+        ),
+        Column(
+            "ONNX Runtime int8, spin + stop",
+            "onnxruntime",
+            int8 / "model_int8.onnx",
+            own,
+            {"spin": True, "stop": True},
+            threads=(2,),
+        ),
         Column("torch int8", "torch", model.folder, own, {"int8": True}),
         Column("LiteRT fp32", "litert", fp32 / "model.tflite", own),
         Column("ONNX Runtime fp32", "onnxruntime", fp32 / "model.onnx", own),
         Column(REFERENCE, "torch", model.folder, own),
-    ]  # fmt: skip
+    ]
     if model.optimum is not None:
         python = environment("optimum", ready)
         spin = {"spin": True}

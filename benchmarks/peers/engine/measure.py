@@ -111,9 +111,7 @@ class Pool:
         for worker in self.workers.values():
             worker.close()
 
-    def feed(
-        self, key: str, rows: Sequence[Sequence[int]], names: Iterable[str]
-    ) -> dict[str, list[list[float]]]:
+    def feed(self, key: str, rows: Sequence[Sequence[int]], names: Iterable[str]) -> dict[str, list[list[float]]]:
         """Give inputs to those of these engines that are open; returns the logits by engine."""
         out = {}
         for name in [n for n in names if n in self.workers]:
@@ -253,10 +251,7 @@ def contenders(part: Part, always: Collection[str] = ()) -> list[str]:
         Names in the order of the part: lower quartile of the rounds within `CLOSE` times the lowest one, that of
         `fastest` not counted, which needs somebody to be compared with.
     """
-    low = {
-        n: float(np.percentile([typical(w, part.length) for w in e.wall], 25))
-        for n, e in part.engines.items()
-    }
+    low = {n: float(np.percentile([typical(w, part.length) for w in e.wall], 25)) for n, e in part.engines.items()}
     limit = CLOSE * min([ms for n, ms in low.items() if n != FASTEST] or low.values())
     return [n for n, ms in low.items() if ms <= limit or n in (FASTEST, *always)]
 

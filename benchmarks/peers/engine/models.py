@@ -100,9 +100,7 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
         try:
             python = environment(env, ready)
             key = _digest(depends, _frozen(python), sha256_file(Path(__file__).parent / "builder.py"))
-            return _once(
-                cache / f"{title}-{env}-{key}", lambda out: _run_builder(python, env, out, arguments)
-            )
+            return _once(cache / f"{title}-{env}-{key}", lambda out: _run_builder(python, env, out, arguments))
         except subprocess.CalledProcessError:
             print(f"  {env} failed on {title}; its columns stay empty", flush=True)
             return None

@@ -72,19 +72,27 @@ class Worker:
 
     def __init__(self, column: Column, threads: int) -> None:
         environ = {
-            "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", **os.environ, **column.environ,
-            "OMP_NUM_THREADS": str(threads), "PYTHONDONTWRITEBYTECODE": "1",
-        }  # fmt: skip
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "KMP_BLOCKTIME": "0",
+            **os.environ,
+            **column.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         self.column = column
         script = Path(__file__).parent / "worker.py"
         self._process = subprocess.Popen(
-            [str(column.python), str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=None if os.environ.get("ENGINES_DEBUG") else subprocess.DEVNULL, text=True,
+            [str(column.python), str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if os.environ.get("ENGINES_DEBUG") else subprocess.DEVNULL,
+            text=True,
             env={k: v for k, v in environ.items() if v},
-        )  # fmt: skip
+        )
         try:
-            opened = self.ask("open", engine=column.engine, path=str(column.path), threads=threads,
-                              options=column.options)  # fmt: skip
+            opened = self.ask(
+                "open", engine=column.engine, path=str(column.path), threads=threads, options=column.options
+            )
         except EngineError:
             self.close()
             raise
@@ -115,9 +123,7 @@ class Worker:
 
     def feed(self, key: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Give token ids of inputs and get the logits of each."""
-        logits: list[list[float]] = self.ask("feed", key=key, rows=[list(map(int, r)) for r in rows])[
-            "logits"
-        ]
+        logits: list[list[float]] = self.ask("feed", key=key, rows=[list(map(int, r)) for r in rows])["logits"]
         return logits
 
     def run(self, key: str, first: int, count: int, untimed: int) -> Burst:

@@ -173,19 +173,25 @@ class Result(BaseModel):
     def cells(self) -> list[Cell]:
         """The cells whose first generation was measured, in the order in which that was."""
         return [
-            Cell(first.threads, first.length, tuple(
-                sorted((p for p in self.parts if (p.threads, p.length) == (first.threads, first.length)),
-                       key=lambda p: p.generation)))
-            for first in self.parts if first.generation == 0
-        ]  # fmt: skip
+            Cell(
+                first.threads,
+                first.length,
+                tuple(
+                    sorted(
+                        (p for p in self.parts if (p.threads, p.length) == (first.threads, first.length)),
+                        key=lambda p: p.generation,
+                    )
+                ),
+            )
+            for first in self.parts
+            if first.generation == 0
+        ]
 
     def choice(self, threads: int, length: str, generation: int) -> str | None:
         """What `fastest` said that it runs there; None where it said nothing."""
         for opened in self.opened:
             if opened.choices and (opened.threads, opened.generation) == (threads, generation):
-                return (
-                    next(iter(opened.mixed.values()), None) if length == TEXT else opened.choices.get(length)
-                )
+                return next(iter(opened.mixed.values()), None) if length == TEXT else opened.choices.get(length)
         return None
 
     def note(self, threads: int, generation: int, workers: Mapping[str, Worker]) -> None:
@@ -194,7 +200,7 @@ class Result(BaseModel):
         told = (
             Opened(name=name, threads=threads, generation=generation, note=w.note, choices=w.choices, mixed=w.mixed)
             for name, w in workers.items()
-        )  # fmt: skip
+        )
         self.opened += [o for o in told if o.note or o.choices]
 
     def save(self, path: Path) -> None:

@@ -74,9 +74,7 @@ def write_page(folder: Path, page: Path) -> None:
     order = [*SHAPES]
     results.sort(key=lambda r: order.index(r.model) if r.model in order else len(order))
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(
-        page, "\n".join([*_head(results), *_fastest(results), *_goals(results), *_tables(results)]) + "\n"
-    )
+    write_atomic(page, "\n".join([*_head(results), *_fastest(results), *_goals(results), *_tables(results)]) + "\n")
 
 
 def _head(results: Sequence[Result]) -> list[str]:
@@ -116,7 +114,7 @@ def _head(results: Sequence[Result]) -> list[str]:
         "",
         *(f"- **{name}**: {what}." for name, what in WHAT.items() if name in versions),
         "",
-    ]  # fmt: skip
+    ]
 
 
 def _verdicts(results: Sequence[Result]) -> Iterator[Verdict]:
@@ -210,19 +208,21 @@ def _choices_alone(verdicts: Sequence[Verdict]) -> list[str]:
         if same
         else ""
     )
-    return [
-        "By choice alone, the column that times the chosen file over the best one, 1 where it is the best one: "
-        f"{good} of {len(told)} hold {ALLOWED} by their median; worst {_ratio(worst.choice)} ({worst.title}).{scatter}",
-        "",
-    ] if worst.choice else []  # fmt: skip
+    return (
+        [
+            "By choice alone, the column that times the chosen file over the best one, 1 where it is the best one: "
+            f"{good} of {len(told)} hold {ALLOWED} by their median; worst {_ratio(worst.choice)} ({worst.title}).{scatter}",
+            "",
+        ]
+        if worst.choice
+        else []
+    )
 
 
 def _against(verdict: Verdict) -> str:
     fit = verdict.fit
     cpu = f"CPU {_ratio(verdict.cpu)}<br>" if verdict.cell.threads == 1 else ""
-    plain = (
-        f"<br>plain {fit.plain.median:.2f}" if f"{fit.plain.median:.2f}" != f"{fit.ratio.median:.2f}" else ""
-    )
+    plain = f"<br>plain {fit.plain.median:.2f}" if f"{fit.plain.median:.2f}" != f"{fit.ratio.median:.2f}" else ""
     return f"{_ratio(fit.ratio)}<br>{cpu}{' / '.join(fit.names)}{plain}"
 
 
@@ -231,9 +231,7 @@ def _choices(result: Result) -> list[str]:
     lines = []
     for threads in sorted({o.threads for o in result.opened if o.choices}):
         told = [o for o in result.opened if o.name == FASTEST and o.threads == threads]
-        mixed = (
-            f". Of mixed lengths: {_chosen([o.mixed for o in told])}" if any(o.mixed for o in told) else ""
-        )
+        mixed = f". Of mixed lengths: {_chosen([o.mixed for o in told])}" if any(o.mixed for o in told) else ""
         lines.append(
             f"- {result.model}, {_threads(threads)}: {_chosen([o.choices for o in told])}{mixed}.{_notes(told)}"
         )
@@ -264,9 +262,7 @@ def _goals(results: Sequence[Result]) -> list[str]:
             if wanted and cell.length == GOAL_LENGTH and {BASELINE, RIVAL} <= set(cell.engines):
                 wall, cpu = cell.ratio(RIVAL, BASELINE), cell.ratio(RIVAL, BASELINE, cpu=True)
                 found = "yes" if wall.median >= wanted else "no"
-                lines.append(
-                    _row([result.model, str(cell.threads), _ratio(wall), _ratio(cpu), f"{wanted}", found])
-                )
+                lines.append(_row([result.model, str(cell.threads), _ratio(wall), _ratio(cpu), f"{wanted}", found]))
     if not lines:
         return []
     return [

@@ -41,9 +41,7 @@ class CrossFit:
         return sorted(set(self.opponents), key=lambda n: (-self.opponents.count(n), n))
 
 
-def cross_fit(
-    times: Mapping[str, Sequence[float]], subject: str, generations: Sequence[int] = ()
-) -> CrossFit:
+def cross_fit(times: Mapping[str, Sequence[float]], subject: str, generations: Sequence[int] = ()) -> CrossFit:
     """Compare one engine with the best of the others.
 
     Args:
@@ -69,9 +67,7 @@ def cross_fit(
     }
     opponents = [picked[fold] for fold in folds.tolist()]
     best = max(logs, key=lambda n: float(np.median(logs[n])))
-    return CrossFit(
-        opponents, ratio_to(mine, times, opponents), best, paired_ratio(mine, others[best])
-    )  # fmt: skip
+    return CrossFit(opponents, ratio_to(mine, times, opponents), best, paired_ratio(mine, others[best]))
 
 
 def ratio_to(mine: Sequence[float], times: Mapping[str, Sequence[float]], opponents: Sequence[str]) -> Ratio:

@@ -175,8 +175,12 @@ def _say(timing: Any) -> str:
 
 
 ENGINES: dict[str, Callable[..., Any]] = {
-    "onnxruntime": OnnxRuntime, "litert": LiteRt, "torch": Torch, "openvino": OpenVino, "fastest": Fastest,
-}  # fmt: skip
+    "onnxruntime": OnnxRuntime,
+    "litert": LiteRt,
+    "torch": Torch,
+    "openvino": OpenVino,
+    "fastest": Fastest,
+}
 
 
 class Worker:

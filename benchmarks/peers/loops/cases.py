@@ -81,9 +81,7 @@ def case(name: str, texts: list[str]) -> Case:
     torch.manual_seed(SEED)
     folder = open_model_folder("minilm-l6")  # its vocabulary is bert-base-uncased's
     tokenizer = TextTokenizer(folder.path, LENGTH)
-    made = (
-        _general(name, folder, tokenizer, texts) if name in GENERAL else _task(name, folder, tokenizer, texts)
-    )
+    made = _general(name, folder, tokenizer, texts) if name in GENERAL else _task(name, folder, tokenizer, texts)
     made.teacher.eval().requires_grad_(False)
     for module in made.student.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -124,9 +122,7 @@ def _transfer(tokenizer: Any) -> tuple[Any, Any, Any, int]:
 
     teacher = IbBertForPreTraining(IbBertConfig(vocab_size=tokenizer.vocabulary_size))
     student = transfer_student(teacher, MobileBertSize.MOBILEBERT, SEED)
-    stage = MobileBertStage(
-        method="mobilebert", steps=progressive().steps, batch=BATCHES["mobilebert"], lr=1e-5
-    )
+    stage = MobileBertStage(method="mobilebert", steps=progressive().steps, batch=BATCHES["mobilebert"], lr=1e-5)
     return teacher, student, stage, TURN * STEPS_PER_LAYER
 
 
@@ -175,13 +171,15 @@ def _widened(batch: dict[str, Tensor], width: int) -> dict[str, Tensor]:
     """The batch with every row padded to one width; ids of padding are 0 in BERT's vocabulary, labels -100."""
     return {
         name: F.pad(value, (0, width - value.shape[1]), value=-100 if name == "labels" and value.ndim == 2 else 0)
-        if value.ndim == 2 else value
+        if value.ndim == 2
+        else value
         for name, value in batch.items()
-    }  # fmt: skip
+    }
 
 
-def plain_step(made: Case, loss: Callable[[dict[str, Tensor]], Tensor], dtype: torch.dtype, width: int | None,
-               **optimizer: Any) -> Callable[[], float]:  # fmt: skip
+def plain_step(
+    made: Case, loss: Callable[[dict[str, Tensor]], Tensor], dtype: torch.dtype, width: int | None, **optimizer: Any
+) -> Callable[[], float]:
     """A training step as one writes it: autocast, clip, AdamW."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
     batches, stage = made.batches(width), made.stage

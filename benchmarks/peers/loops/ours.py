@@ -22,9 +22,7 @@ def ours(made: Case) -> TrainingLoop:
         from pocketbert.distill.methods.transfer_course import TransferCourse
 
         course = TransferCourse(objective.phases, made.family.layer_path, made.stage)
-    loop = TrainingLoop(
-        made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run", course
-    )
+    loop = TrainingLoop(made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run", course)
     loop.progress.step = made.first
     return loop
 

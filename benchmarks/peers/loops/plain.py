@@ -52,8 +52,9 @@ def _task(made: Case, old: bool) -> Loss:
             t = teacher(**inputs, **wanted)
         s = student(**inputs, **wanted)
         mask = batch["attention_mask"].float()
-        total = 4 * F.kl_div(F.log_softmax(s.logits / 2, -1), F.log_softmax(t.logits / 2, -1),
-                             reduction="batchmean", log_target=True)  # fmt: skip
+        total = 4 * F.kl_div(
+            F.log_softmax(s.logits / 2, -1), F.log_softmax(t.logits / 2, -1), reduction="batchmean", log_target=True
+        )
         for m, n in ((1, 2), (2, 4), (3, 6)):
             error = (s.hidden_states[m] - t.hidden_states[n]).square().mean(-1)
             total = total + (error * mask).sum() / mask.sum() / 3
@@ -92,16 +93,12 @@ def _triple(made: Case, old: bool) -> Loss:
             told = teacher.bert(**inputs)[0][real]
             answers = teacher.cls(told)
         said = student.distilbert(**inputs)[0][real]
-        guesses = student.vocab_projector(
-            student.vocab_layer_norm(student.activation(student.vocab_transform(said)))
-        )
+        guesses = student.vocab_projector(student.vocab_layer_norm(student.activation(student.vocab_transform(said))))
         return guesses, answers, labels, said, told
 
     def loss(batch: dict[str, Tensor]) -> Tensor:
         s, t, labels, said, told = heads(batch)
-        soft = 4 * F.kl_div(
-            F.log_softmax(s.float() / 2, -1), F.softmax(t.float() / 2, -1), reduction="batchmean"
-        )
+        soft = 4 * F.kl_div(F.log_softmax(s.float() / 2, -1), F.softmax(t.float() / 2, -1), reduction="batchmean")
         hidden = labels != -100
         guess = F.cross_entropy(s[hidden].float(), labels[hidden]) if not old else F.cross_entropy(s, labels)
         apart = 1 - F.cosine_similarity(said.float(), told.float(), dim=-1).mean()
@@ -138,7 +135,7 @@ def _layers(made: Case, old: bool) -> Loss:
                 total = total + ((s.float() - t.float()).square() * pairs).sum() / pairs.sum() / s.shape[1]
         for m, s in enumerate(ours):
             s, t = to_wide(m, s).float(), theirs[3 * m].float()
-            if old:
+            if old:  # noqa: SIM108
                 total = total + F.mse_loss(s, t)
             else:
                 total = total + ((s - t).square().mean(-1) * mask).sum() / mask.sum()
@@ -152,8 +149,16 @@ def _keep_scores(models: tuple[Any, Any], kept: list[Tensor], masked: bool) -> N
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
-    def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float,
-                  dropout: float = 0.0, **_: Any) -> tuple[Tensor, None]:  # fmt: skip
+    def attention(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scaling: float,
+        dropout: float = 0.0,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
         scores = torch.matmul(query, key.transpose(2, 3)) * scaling
         with_mask = scores if mask is None else scores + mask
         kept.append(with_mask if masked else scores)

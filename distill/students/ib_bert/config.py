@@ -53,8 +53,10 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
         ]
         if self.intra_bottleneck_size % self.num_attention_heads:
             problems.append(
-                Problem("config.json intra_bottleneck_size",
-                        f"{self.intra_bottleneck_size} is no multiple of {self.num_attention_heads} heads.")
-            )  # fmt: skip
+                Problem(
+                    "config.json intra_bottleneck_size",
+                    f"{self.intra_bottleneck_size} is no multiple of {self.num_attention_heads} heads.",
+                )
+            )
         if problems:
             raise InputError(problems)

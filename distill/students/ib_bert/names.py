@@ -66,9 +66,15 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             out[ours] = value.T if name.endswith(_TRANSPOSED) else value
     if unknown:
         raise InputError(
-            [Problem(name, "no variable of a MobileBERT or IB-BERT pre-training checkpoint.",
-                     "Leave it out, or use a checkpoint of pre-training.") for name in unknown]
-        )  # fmt: skip
+            [
+                Problem(
+                    name,
+                    "no variable of a MobileBERT or IB-BERT pre-training checkpoint.",
+                    "Leave it out, or use a checkpoint of pre-training.",
+                )
+                for name in unknown
+            ]
+        )
     if "cls.predictions.bias" in out:
         out |= {tied: out[name] for tied, name in _TIED.items() if name in out}
     return out

@@ -36,9 +36,17 @@ LIMIT_BYTES = 20 << 30
 
 
 def cached_teacher(
-    teacher: Any, family: Family, data: TrainData, wanted: Wanted, folder: Path, *, batch: int = 32,
-    half: bool = False, limit_bytes: int = LIMIT_BYTES, where: str = "cache",
-) -> CachedTeacher:  # fmt: skip
+    teacher: Any,
+    family: Family,
+    data: TrainData,
+    wanted: Wanted,
+    folder: Path,
+    *,
+    batch: int = 32,
+    half: bool = False,
+    limit_bytes: int = LIMIT_BYTES,
+    where: str = "cache",
+) -> CachedTeacher:
     """Open the cache of a teacher's outputs, or build it where there is none that fits.
 
     A cache made from anything else (other weights, rows, order, signals, versions) is replaced. Building
@@ -68,9 +76,13 @@ def cached_teacher(
     """
     if wanted.relations:
         raise InputError(
-            Problem(where, f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
-                    "cheaper than storing them.", "Let the teacher run beside the student.")
-        )  # fmt: skip
+            Problem(
+                where,
+                f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
+                "cheaper than storing them.",
+                "Let the teacher run beside the student.",
+            )
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     key = cache_key(teacher, family, data, wanted, half)
     with lock_beside(folder):
@@ -97,8 +109,9 @@ def _on(device: torch.device, data: TrainData, rows: Sequence[int]) -> dict[str,
 
 def _check_replaceable(folder: Path) -> None:
     if folder.exists() and not (folder / DESCRIPTION).is_file():
-        raise InputError(Problem(str(folder), "is there and is no cache of teacher outputs; not replaced.",
-                                 "Choose another folder."))  # fmt: skip
+        raise InputError(
+            Problem(str(folder), "is there and is no cache of teacher outputs; not replaced.", "Choose another folder.")
+        )
 
 
 def _check_room(folder: Path, needed: int) -> None:
@@ -110,15 +123,11 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _write_records(
-    online: OnlineTeacher, data: TrainData, layout: Layout, path: Path, batch: int, where: str
-) -> None:
+def _write_records(online: OnlineTeacher, data: TrainData, layout: Layout, path: Path, batch: int, where: str) -> None:
     lengths = np.asarray(data.lengths, np.int64)
     starts, size = layout.starts(lengths), layout.dtype.itemsize
     device = next(online.teacher.parameters()).device
-    order = np.argsort(
-        -lengths, kind="stable"
-    )  # the longest first: what does not fit in memory fails at once
+    order = np.argsort(-lengths, kind="stable")  # the longest first: what does not fit in memory fails at once
     # written, not mapped: a full disk is an OSError here, and would be a killed process there
     with path.open("wb") as stream, Meter("cache teacher outputs", len(order)) as meter:
         for begin in range(0, len(order), batch):
@@ -136,8 +145,10 @@ def _write_records(
 
 def _arrays(taught: Taught, layout: Layout) -> list[Array]:
     of: dict[Signal, Mapping[Any, Tensor]] = {
-        Signal.LOGITS: taught.outputs, Signal.HIDDEN: taught.hidden, Signal.ATTENTION: taught.scores,
-    }  # fmt: skip
+        Signal.LOGITS: taught.outputs,
+        Signal.HIDDEN: taught.hidden,
+        Signal.ATTENTION: taught.scores,
+    }
     keys = [p.name if p.signal is Signal.LOGITS else int(p.name) for p in layout.parts]
     return [of[p.signal][k].float().cpu().numpy() for p, k in zip(layout.parts, keys, strict=True)]
 
@@ -148,7 +159,10 @@ def _stored(value: Array, layout: Layout, part: Part, where: str) -> bytes:
     if not np.isfinite(stored).all():
         what = f"{part.signal.value} {part.name} of the teacher reach {np.abs(value).max():.3g}"
         raise InputError(
-            Problem(where, f"{what}, which {'fp16' if layout.half else 'fp32'} cannot hold.",
-                    "Store fp32." if layout.half else "The teacher's weights are broken; train it again.")
-        )  # fmt: skip
+            Problem(
+                where,
+                f"{what}, which {'fp16' if layout.half else 'fp32'} cannot hold.",
+                "Store fp32." if layout.half else "The teacher's weights are broken; train it again.",
+            )
+        )
     return stored.tobytes()

@@ -35,10 +35,16 @@ def cache_key(teacher: Any, family: Family, data: TrainData, wanted: Wanted, hal
     Raises:
         InputError: If rows change with the step.
     """
-    return sha256_json([
-        FORMAT, weights_digest(teacher), rows_digest(data, family), asdict(wanted), half,
-        installed(("torch", "transformers")),
-    ])  # fmt: skip
+    return sha256_json(
+        [
+            FORMAT,
+            weights_digest(teacher),
+            rows_digest(data, family),
+            asdict(wanted),
+            half,
+            installed(("torch", "transformers")),
+        ]
+    )
 
 
 def weights_digest(model: Any) -> str:
@@ -66,9 +72,12 @@ def rows_digest(data: TrainData, family: Family) -> str:
             again = data.batch(rows, 1)
             if any(not torch.equal(batch[name], again[name]) for name in family.inputs):
                 raise InputError(
-                    Problem("cache", "the rows change from step to step (random masking or the like).",
-                            "Run the teacher online, or store sparse logits for each epoch's masks.")
-                )  # fmt: skip
+                    Problem(
+                        "cache",
+                        "the rows change from step to step (random masking or the like).",
+                        "Run the teacher online, or store sparse logits for each epoch's masks.",
+                    )
+                )
         for name in family.inputs:
             digest.update(f"{name} {tuple(batch[name].shape)}".encode())
             digest.update(_bytes(batch[name]))

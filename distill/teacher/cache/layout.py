@@ -83,12 +83,17 @@ def layout_of(taught: Taught, half: bool) -> Layout:
         taught: Signals of a batch of whatever size.
         half: Whether to store fp16.
     """
-    parts = [Part(signal=Signal.LOGITS, name=name, shape=_output_shape(name, value))
-             for name, value in taught.outputs.items()]  # fmt: skip
-    parts += [Part(signal=Signal.HIDDEN, name=str(n), shape=(TOKENS, value.shape[-1]))
-              for n, value in taught.hidden.items()]  # fmt: skip
-    parts += [Part(signal=Signal.ATTENTION, name=str(n), shape=(value.shape[1], TOKENS, TOKENS))
-              for n, value in taught.scores.items()]  # fmt: skip
+    parts = [
+        Part(signal=Signal.LOGITS, name=name, shape=_output_shape(name, value))
+        for name, value in taught.outputs.items()
+    ]
+    parts += [
+        Part(signal=Signal.HIDDEN, name=str(n), shape=(TOKENS, value.shape[-1])) for n, value in taught.hidden.items()
+    ]
+    parts += [
+        Part(signal=Signal.ATTENTION, name=str(n), shape=(value.shape[1], TOKENS, TOKENS))
+        for n, value in taught.scores.items()
+    ]
     return Layout(parts=tuple(parts), half=half)
 
 
@@ -130,16 +135,22 @@ def check_size(layout: Layout, lengths: Sequence[int], limit: int, where: str) -
     costs = {s: estimate_bytes(layout, lengths, s) for s in Signal}
     ranked = sorted((s for s in costs if costs[s]), key=lambda s: -costs[s])
     shares = ", ".join(f"{s.value} {_gib(costs[s])} ({costs[s] / total:.0%})" for s in ranked)
-    fixes = [f"give {s.value} weight 0 ({_gib(total - costs[s])} remain)"
-             for s in ranked[:1] if total - costs[s] <= limit and len(ranked) > 1]  # fmt: skip
+    fixes = [
+        f"give {s.value} weight 0 ({_gib(total - costs[s])} remain)"
+        for s in ranked[:1]
+        if total - costs[s] <= limit and len(ranked) > 1
+    ]
     if not layout.half and total // 2 <= limit:
         fixes.append(f"store fp16 (cache_teacher: fp16; {_gib(total // 2)})")
     fixes.append("run the teacher online (leave cache_teacher out)")
     raise InputError(
-        Problem(where, f"teacher outputs of {len(lengths):,} rows would take {total:,} bytes ({_gib(total)}), "
-                f"more than the allowed {_gib(limit)}: {shares}.",
-                f"One of: {'; '.join(fixes)}.")
-    )  # fmt: skip
+        Problem(
+            where,
+            f"teacher outputs of {len(lengths):,} rows would take {total:,} bytes ({_gib(total)}), "
+            f"more than the allowed {_gib(limit)}: {shares}.",
+            f"One of: {'; '.join(fixes)}.",
+        )
+    )
 
 
 def _gib(count: int) -> str:

@@ -62,17 +62,26 @@ class CachedTeacher:
             raise InputError(Problem(str(folder), "is no cache of teacher outputs.")) from error
         if description.key != key:
             raise InputError(
-                Problem(str(folder), f"was made from other weights, rows, signals or versions "
-                        f"(key {description.key[:12]}, wanted {key[:12]}).", "Delete it, or build it anew.")
-            )  # fmt: skip
+                Problem(
+                    str(folder),
+                    f"was made from other weights, rows, signals or versions "
+                    f"(key {description.key[:12]}, wanted {key[:12]}).",
+                    "Delete it, or build it anew.",
+                )
+            )
         self._layout = description.layout
         self._lengths = np.load(folder / LENGTHS, allow_pickle=False)
         self._starts = self._layout.starts(self._lengths)
         wanted_bytes = int(self._starts[-1]) * self._layout.dtype.itemsize
         found = (folder / RECORDS).stat().st_size
         if found != wanted_bytes:
-            raise InputError(Problem(str(folder / RECORDS), f"has {found:,} bytes instead of {wanted_bytes:,}.",
-                                     "Delete the cache, or build it anew."))  # fmt: skip
+            raise InputError(
+                Problem(
+                    str(folder / RECORDS),
+                    f"has {found:,} bytes instead of {wanted_bytes:,}.",
+                    "Delete the cache, or build it anew.",
+                )
+            )
         self._records = np.memmap(folder / RECORDS, self._layout.dtype, "r") if found else np.empty(0)
 
     @property

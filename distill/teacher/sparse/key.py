@@ -21,9 +21,14 @@ _AT_ONCE = 4096
 
 
 def settings_of(
-    teacher: Any, data: GeneralSet, order: BatchOrder, cache: SparseCache, temperature: float, half: bool = True,
+    teacher: Any,
+    data: GeneralSet,
+    order: BatchOrder,
+    cache: SparseCache,
+    temperature: float,
+    half: bool = True,
     where: str = "cache",
-) -> StoreSettings:  # fmt: skip
+) -> StoreSettings:
     """What the guesses of a teacher in a stage depend on.
 
     Args:
@@ -42,7 +47,7 @@ def settings_of(
     if cache.top > words:
         raise InputError(
             Problem(f"{where}.top", f"{cache.top}, the vocabulary has {words} tokens.", f"Set top: {words} or less.")
-        )  # fmt: skip
+        )
     masks = [*data.key(), order.seed, order.purpose, order.batch]
     return StoreSettings(
         teacher=sha256_json([weights_digest(teacher), installed(("numpy", "torch", "transformers"))]),

@@ -134,9 +134,12 @@ class SparseStore:
             found.append(own)
         got, s = np.concatenate(found), self.settings
         return SparseLogits(
-            torch.from_numpy(got["ids"].astype(np.int32)), _fp32(got["weights"]), _fp32(got["negative_entropy"]),
-            s.vocabulary, s.temperature,
-        )  # fmt: skip
+            torch.from_numpy(got["ids"].astype(np.int32)),
+            _fp32(got["weights"]),
+            _fp32(got["negative_entropy"]),
+            s.vocabulary,
+            s.temperature,
+        )
 
     def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         if self._open is None or self._open[0] != epoch:
@@ -144,9 +147,7 @@ class SparseStore:
             self._check(path, epoch)
             index, size = np.load(path / INDEX, allow_pickle=False), (path / RECORDS).stat().st_size
             if size != int(index[:, 1].clip(0).sum()) * self.settings.bytes_per_position:
-                raise InputError(
-                    Problem(str(path), f"its records have a wrong size ({size:,} bytes).", "Delete it.")
-                )
+                raise InputError(Problem(str(path), f"its records have a wrong size ({size:,} bytes).", "Delete it."))
             empty = np.empty(0, self.settings.record)
             records = np.memmap(path / RECORDS, self.settings.record, "r") if size else empty
             self._open = (epoch, index, records)
@@ -160,8 +161,11 @@ class SparseStore:
         ours = _Description(settings=self.settings, epoch=epoch)
         pairs = {**ours.settings.model_dump(), "epoch": epoch}
         theirs = {**found.settings.model_dump(), "epoch": found.epoch}
-        problems = [Problem(f"{path} {name}", f"{theirs[name]} instead of {value}.", "Delete it, and write it anew.")
-                    for name, value in pairs.items() if theirs[name] != value]  # fmt: skip
+        problems = [
+            Problem(f"{path} {name}", f"{theirs[name]} instead of {value}.", "Delete it, and write it anew.")
+            for name, value in pairs.items()
+            if theirs[name] != value
+        ]
         if problems:
             raise InputError(problems)
 

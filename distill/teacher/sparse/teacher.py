@@ -73,9 +73,17 @@ class SparseTeacher:
 
 
 def sparse_teacher(
-    teacher: Any, data: GeneralSet, order: BatchOrder, steps: int, cache: SparseCache, temperature: float,
-    folder: Path, *, half: bool = True, where: str = "cache",
-) -> SparseTeacher:  # fmt: skip
+    teacher: Any,
+    data: GeneralSet,
+    order: BatchOrder,
+    steps: int,
+    cache: SparseCache,
+    temperature: float,
+    folder: Path,
+    *,
+    half: bool = True,
+    where: str = "cache",
+) -> SparseTeacher:
     """Open the store of a teacher's guesses, after asking it whatever is not in there yet.
 
     A store of anything else (weights, rows, masks, batches, seed, temperature, versions) is replaced.
@@ -165,10 +173,12 @@ def _ask(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: int, write
     inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
     said = head.run(teacher, inputs, places(batch["labels"] != IGNORED).to(device)).logits
     rows, hidden = batch[ROWS].tolist(), _hidden(batch)
-    draws = torch.cat([
-        uniform_draws(len(its), settings.samples, settings.seed, row, epoch)
-        for row, its in zip(rows, hidden, strict=True)
-    ])  # fmt: skip
+    draws = torch.cat(
+        [
+            uniform_draws(len(its), settings.samples, settings.seed, row, epoch)
+            for row, its in zip(rows, hidden, strict=True)
+        ]
+    )
     writer.add(rows, hidden, sparsify(said, settings.k, draws, settings.temperature))
 
 
@@ -188,7 +198,7 @@ def _check_room(store: SparseStore, data: GeneralSet, order: BatchOrder, missing
         Problem(str(store.path(e)), "is there and is no store of sparse logits; not replaced.", "Move it away.")
         for e in missing
         if store.path(e).exists() and not store.has(e)
-    ]  # fmt: skip
+    ]
     if problems:
         raise InputError(problems)
     hidden = sum(data.masking.estimate(order.lengths[order.rows(s)]) for its in missing.values() for s in its)

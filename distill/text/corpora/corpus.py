@@ -113,9 +113,12 @@ class Corpus:
     """
 
     def __init__(
-        self, folder: Path, info: CorpusInfo, counts: NDArray[np.int64],
+        self,
+        folder: Path,
+        info: CorpusInfo,
+        counts: NDArray[np.int64],
         chunks: Sequence[tuple[NDArray[np.int32], NDArray[Any]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder, self.info, self.counts = folder, info, counts
         self._chunks = chunks
         sizes = [len(offsets) - 1 for offsets, _ in chunks]
@@ -192,9 +195,13 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
         raise _damaged(folder / INFO, f"{place}: {first['msg']}") from error
     if tokenizer_digest is not None and tokenizer_digest != info.tokenizer_digest:
         raise InputError(
-            Problem(str(folder), f"made with another tokenizer ({info.tokenizer_digest[:12]}) than the model's "
-                    f"({tokenizer_digest[:12]}): its ids mean other tokens.", "Write the corpus again with the model's tokenizer.")
-        )  # fmt: skip
+            Problem(
+                str(folder),
+                f"made with another tokenizer ({info.tokenizer_digest[:12]}) than the model's "
+                f"({tokenizer_digest[:12]}): its ids mean other tokens.",
+                "Write the corpus again with the model's tokenizer.",
+            )
+        )
     if version_of("pyarrow") is None:
         raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")
     chunks = [chunk for shard in info.shards for chunk in _read_shard(folder, shard)]
@@ -211,9 +218,7 @@ def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from error
     if counts.shape != (info.vocabulary_size,) or counts.dtype != np.int64 or counts.min() < 0:
-        raise _damaged(
-            path, f"shape {counts.shape}, dtype {counts.dtype}; {info.vocabulary_size} counts expected"
-        )
+        raise _damaged(path, f"shape {counts.shape}, dtype {counts.dtype}; {info.vocabulary_size} counts expected")
     if int(counts.sum()) != info.tokens:
         raise _damaged(path, f"{int(counts.sum()):,} tokens, {INFO} says {info.tokens:,}")
     return counts
@@ -246,9 +251,7 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
             raise _damaged(path, "its offsets or ids are not those of rows")
         rows, tokens = rows + len(offsets) - 1, tokens + len(values)
     if (rows, tokens) != (shard.rows, shard.tokens):
-        raise _damaged(
-            path, f"{rows:,} rows of {tokens:,} tokens, {INFO} says {shard.rows:,} of {shard.tokens:,}"
-        )
+        raise _damaged(path, f"{rows:,} rows of {tokens:,} tokens, {INFO} says {shard.rows:,} of {shard.tokens:,}")
     return chunks
 
 

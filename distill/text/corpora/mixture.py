@@ -69,9 +69,12 @@ def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int
     if not wanted.all():
         i = int(np.argmin(wanted))
         raise InputError(
-            Problem(f"shares.{i}", f"{shares[i]} of {sum(shares)} is less than one of {rows} rows.",
-                    "Raise the share or the number of rows, or leave this source out.")
-        )  # fmt: skip
+            Problem(
+                f"shares.{i}",
+                f"{shares[i]} of {sum(shares)} is less than one of {rows} rows.",
+                "Raise the share or the number of rows, or leave this source out.",
+            )
+        )
     taken = [_sample(len(c), int(n), seed, i) for i, (c, n) in enumerate(zip(corpora, wanted, strict=True))]
     order = generator(seed, "mix/order").permutation(rows)
     expected = [c.counts * (n / len(c)) for c, n in zip(corpora, wanted, strict=True)]
@@ -87,9 +90,7 @@ def mix(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int
 def _check(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> None:
     problems = []
     if not corpora or len(corpora) != len(shares):
-        problems.append(
-            Problem("shares", f"{len(shares)} shares for {len(corpora)} corpora; one each is needed.")
-        )
+        problems.append(Problem("shares", f"{len(shares)} shares for {len(corpora)} corpora; one each is needed."))
     problems += [
         Problem(f"shares.{i}", f"{share}; a share is a positive number.")
         for i, share in enumerate(shares)
@@ -98,11 +99,14 @@ def _check(corpora: Sequence[Corpus], shares: Sequence[float], rows: int) -> Non
     if rows < 1:
         problems.append(Problem("rows", f"{rows}; at least 1 is needed."))
     problems += [
-        Problem(str(c.folder), f"made with another tokenizer than {corpora[0].folder}; rows of both cannot be mixed.",
-                "Write both with the model's tokenizer.")
+        Problem(
+            str(c.folder),
+            f"made with another tokenizer than {corpora[0].folder}; rows of both cannot be mixed.",
+            "Write both with the model's tokenizer.",
+        )
         for c in corpora[1:]
         if c.info.tokenizer_digest != corpora[0].info.tokenizer_digest
-    ]  # fmt: skip
+    ]
     if problems:
         raise InputError(problems)
 

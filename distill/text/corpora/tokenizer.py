@@ -89,9 +89,12 @@ class CorpusTokenizer:
                     return before, after
                 break
         raise InputError(
-            Problem(str(file), "its post-processor puts no special token after a text, so rows would have no end.",
-                    "Add a post-processor such as '[CLS] $A [SEP]' to the tokenizer.")
-        )  # fmt: skip
+            Problem(
+                str(file),
+                "its post-processor puts no special token after a text, so rows would have no end.",
+                "Add a post-processor such as '[CLS] $A [SEP]' to the tokenizer.",
+            )
+        )
 
     def _unknown(self, model: Any) -> int | None:
         if isinstance(model.get("unk_id"), int):  # Unigram

@@ -68,16 +68,17 @@ def write_corpus(
         building(target, CONTENTS) as work,
         Meter("" if total is None else f"tokenize {target.name}", total or 0) as meter,
     ):
-        with contextlib.closing(
-            _Shards(work, maker.vocabulary_size, rows_per_shard, total is None)
-        ) as shards:
+        with contextlib.closing(_Shards(work, maker.vocabulary_size, rows_per_shard, total is None)) as shards:
             read = _tokenize(texts, maker, builder, shards, meter)
             shards.flush()
         if not shards.done:
             raise InputError(
-                Problem(str(target), f"no rows are left of {read:,} texts: {_reasons(builder.dropped)}.",
-                        "Give more or longer texts, lower 'shortest', or set 'packed: true'.")
-            )  # fmt: skip
+                Problem(
+                    str(target),
+                    f"no rows are left of {read:,} texts: {_reasons(builder.dropped)}.",
+                    "Give more or longer texts, lower 'shortest', or set 'packed: true'.",
+                )
+            )
         info = CorpusInfo(
             settings=settings,
             tokenizer_digest=maker.digest,
@@ -98,22 +99,16 @@ def _check(maker: CorpusTokenizer, settings: CorpusSettings, target: Path, rows_
     problems = []
     special = len(maker.before) + len(maker.after)
     if settings.length <= special:
-        problems.append(
-            Problem("length", f"{settings.length} leaves no room beside {special} special tokens.")
-        )
+        problems.append(Problem("length", f"{settings.length} leaves no room beside {special} special tokens."))
     if rows_per_shard < 1:
         problems.append(Problem("rows_per_shard", f"{rows_per_shard}; at least 1 is needed."))
     if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / INFO).is_file()):
-        problems.append(
-            Problem(str(target), "exists and is no corpus; it is not replaced.", "Name another folder.")
-        )
+        problems.append(Problem(str(target), "exists and is no corpus; it is not replaced.", "Name another folder."))
     if problems:
         raise InputError(problems)
 
 
-def _tokenize(
-    texts: Iterable[str], maker: CorpusTokenizer, builder: RowBuilder, shards: _Shards, meter: Meter
-) -> int:
+def _tokenize(texts: Iterable[str], maker: CorpusTokenizer, builder: RowBuilder, shards: _Shards, meter: Meter) -> int:
     read = 0
     for batch in _batches(texts):
         read += len(batch)
@@ -144,10 +139,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _reasons(dropped: Dropped) -> str:
-    return (
-        ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped if count)
-        or "there were none"
-    )
+    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped if count) or "there were none"
 
 
 class _Shards:
@@ -211,8 +203,13 @@ class _Shards:
         self._writer.close()
         self._writer = None
         path = self._path
-        shard = Shard(file=path.name, rows=self._shard_rows, tokens=self._shard_tokens,
-                      bytes=path.stat().st_size, sha256=sha256_file(path))  # fmt: skip
+        shard = Shard(
+            file=path.name,
+            rows=self._shard_rows,
+            tokens=self._shard_tokens,
+            bytes=path.stat().st_size,
+            sha256=sha256_file(path),
+        )
         self.done.append(shard)
         self._shard_rows = self._shard_tokens = 0
         if self.tell:

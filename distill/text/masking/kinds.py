@@ -14,9 +14,14 @@ from pocketbert.distill.text.masking.words import continues_word, wordless_ids
 
 
 def masking_of(
-    kind: MaskingKind, counts: NDArray[np.int64], tokenizer: TextTokenizer, seed: int, purpose: str,
-    share: float = 0.15, smoothing: float = 0.7,
-) -> MaskingScheme:  # fmt: skip
+    kind: MaskingKind,
+    counts: NDArray[np.int64],
+    tokenizer: TextTokenizer,
+    seed: int,
+    purpose: str,
+    share: float = 0.15,
+    smoothing: float = 0.7,
+) -> MaskingScheme:
     """The masking of one stage.
 
     Args:
@@ -38,17 +43,23 @@ def masking_of(
     problems = []
     if mask_id is None:
         problems.append(
-            Problem(where, f"{kind}, and the tokenizer has no mask token ({' or '.join(MASK_TOKENS)}).",
-                    "Set masking: none, or take a teacher whose tokenizer has one.")
-        )  # fmt: skip
+            Problem(
+                where,
+                f"{kind}, and the tokenizer has no mask token ({' or '.join(MASK_TOKENS)}).",
+                "Set masking: none, or take a teacher whose tokenizer has one.",
+            )
+        )
     continues = None
     if kind in (MaskingKind.WHOLE_WORD, MaskingKind.SPAN):
         continues = continues_word(tokenizer, len(counts))
         if continues is None:
             problems.append(
-                Problem(where, f"{kind}, and the vocabulary does not tell where words begin: no token starts with ##, Ġ or ▁.",
-                        "Set masking: dynamic.")
-            )  # fmt: skip
+                Problem(
+                    where,
+                    f"{kind}, and the vocabulary does not tell where words begin: no token starts with ##, Ġ or ▁.",
+                    "Set masking: dynamic.",
+                )
+            )
     if problems or mask_id is None:
         raise InputError(problems)
     wordless = wordless_ids(tokenizer, len(counts))

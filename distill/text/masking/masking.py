@@ -33,9 +33,7 @@ class Masked:
 class MaskingScheme(Protocol):
     """Hides tokens of batches; `pocketbert.distill.text.masking.kinds.masking_of` makes one."""
 
-    def apply(
-        self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int
-    ) -> Masked:
+    def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
         """Hide tokens of a global batch.
 
         Which ones depends on (seed, purpose, step, row number, place among the row's own tokens): neither how the
@@ -91,9 +89,7 @@ class Masking:
     share: float = 0.15
     smoothing: float = 0.7
 
-    def apply(
-        self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int
-    ) -> Masked:
+    def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
         """Hide tokens; see `MaskingScheme`. Where fewer tokens than asked for may be hidden, all of them are."""
         real = mask.astype(bool)
         noise = self._noise(real, rows, step)
@@ -131,10 +127,12 @@ class Masking:
     def _noise(self, real: NDArray[np.bool_], rows: Sequence[int], step: int) -> NDArray[np.float64]:
         """Three uniform numbers for each real token, row after row, [tokens, 3]."""
         purpose = f"mask/{self.purpose}"
-        return np.concatenate([
-            generator(self.seed, purpose, step, int(row)).random((int(length), 3))
-            for row, length in zip(rows, real.sum(1), strict=True)
-        ])  # fmt: skip
+        return np.concatenate(
+            [
+                generator(self.seed, purpose, step, int(row)).random((int(length), 3))
+                for row, length in zip(rows, real.sum(1), strict=True)
+            ]
+        )
 
 
 def stand_ins(

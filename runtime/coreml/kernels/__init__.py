@@ -18,6 +18,17 @@ from pocketbert.runtime.coreml.kernels import (
 from pocketbert.runtime.coreml.kernels.registry import KERNELS, Kernel
 
 __all__ = [
-    "KERNELS", "Kernel", "activations", "classify", "constexpr", "convolution", "elementwise", "gather", "linear",
-    "norms", "quantization", "reduce", "shapes",
-]  # fmt: skip
+    "KERNELS",
+    "Kernel",
+    "activations",
+    "classify",
+    "constexpr",
+    "convolution",
+    "elementwise",
+    "gather",
+    "linear",
+    "norms",
+    "quantization",
+    "reduce",
+    "shapes",
+]

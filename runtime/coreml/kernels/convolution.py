@@ -81,9 +81,7 @@ def _general(x: Array, weight: Array, steps: Ints, spread: Ints, span: Ints, gro
     return np.concatenate(parts, axis=1)
 
 
-def _margins(
-    sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad: Ints
-) -> list[tuple[int, int]]:
+def _margins(sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad: Ints) -> list[tuple[int, int]]:
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)
     if pad_type == "custom":

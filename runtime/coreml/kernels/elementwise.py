@@ -21,9 +21,7 @@ def _fits(*operands: Array) -> None:
         elements(np.broadcast_shapes(*(o.shape for o in operands)))
 
 
-def _binary(
-    name: str, function: Callable[[Any, Any], Any], boolean: bool = False, exact: bool = False
-) -> None:
+def _binary(name: str, function: Callable[[Any, Any], Any], boolean: bool = False, exact: bool = False) -> None:
     """Register a binary operation."""
 
     def run(x: Array, y: Array) -> Array:

@@ -41,9 +41,7 @@ def gather(
     shared = x.shape[:batch_dims]
     if not 0 < batch_dims <= axis or indices.shape[:batch_dims] != shared:
         raise ValueError(f"x {x.shape} and indices {indices.shape} with {batch_dims} common axes")
-    pairs = zip(
-        x.reshape(-1, *x.shape[batch_dims:]), indices.reshape(-1, *indices.shape[batch_dims:]), strict=True
-    )
+    pairs = zip(x.reshape(-1, *x.shape[batch_dims:]), indices.reshape(-1, *indices.shape[batch_dims:]), strict=True)
     taken = np.stack([np.take(one, i, axis=axis - batch_dims) for one, i in pairs])
     return taken.reshape(shared + taken.shape[1:])
 
@@ -91,9 +89,7 @@ def gather_nd(
         raise ValueError(f"x {x.shape} and indices {indices.shape} with {batch_dims} common axes")
     elements(indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :])
     picked = indices.shape[:-1]
-    where = [
-        np.arange(n).reshape([n if j == i else 1 for j in range(len(picked))]) for i, n in enumerate(shared)
-    ]
+    where = [np.arange(n).reshape([n if j == i else 1 for j in range(len(picked))]) for i, n in enumerate(shared)]
     where += [_checked(indices[..., i], x.shape[batch_dims + i], opset) for i in range(indices.shape[-1])]
     result: Array = x[tuple(where)]
     return result

@@ -45,14 +45,18 @@ def run(
         if json:
             print_json([vars(s) for s in stages])
         else:
-            print_table(
-                ["stage", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in stages]
-            )
+            print_table(["stage", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in stages])
         return
     result = api.run(resolved, folder, overwrite)
     if json:
-        print_json({"folder": str(folder), "phone": str(result.phone), "report": str(result.report),
-                    "table": [dict(zip(result.header, row, strict=True)) for row in result.table]})  # fmt: skip
+        print_json(
+            {
+                "folder": str(folder),
+                "phone": str(result.phone),
+                "report": str(result.report),
+                "table": [dict(zip(result.header, row, strict=True)) for row in result.table],
+            }
+        )
         return
     print_table(result.header, result.table, resolved.name)
     print(f"artefact folder: {result.phone}")

@@ -68,9 +68,7 @@ def augment(
 
     counts = api.data_augment(api.load_recipe(recipe, overrides or ()), output, overwrite)
     if json:
-        print_json(
-            {"file": str(output), "rows": counts.rows, "copies": counts.copies, "left_out": counts.left_out}
-        )
+        print_json({"file": str(output), "rows": counts.rows, "copies": counts.copies, "left_out": counts.left_out})
     else:
         print(f"augmented: {output}: {counts.line}")
 

@@ -22,9 +22,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     overrides: options.Overrides = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Run folder.")] = Path("runs/demo"),
-    text: Annotated[
-        str, typer.Option("--text", help="A sentence of yours to classify at the end.")
-    ] = SENTENCE,
+    text: Annotated[str, typer.Option("--text", help="A sentence of yours to classify at the end.")] = SENTENCE,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -36,8 +34,16 @@ def demo(
     answer = api.predict(result.phone, [text])[0]
     top = answer.fields(3)
     if json:
-        print_json({"folder": str(output), "phone": str(result.phone), "report": str(result.report), "text": text,
-                    "label": top["label"], "table": [dict(zip(result.header, r, strict=True)) for r in result.table]})  # fmt: skip
+        print_json(
+            {
+                "folder": str(output),
+                "phone": str(result.phone),
+                "report": str(result.report),
+                "text": text,
+                "label": top["label"],
+                "table": [dict(zip(result.header, r, strict=True)) for r in result.table],
+            }
+        )
         return
     print_table(result.header, result.table, "assistant commands: teacher, student, int8 student (* default)")
     print(f'"{text}"')

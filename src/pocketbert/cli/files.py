@@ -14,9 +14,7 @@ from pocketbert.core.errors import GateError
 
 Task = Annotated[
     str | None,
-    typer.Option(
-        "--task", help="Hub task name; default what the model says it was trained for. (recipe: task)"
-    ),
+    typer.Option("--task", help="Hub task name; default what the model says it was trained for. (recipe: task)"),
 ]
 Scheme = Annotated[
     str,
@@ -57,9 +55,7 @@ def export(
     formats: Formats = "onnx,tflite,coreml",
     scheme: Scheme = "int8",
     target: Targets = "",
-    opset: Annotated[
-        int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")
-    ] = 20,
+    opset: Annotated[int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")] = 20,
     ios: Annotated[
         int,
         typer.Option("--ios", help="Core ML: oldest iOS, 16, 17 or 18. (recipe: export.coreml.ios)"),
@@ -83,9 +79,7 @@ def export(
     ] = "plain",
     atol: Annotated[
         float | None,
-        typer.Option(
-            "--atol", help="Parity bound, relative to the spread of the logits. (recipe: export.atol)"
-        ),
+        typer.Option("--atol", help="Parity bound, relative to the spread of the logits. (recipe: export.atol)"),
     ] = None,
     max_length: Annotated[
         int | None, typer.Option("--max-length", help="Longest input in tokens. (recipe: data.max_length)")
@@ -96,9 +90,7 @@ def export(
             "--labels", help="Label names, comma-separated, where config.json has none. (recipe: data.labels)"
         ),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="Hub revision. (recipe: teacher.revision)")
-    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Hub revision. (recipe: teacher.revision)")] = None,
     answer: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,10 +108,24 @@ def export(
 
     names = _listed(labels) if labels else None
     folder = api.export(
-        model, output, task=task, revision=revision, scheme=scheme, opset=opset, atol=atol, max_length=max_length,
-        labels=names, formats=_listed(formats), targets=_listed(target), ios=ios, shapes=shapes, precision=precision,
-        layout=layout, answer=option_values(answer or (), "--answer"), overwrite=overwrite,
-    )  # fmt: skip
+        model,
+        output,
+        task=task,
+        revision=revision,
+        scheme=scheme,
+        opset=opset,
+        atol=atol,
+        max_length=max_length,
+        labels=names,
+        formats=_listed(formats),
+        targets=_listed(target),
+        ios=ios,
+        shapes=shapes,
+        precision=precision,
+        layout=layout,
+        answer=option_values(answer or (), "--answer"),
+        overwrite=overwrite,
+    )
     _done(folder, json)
 
 
@@ -172,10 +178,7 @@ def verify(
     if not json:
         skipped = [f"{g.file} {g.name}" for g in result.gates if g.skipped]
         count = len(result.gates) - len(skipped)
-        print(
-            f"passed: {count} gates in {model}"
-            + (f"; not checked here: {', '.join(skipped)}" if skipped else "")
-        )
+        print(f"passed: {count} gates in {model}" + (f"; not checked here: {', '.join(skipped)}" if skipped else ""))
 
 
 def pack(

@@ -17,15 +17,17 @@ import typer
 from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError, one_line
 
 _COMMON = {
-    "quiet": Annotated[
-        bool, typer.Option("-q", "--quiet", help="No progress, no notes; errors and answers only.")
-    ],
+    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no notes; errors and answers only.")],
     "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Also what run.log gets.")],
     "debug": Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")],
 }
 
-_DISK = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "the disk is read-only",
-         errno.EACCES: "permission denied"}  # fmt: skip
+_DISK = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the disk is read-only",
+    errno.EACCES: "permission denied",
+}
 
 _NAMED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 """What the system says of a path that cannot be what was meant: nothing is wrong with the machine."""
@@ -35,9 +37,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the common options and the common end."""
 
     @functools.wraps(command)
-    def run(
-        *args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any
-    ) -> None:
+    def run(*args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any) -> None:
         _set_up(quiet, verbose)
         try:
             command(*args, **kwargs)
@@ -69,8 +69,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(command, eval_str=True)
     common = [
-        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=a)
-        for n, a in _COMMON.items()
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=a) for n, a in _COMMON.items()
     ]
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *common])  # type: ignore[attr-defined]
     return run

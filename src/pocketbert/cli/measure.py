@@ -53,9 +53,7 @@ def benchmark(
         int,
         typer.Option("--runs", min=10, help="Timed inferences per file and repeat. (recipe: benchmark.runs)"),
     ] = 100,
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=2, help="Repeats. (recipe: benchmark.repeats)")
-    ] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Repeats. (recipe: benchmark.repeats)")] = 3,
     budget: Annotated[float, typer.Option("--budget", min=1, help="Most seconds it may take.")] = 120.0,
     file: Annotated[
         Path | None,
@@ -79,25 +77,26 @@ def benchmark(
 
     folders, files = model or [], imports or []
     if not folders and not files:
-        raise InputError(
-            Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE.")
-        )
+        raise InputError(Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE."))
     if output is not None:
         check_output(output, folders)
     texts = [t for t in read_lines(file) if t.strip()] if file else []
     result = api.benchmark(
-        folders, threads=_numbers(threads, "--threads"), lengths=_numbers(lengths, "--lengths"), runs=runs, repeats=repeats,
-        texts=texts, budget_s=budget, imports=files, local=local,
-    )  # fmt: skip
+        folders,
+        threads=_numbers(threads, "--threads"),
+        lengths=_numbers(lengths, "--lengths"),
+        runs=runs,
+        repeats=repeats,
+        texts=texts,
+        budget_s=budget,
+        imports=files,
+        local=local,
+    )
     if output is not None:
         write_result(result, output, folders)
     if json:
         raw = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
-        print(
-            result.model_dump_json(
-                exclude={"measurements": raw, "imported": {"__all__": {"measurements": raw}}}
-            )
-        )
+        print(result.model_dump_json(exclude={"measurements": raw, "imported": {"__all__": {"measurements": raw}}}))
     else:
         print_table(*latency_table(result))
         print("\n".join(session_lines(result)))

@@ -7,14 +7,10 @@ from typing import Annotated
 
 import typer
 
-Recipe = Annotated[
-    str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")
-]
+Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[KEY.SUB=VALUE]...", help="Recipe keys to set, e.g. seed=3 data.train.path=my.jsonl."
-    ),
+    typer.Argument(metavar="[KEY.SUB=VALUE]...", help="Recipe keys to set, e.g. seed=3 data.train.path=my.jsonl."),
 ]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")]
 OptionalOutput = Annotated[Path | None, typer.Option("-o", "--output", help="Run folder; default runs/NAME.")]
@@ -22,9 +18,7 @@ Model = Annotated[
     str, typer.Option("-m", "--model", help="Model folder, Hub name, or 'minilm-l6'. (recipe: teacher.model)")
 ]
 Folder = Annotated[Path, typer.Option("-m", "--model", help="Artefact folder.")]
-Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Seed of every random choice. (recipe: seed)")
-]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of every random choice. (recipe: seed)")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results made with other settings.")]
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON on stdout.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]

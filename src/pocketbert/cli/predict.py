@@ -44,20 +44,14 @@ def predict(
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(
-            "--engine", help="fastest: the fastest file at each length, measured once on this machine."
-        ),
+        typer.Option("--engine", help="fastest: the fastest file at each length, measured once on this machine."),
     ] = None,
     model_file: Annotated[
         str | None,
         typer.Option("--model-file", help="One file of the folder, e.g. tflite/model_int8.tflite."),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")
-    ] = None,
-    top: Annotated[
-        int, typer.Option("--top", min=1, help="Labels per text, or tokens per masked place.")
-    ] = 1,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Labels per text, or tokens per masked place.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per text.")] = False,
 ) -> None:
     """Answer texts with an artefact folder: labels, numbers, spans, excerpts, tokens or vectors, as its task has it.
@@ -67,9 +61,7 @@ def predict(
     from pocketbert import api
 
     rows = _rows(texts or [], file, text, text_pair)
-    answers = api.predict(
-        model, rows, scheme=scheme, threads=threads, format=format, engine=engine, file=model_file
-    )
+    answers = api.predict(model, rows, scheme=scheme, threads=threads, format=format, engine=engine, file=model_file)
     for row, answer in zip(rows, answers, strict=True):
         shown = row if isinstance(row, str) else list(row)
         if json:
@@ -93,9 +85,7 @@ def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | N
         texts = [line.rstrip("\n") for line in sys.stdin]
     if pair_column is not None:
         if len(texts) % 2:
-            raise InputError(
-                Problem("predict", f"{len(texts)} texts do not make pairs.", "Give an even number.")
-            )
+            raise InputError(Problem("predict", f"{len(texts)} texts do not make pairs.", "Give an even number."))
         return list(zip(texts[::2], texts[1::2], strict=True))
     return list(texts)
 

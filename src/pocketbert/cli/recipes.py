@@ -12,9 +12,7 @@ from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 
-app = typer.Typer(
-    help="Recipes that come with PocketBERT, and yours.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Recipes that come with PocketBERT, and yours.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(help="Name of a shipped recipe.")]
 

@@ -167,9 +167,13 @@ class Processing(_Record):
     def settings(self) -> AnswerSettings:
         """How outputs become answers, as the heads want it."""
         given = {
-            "thresholds": self.thresholds, "stride": self.stride, "answer_length": self.answer_length,
-            "null_answers": self.null_answers, "pooling": self.pooling, "normalize": self.normalize,
-        }  # fmt: skip
+            "thresholds": self.thresholds,
+            "stride": self.stride,
+            "answer_length": self.answer_length,
+            "null_answers": self.null_answers,
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+        }
         return AnswerSettings.model_validate({k: v for k, v in given.items() if v is not None})
 
 
@@ -240,16 +244,22 @@ def read_artefacts(folder: Path) -> Artefacts:
     path = folder / FILE_NAME
     if not path.is_file():
         raise InputError(
-            Problem(str(folder), f"no artefact folder: it has no {FILE_NAME}.",
-                    "Make one with: pocketbert export -m MODEL -o FOLDER")
-        )  # fmt: skip
+            Problem(
+                str(folder),
+                f"no artefact folder: it has no {FILE_NAME}.",
+                "Make one with: pocketbert export -m MODEL -o FOLDER",
+            )
+        )
     content = read_json(path)
     version = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
         raise InputError(
-            Problem(str(path), f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
-                    "Update PocketBERT.")
-        )  # fmt: skip
+            Problem(
+                str(path),
+                f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
+                "Update PocketBERT.",
+            )
+        )
     try:
         artefacts = Artefacts.model_validate(content)
     except ValidationError as error:
@@ -257,9 +267,7 @@ def read_artefacts(folder: Path) -> Artefacts:
             [Problem(f"{path} {'.'.join(map(str, e['loc']))}", f"{e['msg']}.") for e in error.errors()]
         ) from error
     if TASKS[artefacts.task].names_labels and not artefacts.labels:
-        raise InputError(
-            Problem(str(path), f"names no labels; {artefacts.task} has some.", "Copy the folder again.")
-        )
+        raise InputError(Problem(str(path), f"names no labels; {artefacts.task} has some.", "Copy the folder again."))
     for record in artefacts.files:
         safe_join(folder, record.path, str(path))
     return artefacts
@@ -273,11 +281,7 @@ def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
 def changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
     """Paths of listed files that are there, but not as they were listed. They are not safe to open."""
     there = [r for r in artefacts.files if (folder / r.path).exists()]
-    return [
-        r.path
-        for r in there
-        if path_bytes(folder / r.path) != r.bytes or sha256_path(folder / r.path) != r.sha256
-    ]
+    return [r.path for r in there if path_bytes(folder / r.path) != r.bytes or sha256_path(folder / r.path) != r.sha256]
 
 
 def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:

@@ -95,11 +95,19 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
             conflicting += 1
     lengths = np.sort([len(e) for e in rows.encoded])
     return SplitReport(
-        name=name, source=source, rows=len(rows.examples), duplicates=len(rows.examples) - len(first), conflicting=conflicting,
-        truncated=sum(e.truncated for e in rows.encoded), labels=_counts(rows, labels, kind),
-        tokens_mean=float(lengths.mean()), tokens_p50=int(_rank(lengths, 0.50)),
-        tokens_p95=int(_rank(lengths, 0.95)), tokens_max=int(lengths[-1]), unit=_UNITS.get(kind, "rows"),
-    )  # fmt: skip
+        name=name,
+        source=source,
+        rows=len(rows.examples),
+        duplicates=len(rows.examples) - len(first),
+        conflicting=conflicting,
+        truncated=sum(e.truncated for e in rows.encoded),
+        labels=_counts(rows, labels, kind),
+        tokens_mean=float(lengths.mean()),
+        tokens_p50=int(_rank(lengths, 0.50)),
+        tokens_p95=int(_rank(lengths, 0.95)),
+        tokens_max=int(lengths[-1]),
+        unit=_UNITS.get(kind, "rows"),
+    )
 
 
 _UNITS = {LabelKind.SPANS: "spans", LabelKind.ANSWERS: "questions"}

@@ -163,9 +163,12 @@ def family_of(model_type: str, where: str = "config.json") -> Family:
             return family
     known = [t for f in _FAMILIES.values() for t in f.model_types]
     raise InputError(
-        Problem(where, f"model_type '{model_type}' is not in the family table; {nearest(model_type, known)}.",
-                "Add a row with pocketbert.core.families.register_family, or use a supported system.")
-    )  # fmt: skip
+        Problem(
+            where,
+            f"model_type '{model_type}' is not in the family table; {nearest(model_type, known)}.",
+            "Add a row with pocketbert.core.families.register_family, or use a supported system.",
+        )
+    )
 
 
 def check_exported(family: Family, where: str = "model") -> None:
@@ -182,34 +185,73 @@ def check_exported(family: Family, where: str = "model") -> None:
         raise InputError(Problem(where, f"no exporter writes {family.title}.", family.instead_of_export))
 
 
-register_family(Family(
-    name="bert", title="BERT", model_types=("bert",), classes="Bert", tokenizer=TokenizerKind.WORDPIECE,
-    inputs=_IDS_MASK_TYPES, layer_path="bert.encoder.layer", key_renames=_GAMMA_BETA,
-    objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
-))  # fmt: skip
-register_family(Family(
-    name="roberta", title="RoBERTa", model_types=("roberta",), classes="Roberta",
-    tokenizer=TokenizerKind.BYTE_BPE, inputs=_IDS_MASK, layer_path="roberta.encoder.layer",
-    position_offset=2, limits=("no segment ids: the texts of a pair are told apart by separators only",),
-))  # fmt: skip
-register_family(Family(
-    name="distilbert", title="DistilBERT", model_types=("distilbert",), classes="DistilBert",
-    tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK, layer_path="distilbert.transformer.layer",
-    config_names={"intermediate_size": "hidden_dim"},
-    limits=("no segment ids: the texts of a pair are told apart by separators only",),
-))  # fmt: skip
-register_family(Family(
-    name="mobilebert", title="MobileBERT", model_types=("mobilebert",), classes="MobileBert",
-    tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK_TYPES, layer_path="mobilebert.encoder.layer",
-    signals=(Signal.LOGITS, Signal.ATTENTION, Signal.RELATIONS),
-    invalid_signals={Signal.HIDDEN: "its hidden states reach 1e5 to 1e6, so a plain squared error explodes"},
-    objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE), original_names=_MOBILEBERT_NAMES,
-))  # fmt: skip
-register_family(Family(
-    name="ib-bert", title="IB-BERT", model_types=("ib_bert",), classes="IbBert",
-    tokenizer=TokenizerKind.WORDPIECE, inputs=_IDS_MASK_TYPES, layer_path="mobilebert.encoder.layer",
-    objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
-    limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
-    original_names=_MOBILEBERT_NAMES, module="pocketbert.distill.students.ib_bert.model",
-    instead_of_export="Distil a MobileBERT student from it, and export that.",
-))  # fmt: skip
+register_family(
+    Family(
+        name="bert",
+        title="BERT",
+        model_types=("bert",),
+        classes="Bert",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=_IDS_MASK_TYPES,
+        layer_path="bert.encoder.layer",
+        key_renames=_GAMMA_BETA,
+        objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+    )
+)
+register_family(
+    Family(
+        name="roberta",
+        title="RoBERTa",
+        model_types=("roberta",),
+        classes="Roberta",
+        tokenizer=TokenizerKind.BYTE_BPE,
+        inputs=_IDS_MASK,
+        layer_path="roberta.encoder.layer",
+        position_offset=2,
+        limits=("no segment ids: the texts of a pair are told apart by separators only",),
+    )
+)
+register_family(
+    Family(
+        name="distilbert",
+        title="DistilBERT",
+        model_types=("distilbert",),
+        classes="DistilBert",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=_IDS_MASK,
+        layer_path="distilbert.transformer.layer",
+        config_names={"intermediate_size": "hidden_dim"},
+        limits=("no segment ids: the texts of a pair are told apart by separators only",),
+    )
+)
+register_family(
+    Family(
+        name="mobilebert",
+        title="MobileBERT",
+        model_types=("mobilebert",),
+        classes="MobileBert",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=_IDS_MASK_TYPES,
+        layer_path="mobilebert.encoder.layer",
+        signals=(Signal.LOGITS, Signal.ATTENTION, Signal.RELATIONS),
+        invalid_signals={Signal.HIDDEN: "its hidden states reach 1e5 to 1e6, so a plain squared error explodes"},
+        objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+        original_names=_MOBILEBERT_NAMES,
+    )
+)
+register_family(
+    Family(
+        name="ib-bert",
+        title="IB-BERT",
+        model_types=("ib_bert",),
+        classes="IbBert",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=_IDS_MASK_TYPES,
+        layer_path="mobilebert.encoder.layer",
+        objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+        limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
+        original_names=_MOBILEBERT_NAMES,
+        module="pocketbert.distill.students.ib_bert.model",
+        instead_of_export="Distil a MobileBERT student from it, and export that.",
+    )
+)

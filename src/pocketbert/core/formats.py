@@ -69,22 +69,47 @@ FORMATS: dict[Format, FormatInfo] = {
     info.name: info
     for info in (
         FormatInfo(
-            Format.ONNX, "ONNX", ".onnx", (Scheme.FP32, Scheme.INT8), (Target.OPENVINO,), "int64", False, "onnx",
-            ("onnx", "onnxscript", "onnxruntime"), ("onnxruntime",),
+            Format.ONNX,
+            "ONNX",
+            ".onnx",
+            (Scheme.FP32, Scheme.INT8),
+            (Target.OPENVINO,),
+            "int64",
+            False,
+            "onnx",
+            ("onnx", "onnxscript", "onnxruntime"),
+            ("onnxruntime",),
         ),
         FormatInfo(
-            Format.TFLITE, "TFLite", ".tflite", (Scheme.FP32, Scheme.FP16, Scheme.W8, Scheme.INT8),
-            (Target.TFLITE_2_16,), "int32", True, "ai-edge-litert",
+            Format.TFLITE,
+            "TFLite",
+            ".tflite",
+            (Scheme.FP32, Scheme.FP16, Scheme.W8, Scheme.INT8),
+            (Target.TFLITE_2_16,),
+            "int32",
+            True,
+            "ai-edge-litert",
             ("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
             ("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
         ),
         FormatInfo(
-            Format.COREML, "Core ML", ".mlpackage", (Scheme.FP32, Scheme.FP16, Scheme.W8), (), "int32", True, "protobuf",
-            ("coremltools",), ("protobuf", "numpy"),
-            stem="Model", base=Scheme.FP16, instead={Scheme.INT8: Scheme.W8}, own_engine=("darwin", "coremltools"),
+            Format.COREML,
+            "Core ML",
+            ".mlpackage",
+            (Scheme.FP32, Scheme.FP16, Scheme.W8),
+            (),
+            "int32",
+            True,
+            "protobuf",
+            ("coremltools",),
+            ("protobuf", "numpy"),
+            stem="Model",
+            base=Scheme.FP16,
+            instead={Scheme.INT8: Scheme.W8},
+            own_engine=("darwin", "coremltools"),
         ),
     )
-}  # fmt: skip
+}
 
 
 def format_with(target: Target) -> Format:

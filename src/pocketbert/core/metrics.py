@@ -82,9 +82,7 @@ CROSS_ENTROPY = Metric("cross_entropy", Unit.NATS, Direction.LOWER)
 TOP_1 = Metric("top_1")
 MEAN_COSINE = Metric("mean_cosine")
 
-METRICS = {
-    m.name: m for m in (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE)
-}
+METRICS = {m.name: m for m in (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE)}
 """Those that decide a task, by name."""
 CHANCE = {
     ACCURACY.name: "always the commonest label, by luck up to",

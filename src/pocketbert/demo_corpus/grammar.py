@@ -77,9 +77,7 @@ def variants(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def expand(
-    template: str, vocabularies: Mapping[str, Vocabulary], stream: Stream, held_share: float
-) -> list[Word]:
+def expand(template: str, vocabularies: Mapping[str, Vocabulary], stream: Stream, held_share: float) -> list[Word]:
     """Draws one utterance from a template.
 
     Args:

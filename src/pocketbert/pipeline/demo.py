@@ -34,9 +34,7 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
     check_writable(output.parent)
     corpus = output.parent / f"{output.name}-corpus"
     files = _files(corpus)
-    paths = [
-        f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))
-    ]
+    paths = [f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))]
     recipe = load_recipe(recipe_path("demo"), [*paths, *overrides])
     write_corpus(corpus)
     run = Run(recipe, output, overwrite)

@@ -34,11 +34,24 @@ DEFAULT_FORMATS = tuple(f.value for f in Format)
 
 
 def export_model(
-    model: str, output: Path, *, task: str | None, revision: str | None, scheme: str, opset: int, atol: float | None,
-    max_length: int | None, labels: Sequence[str] | None, overwrite: bool, formats: Sequence[str] = DEFAULT_FORMATS,
-    targets: Sequence[str] = (), lengths: Sequence[int] | None = None, coreml: Mapping[str, object] | None = None, ready: Mapping[str, Path] | None = None,
+    model: str,
+    output: Path,
+    *,
+    task: str | None,
+    revision: str | None,
+    scheme: str,
+    opset: int,
+    atol: float | None,
+    max_length: int | None,
+    labels: Sequence[str] | None,
+    overwrite: bool,
+    formats: Sequence[str] = DEFAULT_FORMATS,
+    targets: Sequence[str] = (),
+    lengths: Sequence[int] | None = None,
+    coreml: Mapping[str, object] | None = None,
+    ready: Mapping[str, Path] | None = None,
     answer: Mapping[str, object] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """See `pocketbert.api.export`; `ready` are fp32 files to use instead of exporting anew."""
     if task is not None:
         task_of(task, "--task")
@@ -46,13 +59,28 @@ def export_model(
     folder = open_model_folder(model, revision, "--model")
     check_exported(folder.family, "--model")
     task = task or known_task(folder)
-    recipe = recipe_of({
-        "schema": 1, "name": _name(folder), "task": task,
-        "data": {"max_length": max_length, "labels": list(labels) if labels else None},
-        "teacher": {"model": str(folder.path.resolve()) if Path(model).expanduser().is_dir() else model, "revision": revision},
-        "export": {"formats": list(formats), "opset": opset, "atol": atol, "coreml": dict(coreml or {}), **({"lengths": list(lengths)} if lengths else {})},
-        "quantize": {"scheme": scheme, "targets": list(targets)}, "answer": dict(answer or {}),
-    }, "command line")  # fmt: skip
+    recipe = recipe_of(
+        {
+            "schema": 1,
+            "name": _name(folder),
+            "task": task,
+            "data": {"max_length": max_length, "labels": list(labels) if labels else None},
+            "teacher": {
+                "model": str(folder.path.resolve()) if Path(model).expanduser().is_dir() else model,
+                "revision": revision,
+            },
+            "export": {
+                "formats": list(formats),
+                "opset": opset,
+                "atol": atol,
+                "coreml": dict(coreml or {}),
+                **({"lengths": list(lengths)} if lengths else {}),
+            },
+            "quantize": {"scheme": scheme, "targets": list(targets)},
+            "answer": dict(answer or {}),
+        },
+        "command line",
+    )
     made_before = _made_before(output, Run(recipe, output, ready=ready))
     if made_before and not (damage := integrity_problems(output, read_artefacts(output))):
         remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
@@ -82,8 +110,9 @@ def known_task(folder: ModelFolder) -> str:
     found = folder.task
     if found is None:
         made = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
-        raise InputError(Problem("--task", f"config.json names {made} and tells no task.",
-                                 f"Say it: --task {' | '.join(TaskName)}"))  # fmt: skip
+        raise InputError(
+            Problem("--task", f"config.json names {made} and tells no task.", f"Say it: --task {' | '.join(TaskName)}")
+        )
     return found.value
 
 
@@ -123,12 +152,11 @@ def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) 
     """Name every wrong flag at once, in the words of the command line."""
     problems = []
     for flag, values, known in (
-        ("--format", formats, [f.value for f in Format]), ("--scheme", [scheme], [s.value for s in Scheme]),
+        ("--format", formats, [f.value for f in Format]),
+        ("--scheme", [scheme], [s.value for s in Scheme]),
         ("--target", targets, [t.value for t in Target]),
-    ):  # fmt: skip
-        problems += [
-            Problem(flag, f"'{v}' is not one of them; {nearest(v, known)}.") for v in values if v not in known
-        ]
+    ):
+        problems += [Problem(flag, f"'{v}' is not one of them; {nearest(v, known)}.") for v in values if v not in known]
     if not formats:
         problems.append(Problem("--format", f"names no format; known: {', '.join(Format)}."))
     if problems:
@@ -136,13 +164,23 @@ def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) 
     for name in formats:
         info = FORMATS[Format(name)]
         if not info.takes(Scheme(scheme)):
-            problems.append(Problem("--scheme", f"{info.title} has no '{scheme}' in this version, only {', '.join(info.schemes)}.",
-                                    f"Leave {name} out of --format, or choose another scheme."))  # fmt: skip
+            problems.append(
+                Problem(
+                    "--scheme",
+                    f"{info.title} has no '{scheme}' in this version, only {', '.join(info.schemes)}.",
+                    f"Leave {name} out of --format, or choose another scheme.",
+                )
+            )
     for target in targets:
         format = format_with(Target(target))
         if target == Target.OPENVINO:
-            problems.append(Problem("--target", f"'{target}' measures ranges on training texts, which only a recipe names.",
-                                    "Set quantize.targets: [openvino] and data.train in one: pocketbert run RECIPE"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "--target",
+                    f"'{target}' measures ranges on training texts, which only a recipe names.",
+                    "Set quantize.targets: [openvino] and data.train in one: pocketbert run RECIPE",
+                )
+            )
         elif scheme != Scheme.INT8 or format not in formats:
             problems.append(
                 Problem(
@@ -163,25 +201,27 @@ def _name(folder: ModelFolder) -> str:
     return cleaned[:64] or "model"
 
 
-def quantize_folder(
-    model: Path, output: Path, *, scheme: str, targets: Sequence[str], overwrite: bool
-) -> Path:
+def quantize_folder(model: Path, output: Path, *, scheme: str, targets: Sequence[str], overwrite: bool) -> Path:
     """See `pocketbert.api.quantize`."""
     artefacts = read_artefacts(model)
-    exported = [
-        r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format or Format.ONNX].base)
-    ]
+    exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format or Format.ONNX].base)]
     formats = list(dict.fromkeys(str(r.format) for r in exported))
     _check_choices(scheme, formats or DEFAULT_FORMATS, targets)
     problems = []
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
     if exported and all(FORMATS[Format(f)].smaller(Scheme(scheme)) is None for f in formats):
-        problems.append(Problem("--scheme", f"'{scheme}' makes no further file of {', '.join(formats)}.",
-                                "Choose int8 or w8."))  # fmt: skip
+        problems.append(
+            Problem("--scheme", f"'{scheme}' makes no further file of {', '.join(formats)}.", "Choose int8 or w8.")
+        )
     if not (model / "model.safetensors").is_file():
-        problems.append(Problem(str(model), "has no model.safetensors to compare the quantized file with.",
-                                "Export the model again: pocketbert export -m MODEL -o FOLDER"))  # fmt: skip
+        problems.append(
+            Problem(
+                str(model),
+                "has no model.safetensors to compare the quantized file with.",
+                "Export the model again: pocketbert export -m MODEL -o FOLDER",
+            )
+        )
     if model.resolve() == output.resolve():
         problems.append(Problem("--output", "is the folder that is read.", "Choose another folder."))
     if problems:
@@ -190,11 +230,23 @@ def quantize_folder(
     resolved = model / RECIPE_FILE
     coreml = load_recipe(resolved).export.coreml.model_dump(mode="json") if resolved.is_file() else None
     return export_model(
-        str(model), output, task=artefacts.task, revision=None, scheme=scheme, opset=20, atol=None,
-        max_length=artefacts.processing.max_length, labels=None, overwrite=overwrite, formats=formats,
-        targets=targets, lengths=lengths, coreml=coreml, ready={r.path: model / r.path for r in exported},
+        str(model),
+        output,
+        task=artefacts.task,
+        revision=None,
+        scheme=scheme,
+        opset=20,
+        atol=None,
+        max_length=artefacts.processing.max_length,
+        labels=None,
+        overwrite=overwrite,
+        formats=formats,
+        targets=targets,
+        lengths=lengths,
+        coreml=coreml,
+        ready={r.path: model / r.path for r in exported},
         answer=artefacts.processing.settings().model_dump(mode="json"),
-    )  # fmt: skip
+    )
 
 
 def open_run(folder: Path) -> Run:
@@ -204,8 +256,13 @@ def open_run(folder: Path) -> Run:
         InputError: If it is none.
     """
     if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, KIND):
-        raise InputError(Problem(str(folder), f"is no run folder: it has no {RECIPE_FILE} with stages.",
-                                 "Make one: pocketbert run RECIPE -o FOLDER"))  # fmt: skip
+        raise InputError(
+            Problem(
+                str(folder),
+                f"is no run folder: it has no {RECIPE_FILE} with stages.",
+                "Make one: pocketbert run RECIPE -o FOLDER",
+            )
+        )
     return Run(load_recipe(folder / RECIPE_FILE), folder)
 
 
@@ -215,8 +272,13 @@ def verify_folder(
     """See `pocketbert.api.verify`."""
     if is_marked(model, KIND):
         if data is not None:
-            raise InputError(Problem("--data", "a run folder is verified with its recipe's data.",
-                                     f"Leave --data out, or verify the artefact folder: -m {model}/phone"))  # fmt: skip
+            raise InputError(
+                Problem(
+                    "--data",
+                    "a run folder is verified with its recipe's data.",
+                    f"Leave --data out, or verify the artefact folder: -m {model}/phone",
+                )
+            )
         return _verify_run(model)
     artefacts = read_artefacts(model)
     sets = []
@@ -228,8 +290,13 @@ def verify_folder(
         rows = read_examples(source, kind=head.task.labels)
         prepared = head.prepare(rows, TextTokenizer(model, artefacts.processing.max_length), source.title)
         if not len(prepared.truth):
-            raise InputError(Problem("--data", f"{data.name} has no scored pairs; vectors without scores are compared on golden rows.",
-                                     "Give --text-pair and --label, or leave --data out."))  # fmt: skip
+            raise InputError(
+                Problem(
+                    "--data",
+                    f"{data.name} has no scored pairs; vectors without scores are compared on golden rows.",
+                    "Give --text-pair and --label, or leave --data out.",
+                )
+            )
         sets = [EvalSet(data.name, head, prepared)]
     result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
     report_gates(result)

@@ -102,12 +102,18 @@ def diagnose() -> Diagnosis:
         notes.append(f"load {load:.1f} on {cores} cores: latencies measured now are those of a busy machine")
     training, present = _training(), {b.name: b.present for b in backends}
     if not present["train and distil"]:
-        notes.append("PyTorch from PyPI brings 4.7 GB of CUDA libraries; without a GPU install it from PyTorch's CPU "
-                     "index (uv: UV_TORCH_BACKEND=cpu)")  # fmt: skip
+        notes.append(
+            "PyTorch from PyPI brings 4.7 GB of CUDA libraries; without a GPU install it from PyTorch's CPU "
+            "index (uv: UV_TORCH_BACKEND=cpu)"
+        )
     return Diagnosis(
-        machine=machine(), memory_gib=psutil.virtual_memory().total / 2**30, load=load, training=training,
-        backends=backends, notes=notes,
-    )  # fmt: skip
+        machine=machine(),
+        memory_gib=psutil.virtual_memory().total / 2**30,
+        load=load,
+        training=training,
+        backends=backends,
+        notes=notes,
+    )
 
 
 def _teacher() -> Backend:
@@ -120,8 +126,12 @@ def _teacher() -> Backend:
             versions=str(error).split(". Install")[0],
             command=DEMO_INSTALL,
         )
-    return Backend(name=f"demo teacher {DEMO_TEACHER}", present=True,
-                   versions=f"{DEMO_VERSION}, sha256 {folder.sha256[:12]} as pinned", command=DEMO_INSTALL)  # fmt: skip
+    return Backend(
+        name=f"demo teacher {DEMO_TEACHER}",
+        present=True,
+        versions=f"{DEMO_VERSION}, sha256 {folder.sha256[:12]} as pinned",
+        command=DEMO_INSTALL,
+    )
 
 
 def _training() -> str:
@@ -133,9 +143,5 @@ def _training() -> str:
 
     dtype = str(training_dtype()).removeprefix("torch.")
     where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "on the CPU"
-    reason = (
-        "the hardware computes in bf16"
-        if dtype == "bfloat16"
-        else "no avx512_bf16 or AMX: bf16 would be slower"
-    )
+    reason = "the hardware computes in bf16" if dtype == "bfloat16" else "no avx512_bf16 or AMX: bf16 would be slower"
     return f"in {dtype} {where} ({reason}), {torch.get_num_threads()} threads"

@@ -30,20 +30,8 @@ from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Target
-from pocketbert.pipeline.formats.model_files import (
-    ModelFile,
-    base_of,
-    default_file,
-    model_files,
-    quantized_stage,
-)
-from pocketbert.pipeline.gates.verify import (
-    Verification,
-    report_gates,
-    run_subjects,
-    verify_files,
-    vocabulary_rows,
-)
+from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
+from pocketbert.pipeline.gates.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest, write_corpora
@@ -168,19 +156,27 @@ class Run:
             "settings": recipe.data.model_dump(mode="json", exclude={"corpus", "augment"}),
             "train": data_digest(recipe.data.train),
             "eval": data_digest(recipe.data.eval),
-            "length": self.length, "model": self.model.digest,
-        }  # fmt: skip
-        teacher = {"task": recipe.task, "model": self.model.digest, "licence": self.model.licence, "seed": recipe.seed,
-                   "finetune": _dump(recipe.teacher.finetune), "answer": _dump(recipe.answer)}  # fmt: skip
+            "length": self.length,
+            "model": self.model.digest,
+        }
+        teacher = {
+            "task": recipe.task,
+            "model": self.model.digest,
+            "licence": self.model.licence,
+            "seed": recipe.seed,
+            "finetune": _dump(recipe.teacher.finetune),
+            "answer": _dump(recipe.answer),
+        }
         stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
         before_student: tuple[str, ...] = ("teacher",)
         if recipe.data.corpus is not None:
             section = recipe.data.corpus
-            settings = {"section": _dump(section), "tokenizer": sha256_file(self.model.path / "tokenizer.json"),
-                        "sources": [[data_digest(s), source_digest(s)] for s in section.sources]}  # fmt: skip
-            stages.append(
-                Stage(CORPUS, "corpus", CORPUS, settings, (), self._make_corpus, ("tokenizers", "pyarrow"))
-            )
+            settings = {
+                "section": _dump(section),
+                "tokenizer": sha256_file(self.model.path / "tokenizer.json"),
+                "sources": [[data_digest(s), source_digest(s)] for s in section.sources],
+            }
+            stages.append(Stage(CORPUS, "corpus", CORPUS, settings, (), self._make_corpus, ("tokenizers", "pyarrow")))
             before_student = ("teacher", CORPUS)
         stages.append(
             Stage(
@@ -205,23 +201,23 @@ class Run:
                 "start": self._start.digest if self._start else None,
             }
             stages.append(
-                Stage(
-                    "student",
-                    "student",
-                    "student",
-                    student,
-                    before_student,
-                    self._make_student,
-                    _TRAIN,
-                    trains=True,
-                )
+                Stage("student", "student", "student", student, before_student, self._make_student, _TRAIN, trains=True)
             )
         last = stages[-1].name
         made = []
         for format in recipe.export.formats:
             title = FORMATS[format].title
-            stages.append(Stage(format.value, f"export to {title}", format.value, self._export_settings(format), (last,),
-                                partial(self._make_export, format), exporting.libraries(format)))  # fmt: skip
+            stages.append(
+                Stage(
+                    format.value,
+                    f"export to {title}",
+                    format.value,
+                    self._export_settings(format),
+                    (last,),
+                    partial(self._make_export, format),
+                    exporting.libraries(format),
+                )
+            )
             made.append(format.value)
             scheme = FORMATS[format].smaller(recipe.quantize.scheme)
             if scheme is not None:
@@ -230,37 +226,52 @@ class Run:
                 settings = {"scheme": scheme, "runtimes": runtimes}
                 if Target.OPENVINO in runtimes:
                     settings["calibration"] = CALIBRATION_ROWS
-                stages.append(Stage(name, f"quantize {title} to {scheme}", name, settings, (format.value,),
-                                    partial(self._make_quantized, format), FORMATS[format].libraries))  # fmt: skip
+                stages.append(
+                    Stage(
+                        name,
+                        f"quantize {title} to {scheme}",
+                        name,
+                        settings,
+                        (format.value,),
+                        partial(self._make_quantized, format),
+                        FORMATS[format].libraries,
+                    )
+                )
                 made.append(name)
         own = [t.value for t in recipe.quantize.targets if t is Target.OPENVINO]
-        engines = tuple(
-            dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own])
-        )
+        engines = tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
+        stages.append(Stage("golden", "golden rows", "golden", golden.ROWS, (*made,), self._make_golden, engines))
         stages.append(
-            Stage("golden", "golden rows", "golden", golden.ROWS, (*made,), self._make_golden, engines)
-        )
-        stages.append(
-            Stage(
-                "verify",
-                "verify",
-                "verify.json",
-                _dump(recipe.verify),
-                ("golden",),
-                self._make_verify,
-                engines,
-            )
+            Stage("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), self._make_verify, engines)
         )
         if measuring.is_timed(recipe):
             needs = ["verify"]
             if recipe.student is not None and self.model.family.instead_of_export is None:
                 first = measuring.teacher_file(recipe).format
                 name = measuring.teacher_file(recipe).stage
-                stages.append(Stage(name, "export the teacher to compare with", name, self._export_settings(first), ("teacher",),
-                                    self._make_teacher_file, exporting.libraries(first)))  # fmt: skip
+                stages.append(
+                    Stage(
+                        name,
+                        "export the teacher to compare with",
+                        name,
+                        self._export_settings(first),
+                        ("teacher",),
+                        self._make_teacher_file,
+                        exporting.libraries(first),
+                    )
+                )
                 needs.append(name)
-            stages.append(Stage("benchmark", "benchmark", "benchmark.json", _dump(recipe.benchmark), (*needs,),
-                                self._make_benchmark, engines))  # fmt: skip
+            stages.append(
+                Stage(
+                    "benchmark",
+                    "benchmark",
+                    "benchmark.json",
+                    _dump(recipe.benchmark),
+                    (*needs,),
+                    self._make_benchmark,
+                    engines,
+                )
+            )
         before = ("verify", *(("benchmark",) if measuring.is_timed(recipe) else ()))
         stages.append(Stage("pack", "pack", "phone", _dump(portable(recipe)), before, self._make_pack, ()))
         return stages
@@ -316,8 +327,7 @@ class Run:
     def _make_data(self, at: Places) -> Sequence[str]:
         report = self.data.report
         write_json(
-            at.output,
-            json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)},
+            at.output, json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)}
         )
         return ()
 
@@ -326,13 +336,7 @@ class Run:
 
     def _make_student(self, at: Places) -> Sequence[str]:
         return training.make_student(
-            self.recipe,
-            self.path / "teacher",
-            self.model,
-            self.data,
-            self.length,
-            at,
-            self.path / CORPUS,
+            self.recipe, self.path / "teacher", self.model, self.data, self.length, at, self.path / CORPUS
         )
 
     def _make_corpus(self, at: Places) -> Sequence[str]:
@@ -357,30 +361,22 @@ class Run:
                 "coreml": section.coreml.model_dump(mode="json"),
                 "about": [self.recipe.name, self.recipe.description],
             }
-        ready = {
-            name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")
-        }
+        ready = {name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")}
         return {**common, "ready": ready}
 
     def _make_export(self, format: Format, at: Places) -> Sequence[str]:
         files = [f for f in self.files if f.stage == format.value]
         texts = self.texts()
-        return exporting.make_export(
-            self.recipe, self.weights, texts, self.length, at.output, files, self.ready
-        )
+        return exporting.make_export(self.recipe, self.weights, texts, self.length, at.output, files, self.ready)
 
     def _make_teacher_file(self, at: Places) -> Sequence[str]:
         texts, file = self.texts(), measuring.teacher_file(self.recipe)
-        return exporting.make_export(
-            self.recipe, self.path / "teacher", texts, self.length, at.output, [file]
-        )
+        return exporting.make_export(self.recipe, self.path / "teacher", texts, self.length, at.output, [file])
 
     def _make_quantized(self, format: Format, at: Places) -> Sequence[str]:
         files = self.files
         pairs = [(base_of(f, files), f) for f in files if f.format is format and not f.exported]
-        return exporting.make_quantized(
-            self.recipe, self.path, self.weights, at.output, pairs, self._calibration
-        )
+        return exporting.make_quantized(self.recipe, self.path, self.weights, at.output, pairs, self._calibration)
 
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
         """Rows alone: padding has no part in a range."""
@@ -389,9 +385,7 @@ class Run:
 
     def _make_golden(self, at: Places) -> Sequence[str]:
         texts = self.texts()
-        return golden.make_golden(
-            self.recipe, self.path, self.weights, texts, self.length, at.output, self.files
-        )
+        return golden.make_golden(self.recipe, self.path, self.weights, texts, self.length, at.output, self.files)
 
     def _make_verify(self, at: Places) -> Sequence[str]:
         result = self.verify()
@@ -404,17 +398,19 @@ class Run:
         subjects = run_subjects(self.path, self.files, self.weights, self.length, self.task)
         recorded = self.path / "golden"
         result = verify_files(
-            subjects, read_golden(recorded / FILE_NAME), recorded / TOKENS_FILE_NAME, vocabulary_rows(self.weights),
-            self.eval_sets(), self.recipe.verify,
+            subjects,
+            read_golden(recorded / FILE_NAME),
+            recorded / TOKENS_FILE_NAME,
+            vocabulary_rows(self.weights),
+            self.eval_sets(),
+            self.recipe.verify,
             teacher=read_training(self.path / "teacher").score,
             reference=read_training(self.weights).score,
             labels=self.data.labels.names if self.task.names_labels else None,
             tokenizer=TextTokenizer(self.weights, self.length),
-        )  # fmt: skip
-        sources = pack.sources(self.recipe, self.path, self.weights)
-        return result.model_copy(
-            update={"files": {name: sha256_path(path) for name, path in sources.items()}}
         )
+        sources = pack.sources(self.recipe, self.path, self.weights)
+        return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 
     def eval_sets(self) -> list[EvalSet]:
         """Labelled rows that no step was made on, tokenized by the tokenizer that is packed."""
@@ -425,9 +421,7 @@ class Run:
             if (split := self.data.splits.get(name)) is None:
                 continue
             rows = head.prepare(split.examples, tokenizer, name)
-            if not len(
-                rows.truth
-            ):  # vectors without scores: the teacher's are what is wanted, known on eval only
+            if not len(rows.truth):  # vectors without scores: the teacher's are what is wanted, known on eval only
                 if name != "eval":
                     continue
                 rows = replace(rows, truth=teacher_vectors(self.path / "teacher"))
@@ -444,9 +438,7 @@ class Run:
         return ()
 
     def _make_pack(self, at: Places) -> Sequence[str]:
-        return pack.make_pack(
-            self.recipe, self.path, self.weights, self.length, self.data.pair, self.origin, at.output
-        )
+        return pack.make_pack(self.recipe, self.path, self.weights, self.length, self.data.pair, self.origin, at.output)
 
     def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""

@@ -16,23 +16,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.disk.files import (
-    check_writable,
-    digests,
-    read_json,
-    sha256_file,
-    sha256_json,
-    sync,
-    write_json,
-)
-from pocketbert.core.disk.ownership import (
-    claim,
-    install,
-    refuse_unmarked,
-    remove,
-    remove_temporary_files,
-    replace_file,
-)
+from pocketbert.core.disk.files import check_writable, digests, read_json, sha256_file, sha256_json, sync, write_json
+from pocketbert.core.disk.ownership import claim, install, refuse_unmarked, remove, remove_temporary_files, replace_file
 from pocketbert.core.disk.workspace import sync_tree
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.host.processes import Order, here, train_together
@@ -193,10 +178,14 @@ class RunFolder:
     def hash(self, stages: Sequence[Stage]) -> dict[str, str]:
         """Compute the hash of every stage: of its settings, its inputs' hashes and the library versions."""
         for stage in stages:
-            self.hashes[stage.name] = sha256_json({
-                "stage": stage.name, "settings": stage.settings, "versions": installed(("pocketbert", *stage.libraries)),
-                "needs": {n: self.hashes[n] for n in stage.needs},
-            })  # fmt: skip
+            self.hashes[stage.name] = sha256_json(
+                {
+                    "stage": stage.name,
+                    "settings": stage.settings,
+                    "versions": installed(("pocketbert", *stage.libraries)),
+                    "needs": {n: self.hashes[n] for n in stage.needs},
+                }
+            )
         return self.hashes
 
     def _replaced(self, stage: Stage) -> list[_Replaced]:
@@ -205,13 +194,29 @@ class RunFolder:
         again = "Use another -o/--output, or --overwrite to make it again."
         if mark is None:
             if os.path.lexists(output):
-                return [_Replaced(Problem(str(output), "exists and was not made by this run; nothing was written.",
-                                          "Move it away, or choose another -o/--output."), final=True)]  # fmt: skip
+                return [
+                    _Replaced(
+                        Problem(
+                            str(output),
+                            "exists and was not made by this run; nothing was written.",
+                            "Move it away, or choose another -o/--output.",
+                        ),
+                        final=True,
+                    )
+                ]
             return self._unfinished(stage)
         have = digests(output)
         if strangers := sorted(set(have) - set(mark.files)):
-            return [_Replaced(Problem(str(output / strangers[0]), f"was not written by this run; {output} is not touched.",
-                                      "Move it away."), final=True)]  # fmt: skip
+            return [
+                _Replaced(
+                    Problem(
+                        str(output / strangers[0]),
+                        f"was not written by this run; {output} is not touched.",
+                        "Move it away.",
+                    ),
+                    final=True,
+                )
+            ]
         if mark.hash != self.hashes[stage.name]:
             what = "was made with another recipe, other inputs or other versions."
             return [_Replaced(Problem(str(output), what, again), result=True)]
@@ -254,9 +259,7 @@ class RunFolder:
     def forget(self, stage: Stage) -> None:
         """Drop the output and the mark of a stage, so that nothing of another recipe lies beside new results."""
         remove(self.path / stage.output)
-        remove(
-            self.path / _MARKS / f"{stage.name}.json"
-        )  # last: an output without its mark would be a stranger
+        remove(self.path / _MARKS / f"{stage.name}.json")  # last: an output without its mark would be a stranger
 
     def run(self, stage: Stage) -> None:
         """Run one stage unless it is finished.
@@ -285,10 +288,14 @@ class RunFolder:
         failures = list(stage.make(Places(built, work, self.path / METRICS)))
         (sync_tree if built.is_dir() else sync)(built)
         mark = Mark(
-            name=stage.name, hash=self.hashes[stage.name], failures=failures, files=digests(built),
+            name=stage.name,
+            hash=self.hashes[stage.name],
+            failures=failures,
+            files=digests(built),
             status=Status.FAILED if failures else Status.PASSED,
-            wall_s=round(time.monotonic() - began, 2), cpu_s=round(_cpu_seconds() - cpu, 2),
-        )  # fmt: skip
+            wall_s=round(time.monotonic() - began, 2),
+            cpu_s=round(_cpu_seconds() - cpu, 2),
+        )
         self.write_mark(mark)
         self._commit(stage)
         self._clear(stage)
@@ -308,16 +315,25 @@ class RunFolder:
         rank = f"rank {here().rank}"
         if stage is None or self.hashes[stage.name] != order.hash:
             raise InputError(
-                Problem(rank, f"sees another recipe, other data, another model or other versions than process 0 (stage {order.stage}).",
-                        "Give every node the same recipe, files and installation.")
-            )  # fmt: skip
-        missing = [p for p in (self._work(stage), *(self.path / s.output for s in stages if s.name in stage.needs))
-                   if not p.exists()]  # fmt: skip
+                Problem(
+                    rank,
+                    f"sees another recipe, other data, another model or other versions than process 0 (stage {order.stage}).",
+                    "Give every node the same recipe, files and installation.",
+                )
+            )
+        missing = [
+            p
+            for p in (self._work(stage), *(self.path / s.output for s in stages if s.name in stage.needs))
+            if not p.exists()
+        ]
         if missing:
             raise InputError(
-                Problem(rank, f"does not see {', '.join(map(str, missing))}, which process 0 has written.",
-                        "Put the run folder on a file system that all nodes share, under the same path.")
-            )  # fmt: skip
+                Problem(
+                    rank,
+                    f"does not see {', '.join(map(str, missing))}, which process 0 has written.",
+                    "Put the run folder on a file system that all nodes share, under the same path.",
+                )
+            )
         with tempfile.TemporaryDirectory(prefix="pocketbert-") as thrown_away:
             output = Path(thrown_away) / stage.output
             if stage.is_folder:
@@ -334,9 +350,10 @@ class RunFolder:
     def _other_work(self, stage: Stage) -> list[Path]:
         """Work folders of a stage that belong to other settings or versions."""
         return [
-            p for p in sorted(self.path.glob(f"{_WORK}/{stage.name}-*"))
+            p
+            for p in sorted(self.path.glob(f"{_WORK}/{stage.name}-*"))
             if _OWN_WORK.fullmatch(p.name.removeprefix(stage.name)) and p != self._work(stage)
-        ]  # fmt: skip
+        ]
 
     def _commit(self, stage: Stage) -> None:
         """Rename what was built to its final name; an older output of the stage, which a mark named, goes."""

@@ -40,9 +40,12 @@ def recipe_path(recipe: str | Path) -> Path:
     if shipped is not None:
         return shipped
     raise InputError(
-        Problem(str(recipe), f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}.",
-                "List them: pocketbert recipes ls")
-    )  # fmt: skip
+        Problem(
+            str(recipe),
+            f"no recipe file here and no shipped recipe of that name; {nearest(str(recipe), names())}.",
+            "List them: pocketbert recipes ls",
+        )
+    )
 
 
 def copy_recipe(name: str, target: Path) -> None:

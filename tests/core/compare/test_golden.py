@@ -10,9 +10,11 @@ from pocketbert.core.compare.golden import GoldenRow, read_golden, write_golden
 from pocketbert.core.errors import InputError
 
 ROWS = [
-    GoldenRow(text="a naïve film 👍", label="yes", reference=[0.5, 1.25], outputs={"m": [0.5, 1.0]}, tolerance={"m": 0.1}),
+    GoldenRow(
+        text="a naïve film 👍", label="yes", reference=[0.5, 1.25], outputs={"m": [0.5, 1.0]}, tolerance={"m": 0.1}
+    ),
     GoldenRow(text=("a", "b"), label="no", reference=[1.0, 0.0], outputs={"m": [0.1 + 0.2, 0.0]}, tolerance={"m": 0.1}),
-]  # fmt: skip
+]
 
 
 def test_rows_go_there_and_back(tmp_path: Path) -> None:

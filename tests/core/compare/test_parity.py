@@ -86,11 +86,16 @@ def segments_ignored(inputs: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "fault",
     [
-        {"before": mask_ignored}, {"after": swapped}, {"after": with_nan}, {"after": lambda x: x * np.float32(1.01)},
-        {"after": lambda x: x[:, :2]}, {"after": lambda x: np.repeat(x[:1], len(x), 0)}, {"after": np.zeros_like},
+        {"before": mask_ignored},
+        {"after": swapped},
+        {"after": with_nan},
+        {"after": lambda x: x * np.float32(1.01)},
+        {"after": lambda x: x[:, :2]},
+        {"after": lambda x: np.repeat(x[:1], len(x), 0)},
+        {"after": np.zeros_like},
     ],
     ids=["mask", "labels swapped", "one NaN", "scaled", "label lost", "batch of one", "zeros"],
-)  # fmt: skip
+)
 def test_a_broken_model_is_caught(
     right: tuple[TorchPredictor, TextTokenizer], probe: Probe, fault: dict[str, Any]
 ) -> None:

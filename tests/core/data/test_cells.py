@@ -47,10 +47,19 @@ def refused(path: Path, kind: LabelKind, row: dict[str, Any], **columns: Any) ->
 # Several labels
 
 
-@pytest.mark.parametrize(("cell", "labels"), [
-    (["joy", "anger"], ("joy", "anger")), ([], ()), ([2, 0], (2, 0)), ("joy; anger", ("joy", "anger")), ("joy;", ("joy",)),
-    ("", ()), ([True], (1,)), (["a;b"], ("a;b",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cell", "labels"),
+    [
+        (["joy", "anger"], ("joy", "anger")),
+        ([], ()),
+        ([2, 0], (2, 0)),
+        ("joy; anger", ("joy", "anger")),
+        ("joy;", ("joy",)),
+        ("", ()),
+        ([True], (1,)),
+        (["a;b"], ("a;b",)),
+    ],
+)
 def test_lists_of_labels(tmp_path: Path, cell: Any, labels: tuple[Any, ...]) -> None:
     assert label(tmp_path, LabelKind.NAMES, {"text": "x", "label": cell}) == labels
 
@@ -62,9 +71,7 @@ def test_lists_of_labels_in_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cell", [3, {"a": 1}, ["a", None], [["a"]], [1.5]])
 def test_what_is_no_list_of_labels(tmp_path: Path, cell: Any) -> None:
-    assert "not a list of names or numbers" in refused(
-        tmp_path, LabelKind.NAMES, {"text": "x", "label": cell}
-    )
+    assert "not a list of names or numbers" in refused(tmp_path, LabelKind.NAMES, {"text": "x", "label": cell})
 
 
 # Numbers
@@ -127,27 +134,30 @@ def test_tags_in_csv_are_separated_by_blanks(tmp_path: Path) -> None:
     assert example.label == (Span(0, 3, "per"), Span(9, 12, "per"))
 
 
-@pytest.mark.parametrize(("text", "cell", "message"), [
-    (WORDS, ["O", "O"], "2 tags for 4 words"),
-    (WORDS, [], "0 tags for 4 words"),
-    (WORDS, [0, 1, 2, 0], "numbers need names"),
-    (WORDS, 3, "tags are int '3', not a list"),
-    ("Ada met Bob", ["O", "O"], "need a text that is a list of words"),
-    ("Ada met Bob", "", "need a text that is a list of words"),
-    ("Ada", [{"start": 0, "end": 4, "label": "per"}], "within the 3 characters"),
-    ("Ada", [{"start": 2, "end": 2, "label": "per"}], "is not {start, end, label}"),
-    ("Ada", [{"start": -1, "end": 2, "label": "per"}], "is not {start, end, label}"),
-    ("Ada", [{"start": 0, "end": 2, "label": ""}], "is not {start, end, label}"),
-    ("Ada", [{"start": "0", "end": 2, "label": "per"}], "is not {start, end, label}"),
-    ("Ada", [{"start": True, "end": 2, "label": "per"}], "is not {start, end, label}"),
-    ("Ada", [{"start": 0, "end": 2, "label": "per"}, {"start": 1, "end": 3, "label": "loc"}], "spans overlap"),
-    ("Ada", [{"start": 0, "end": 2, "label": "B-52"}], "label 'B-52' reads like a tag"),
-    ("Ada", [{"start": 0, "end": 2, "label": "O"}], "label 'O' reads like a tag"),
-    ("Ada", [{"start": 0, "end": 2, "label": "per"}, "O"], "neither names nor {start, end, label}"),
-    (["Ada", 3], ["O", "O"], "column 'text' holds list, not text"),
-    (["Ada", " "], ["O", "O"], "column 'text' holds list, not text"),
-    ([], [], "column 'text' is empty"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "cell", "message"),
+    [
+        (WORDS, ["O", "O"], "2 tags for 4 words"),
+        (WORDS, [], "0 tags for 4 words"),
+        (WORDS, [0, 1, 2, 0], "numbers need names"),
+        (WORDS, 3, "tags are int '3', not a list"),
+        ("Ada met Bob", ["O", "O"], "need a text that is a list of words"),
+        ("Ada met Bob", "", "need a text that is a list of words"),
+        ("Ada", [{"start": 0, "end": 4, "label": "per"}], "within the 3 characters"),
+        ("Ada", [{"start": 2, "end": 2, "label": "per"}], "is not {start, end, label}"),
+        ("Ada", [{"start": -1, "end": 2, "label": "per"}], "is not {start, end, label}"),
+        ("Ada", [{"start": 0, "end": 2, "label": ""}], "is not {start, end, label}"),
+        ("Ada", [{"start": "0", "end": 2, "label": "per"}], "is not {start, end, label}"),
+        ("Ada", [{"start": True, "end": 2, "label": "per"}], "is not {start, end, label}"),
+        ("Ada", [{"start": 0, "end": 2, "label": "per"}, {"start": 1, "end": 3, "label": "loc"}], "spans overlap"),
+        ("Ada", [{"start": 0, "end": 2, "label": "B-52"}], "label 'B-52' reads like a tag"),
+        ("Ada", [{"start": 0, "end": 2, "label": "O"}], "label 'O' reads like a tag"),
+        ("Ada", [{"start": 0, "end": 2, "label": "per"}, "O"], "neither names nor {start, end, label}"),
+        (["Ada", 3], ["O", "O"], "column 'text' holds list, not text"),
+        (["Ada", " "], ["O", "O"], "column 'text' holds list, not text"),
+        ([], [], "column 'text' is empty"),
+    ],
+)
 def test_what_are_no_spans(tmp_path: Path, text: Any, cell: Any, message: str) -> None:
     assert message in refused(tmp_path, LabelKind.SPANS, {"text": text, "label": cell})
 
@@ -180,24 +190,28 @@ def test_other_forms_of_answers(tmp_path: Path) -> None:
 
 
 def test_answers_in_csv(tmp_path: Path) -> None:
-    text = (
-        f"text,pair,label,answer_start\nWho?,{CONTEXT},Ada,22\nWhere?,{CONTEXT},London,35\nWhy?,{CONTEXT},,\n"
-    )
+    text = f"text,pair,label,answer_start\nWho?,{CONTEXT},Ada,22\nWhere?,{CONTEXT},London,35\nWhy?,{CONTEXT},,\n"
     found = table(tmp_path, text, LabelKind.ANSWERS, text_pair="pair")
     assert [e.label for e in found] == [(GoldAnswer(22, "Ada"),), (GoldAnswer(35, "London"),), ()]
 
 
-@pytest.mark.parametrize(("row", "message"), [
-    ({"label": {"text": ["Ada"], "answer_start": [3]}}, "does not stand in the context at character 3"),
-    ({"label": {"text": ["Ada"], "answer_start": [-42]}}, "does not stand in the context"),
-    ({"label": ["Charles"]}, "'Charles' does not stand in the context"),
-    ({"label": "Ada", "answer_start": 1}, "at character 1"),
-    ({"label": "Ada", "answer_start": "first"}, "at character first"),
-    ({"label": {"text": ["Ada"], "answer_start": [True]}}, "does not stand in the context"),
-    ({"label": {"text": ["Ada", "1843"], "answer_start": [22]}}, "1 places for 2 answers"),
-    ({"label": ["Ada"], "answer_start": [0, 22]}, "2 places for 1 answers"),
-    ({"label": 7}, "answers are int '7'"), ({"label": {"answer": "Ada"}}, "answers are NoneType"),
-    ({"label": [""]}, "answer '' is no text"), ({"label": [3]}, "answer 3 is no text"), ({"label": [{"start": 0}]}, "answer None is no text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"label": {"text": ["Ada"], "answer_start": [3]}}, "does not stand in the context at character 3"),
+        ({"label": {"text": ["Ada"], "answer_start": [-42]}}, "does not stand in the context"),
+        ({"label": ["Charles"]}, "'Charles' does not stand in the context"),
+        ({"label": "Ada", "answer_start": 1}, "at character 1"),
+        ({"label": "Ada", "answer_start": "first"}, "at character first"),
+        ({"label": {"text": ["Ada"], "answer_start": [True]}}, "does not stand in the context"),
+        ({"label": {"text": ["Ada", "1843"], "answer_start": [22]}}, "1 places for 2 answers"),
+        ({"label": ["Ada"], "answer_start": [0, 22]}, "2 places for 1 answers"),
+        ({"label": 7}, "answers are int '7'"),
+        ({"label": {"answer": "Ada"}}, "answers are NoneType"),
+        ({"label": [""]}, "answer '' is no text"),
+        ({"label": [3]}, "answer 3 is no text"),
+        ({"label": [{"start": 0}]}, "answer None is no text"),
+    ],
+)
 def test_what_are_no_answers(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     assert message in no_answer(tmp_path, **row)

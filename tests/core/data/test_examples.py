@@ -93,9 +93,7 @@ def test_other_columns_and_pairs(tmp_path: Path, write_rows: Callable[..., Path]
     assert example.label == 2
 
 
-def test_rows_without_labels_are_read_where_none_are_needed(
-    tmp_path: Path, write_rows: Callable[..., Path]
-) -> None:
+def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"text": "only text"}])
     [example] = read_examples(DataSource(path=str(path)), labelled=False)
     assert example.label is None
@@ -107,9 +105,7 @@ def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path, write_rows: 
     assert refused(path) == [f"{path}:1: no column 'text'; did you mean 'texts'? (allowed: label, texts)."]
 
 
-def test_the_first_twenty_bad_rows_and_their_count_are_listed(
-    tmp_path: Path, write_rows: Callable[..., Path]
-) -> None:
+def test_the_first_twenty_bad_rows_and_their_count_are_listed(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
     rows = [{"text": "" if i % 2 else "fine", "label": 0} for i in range(100)]
     lines = refused(write_rows(tmp_path / "a.jsonl", rows))
     assert len(lines) == 21
@@ -120,13 +116,19 @@ def test_the_first_twenty_bad_rows_and_their_count_are_listed(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not valid JSON"), ("[1]", "this is list"), ('{"text": 3, "label": 0}', "holds int, not text"),
-        ('{"text": "a", "label": [0]}', "label is list"), ('{"text": "  ", "label": 0}', "is empty"),
-        ('{"text": "a", "label": null}', "no column 'label'"), ('{"text": "a", "label": ""}', "'label': the label is empty"),
-        ('{"text": "half \\ud83d", "label": 0}', "is not Unicode text"), ("{}", "the row is empty"),
-        ('{"text": "a", "label": ' + "1" * 5000 + "}", "not valid JSON"), ('{"text":' + "[" * 99999, "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[1]", "this is list"),
+        ('{"text": 3, "label": 0}', "holds int, not text"),
+        ('{"text": "a", "label": [0]}', "label is list"),
+        ('{"text": "  ", "label": 0}', "is empty"),
+        ('{"text": "a", "label": null}', "no column 'label'"),
+        ('{"text": "a", "label": ""}', "'label': the label is empty"),
+        ('{"text": "half \\ud83d", "label": 0}', "is not Unicode text"),
+        ("{}", "the row is empty"),
+        ('{"text": "a", "label": ' + "1" * 5000 + "}", "not valid JSON"),
+        ('{"text":' + "[" * 99999, "not valid JSON"),
     ],
-)  # fmt: skip
+)
 def test_bad_json_rows(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + line + "\n")
@@ -223,11 +225,13 @@ def test_a_missing_datasets_library_is_named_with_its_command(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "exactly one"), ({"path": "a", "dataset": "b"}, "exactly one"), ({"dataset": "b"}, "needs a 'split'"),
+        ({}, "exactly one"),
+        ({"path": "a", "dataset": "b"}, "exactly one"),
+        ({"dataset": "b"}, "needs a 'split'"),
         ({"path": "a", "split": "x", "config": "y"}, "config, split belong to 'dataset'"),
         ({"path": "a", "lable": "x"}, "Extra inputs"),
     ],
-)  # fmt: skip
+)
 def test_a_source_has_one_origin(keys: dict[str, str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         DataSource.model_validate(keys)

@@ -84,9 +84,7 @@ def test_what_is_no_parquet_file_is_one_input_error(tmp_path: Path, content: byt
 
 
 @given(share=st.floats(0, 0.999))
-def test_a_truncated_parquet_file_is_one_input_error(
-    share: float, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_truncated_parquet_file_is_one_input_error(share: float, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("truncated")
     pq.write_table(pa.table(TABLE), folder / "a.parquet")
     raw = (folder / "a.parquet").read_bytes()
@@ -128,18 +126,17 @@ def labelled_folder(folder: Path) -> Path:
     import datasets
 
     features = datasets.Features(
-        text=datasets.Value("string"), label=datasets.ClassLabel(names=["negative", "positive"]),
+        text=datasets.Value("string"),
+        label=datasets.ClassLabel(names=["negative", "positive"]),
         tags=datasets.List(datasets.ClassLabel(names=["O", "B-film"])),
-    )  # fmt: skip
+    )
     folder.mkdir()
     datasets.disable_progress_bars()
     datasets.Dataset.from_dict(TABLE, features=features).to_parquet(folder / "train.parquet")
     return folder
 
 
-def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(
-    tmp_path: Path, own_datasets_cache: None
-) -> None:
+def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(tmp_path: Path, own_datasets_cache: None) -> None:
     folder = labelled_folder(tmp_path / "films")
     sources = [
         DataSource(path=str(folder / "train.parquet")),
@@ -164,8 +161,16 @@ def test_files_without_class_names_have_none(whole: Path, tmp_path: Path, own_da
     assert [row for _, row in read_rows(source, BadRows("plain"))] == ROWS
 
 
-@pytest.mark.parametrize("note", [b"no json", b"[]", b'{"info": 3}', b'{"info": {"features": [1]}}',
-                                  b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "note",
+    [
+        b"no json",
+        b"[]",
+        b'{"info": 3}',
+        b'{"info": {"features": [1]}}',
+        b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
+    ],
+)
 def test_a_foreign_note_in_a_parquet_file_names_no_classes(tmp_path: Path, note: bytes) -> None:
     table = pa.table(TABLE).replace_schema_metadata({b"huggingface": note})
     pq.write_table(table, tmp_path / "a.parquet")

@@ -25,18 +25,21 @@ def read(*tags: str) -> list[tuple[int, int, str]]:
     return [(s.start // 4, s.end // 4, s.label) for s in found]
 
 
-@pytest.mark.parametrize(("tags", "spans"), [
-    ((), []),
-    (("O", "O"), []),
-    (("B-per", "I-per", "O", "B-loc"), [(0, 1, "per"), (3, 3, "loc")]),
-    (("B-per", "B-per", "I-per"), [(0, 0, "per"), (1, 2, "per")]),
-    (("I-per", "B-loc"), [(1, 1, "loc")]),
-    (("O", "I-per", "I-per"), []),
-    (("B-per", "I-loc", "I-loc"), [(0, 0, "per")]),
-    (("B-per", "O", "I-per"), [(0, 0, "per")]),
-    (("S-per", "B-loc", "E-loc", "O"), [(0, 0, "per"), (1, 2, "loc")]),
-    (("per", "per", "loc", "O", "per"), [(0, 1, "per"), (2, 2, "loc"), (4, 4, "per")]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tags", "spans"),
+    [
+        ((), []),
+        (("O", "O"), []),
+        (("B-per", "I-per", "O", "B-loc"), [(0, 1, "per"), (3, 3, "loc")]),
+        (("B-per", "B-per", "I-per"), [(0, 0, "per"), (1, 2, "per")]),
+        (("I-per", "B-loc"), [(1, 1, "loc")]),
+        (("O", "I-per", "I-per"), []),
+        (("B-per", "I-loc", "I-loc"), [(0, 0, "per")]),
+        (("B-per", "O", "I-per"), [(0, 0, "per")]),
+        (("S-per", "B-loc", "E-loc", "O"), [(0, 0, "per"), (1, 2, "loc")]),
+        (("per", "per", "loc", "O", "per"), [(0, 1, "per"), (2, 2, "loc"), (4, 4, "per")]),
+    ],
+)
 def test_tags_are_read_strictly(tags: tuple[str, ...], spans: list[tuple[int, int, str]]) -> None:
     assert read(*tags) == spans
 
@@ -100,16 +103,19 @@ def test_a_word_belongs_to_the_span_its_first_character_lies_in() -> None:
     assert tag_places([Span(0, 3, "per")], [(0, 0), (0, 3)], TAGS) == [0, 1], "no empty word is tagged"
 
 
-@pytest.mark.parametrize(("labels", "tags"), [
-    (("per", "loc"), ("O", "B-per", "I-per", "B-loc", "I-loc")),
-    (("O", "per"), ("O", "per")),
-    (("B-per", "I-per", "O"), ("B-per", "I-per", "O")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("labels", "tags"),
+    [
+        (("per", "loc"), ("O", "B-per", "I-per", "B-loc", "I-loc")),
+        (("O", "per"), ("O", "per")),
+        (("B-per", "I-per", "O"), ("B-per", "I-per", "O")),
+    ],
+)
 def test_labels_become_tags_and_tags_stay(labels: tuple[str, ...], tags: tuple[str, ...]) -> None:
     assert tags_of(labels) == tags
-    assert {label_of(t) for t in tags} - {None} == {
-        label.removeprefix("B-").removeprefix("I-") for label in labels
-    } - {"O"}
+    assert {label_of(t) for t in tags} - {None} == {label.removeprefix("B-").removeprefix("I-") for label in labels} - {
+        "O"
+    }
 
 
 def test_nothing_found_where_nothing_is_scores_nothing() -> None:

@@ -36,9 +36,7 @@ NOT_PATHS = {"os.replace", "shutil.move"}
 
 
 def tree(folder: Path) -> list[str]:
-    return sorted(
-        p.relative_to(folder).as_posix() for p in folder.rglob("*") if "pocketbert-cache" not in p.parts
-    )
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if "pocketbert-cache" not in p.parts)
 
 
 @pytest.fixture
@@ -52,9 +50,7 @@ def thesis(tmp_path: Path) -> Path:
 
 def test_what_is_the_users_is_not_removed(thesis: Path) -> None:
     for path in (thesis, thesis / "thesis.txt"):
-        with pytest.raises(
-            InputError, match="holds what PocketBERT did not write .thesis.txt.; nothing was removed"
-        ):
+        with pytest.raises(InputError, match="holds what PocketBERT did not write .thesis.txt.; nothing was removed"):
             remove(path)
     (thesis.parent / "link").symlink_to(thesis)
     with pytest.raises(InputError, match="nothing was removed"):
@@ -82,9 +78,7 @@ def test_what_lies_in_a_held_folder_is_removed_while_it_is_held(tmp_path: Path) 
         remove(work / "b")
 
 
-def test_a_link_out_of_a_held_folder_leads_to_nothing_that_may_be_removed(
-    tmp_path: Path, thesis: Path
-) -> None:
+def test_a_link_out_of_a_held_folder_leads_to_nothing_that_may_be_removed(tmp_path: Path, thesis: Path) -> None:
     work = tmp_path / "work"
     with claim(work, "test folder"):
         (work / "link").symlink_to(thesis)
@@ -221,10 +215,17 @@ def test_every_deletion_of_the_library_passes_through_one_module() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "path.unlink(missing_ok=True)", "shutil.rmtree(a)", "path.rmdir()", "os.remove(a)", "os.replace(a, b)",
-        "source.replace(target)", "source.rename(target)", "shutil.move(a, b)", "Path('a').with_name('b').unlink()",
+        "path.unlink(missing_ok=True)",
+        "shutil.rmtree(a)",
+        "path.rmdir()",
+        "os.remove(a)",
+        "os.replace(a, b)",
+        "source.replace(target)",
+        "source.rename(target)",
+        "shutil.move(a, b)",
+        "Path('a').with_name('b').unlink()",
     ],
-)  # fmt: skip
+)
 def test_such_calls_are_seen(call: str) -> None:
     assert len(list(deletions(call))) == 1
 

@@ -95,9 +95,7 @@ def test_labels_and_logits_in_another_order_score_the_same(
 
 
 def test_answers(rows: Any, folder: Any) -> None:
-    made = HEAD.prepare(
-        rows(("good", None), ("bad " * 9, None)), TextTokenizer(folder, 6), "texts", labelled=False
-    )
+    made = HEAD.prepare(rows(("good", None), ("bad " * 9, None)), TextTokenizer(folder, 6), "texts", labelled=False)
     logits = [np.array([[0.0, 1.0, 3.0]], np.float32), np.array([[2.0, 0.0, 2.0 - 1e-3]], np.float32)]
     found = HEAD.answers(logits, made)
     assert all(isinstance(a, Prediction) for a in found)

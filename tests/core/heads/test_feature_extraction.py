@@ -117,9 +117,7 @@ def test_vectors_of_nothing_stay_nothing() -> None:
 
 
 def test_answers(rows: Any, folder: Any) -> None:
-    made = HEAD.prepare(
-        rows(("good", None), ("bad " * 9, None)), TextTokenizer(folder, 6), "texts", labelled=False
-    )
+    made = HEAD.prepare(rows(("good", None), ("bad " * 9, None)), TextTokenizer(folder, 6), "texts", labelled=False)
     vectors = [np.array([[1.0, 2.0]], np.float32), np.array([[3.0, 4.0]], np.float32)]
     found = HEAD.answers(vectors, made)
     assert [a.vector.tolist() for a in found] == [[1.0, 2.0], [3.0, 4.0]]

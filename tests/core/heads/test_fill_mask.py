@@ -91,9 +91,7 @@ def test_perfect_outputs_and_guesses_by_frequency(rows: Any, tokenizer: TextToke
     shares = np.bincount(gold, minlength=size) / len(gold)
     assert score.chance == pytest.approx(-sum(p * math.log(p) for p in shares if p))
     by_frequency = [np.tile(np.log(shares + 1e-30), (len(t), 1)).astype(np.float32) for t in made.truth]
-    assert scored(head, made, by_frequency).value == pytest.approx(score.chance, rel=1e-5), (
-        "what chance means"
-    )
+    assert scored(head, made, by_frequency).value == pytest.approx(score.chance, rel=1e-5), "what chance means"
 
 
 def test_entropy_by_hand() -> None:
@@ -108,9 +106,7 @@ def test_every_masked_token_counts_once_in_any_order(
 ) -> None:
     tokenizer, draw = TextTokenizer(folder, 32), np.random.default_rng(seed)
     head, made = prepared_of(rows, tokenizer)
-    logits = [
-        draw.normal(size=m.shape).astype(np.float32) * 3 for m in outputs(made, tokenizer.vocabulary_size)
-    ]
+    logits = [draw.normal(size=m.shape).astype(np.float32) * 3 for m in outputs(made, tokenizer.vocabulary_size)]
     losses = []
     for matrix, gold in zip(logits, made.truth, strict=True):
         x = matrix.astype(np.float64)
@@ -133,9 +129,7 @@ def test_a_number_that_is_not_finite_spoils_the_score(
     assert not score.finite
 
 
-def test_rows_that_a_file_cuts_are_scored_where_they_are_left(
-    rows: Any, tokenizer: TextTokenizer, scored: Any
-) -> None:
+def test_rows_that_a_file_cuts_are_scored_where_they_are_left(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
     head, made = prepared_of(rows, tokenizer, (TEXTS[2] + " " + TEXTS[0],))
     masked = np.flatnonzero(made.encoded[0].ids == tokenizer.mask_id)
     assert len(masked) >= 2
@@ -167,8 +161,6 @@ def test_answers(rows: Any, tokenizer: TextTokenizer) -> None:
 
 
 def test_a_vocabulary_without_mask_is_refused(rows: Any, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(
-        (folder / "tokenizer.json").read_text().replace("[MASK]", "[HIDE]")
-    )
+    (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text().replace("[MASK]", "[HIDE]"))
     with pytest.raises(InputError, match="needs a mask token, the tokenizer has none"):
         prepared_of(rows, TextTokenizer(tmp_path, 32))

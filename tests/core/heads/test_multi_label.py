@@ -41,9 +41,7 @@ def test_targets_are_one_where_a_label_is_given(rows: Any, tokenizer: TextTokeni
         prepared_of(rows, tokenizer, [("fear", "joyy")])
 
 
-def test_perfect_outputs_and_the_best_constant_answer(
-    rows: Any, tokenizer: TextTokenizer, scored: Any
-) -> None:
+def test_perfect_outputs_and_the_best_constant_answer(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
     made = prepared_of(rows, tokenizer, GOLD)
     score = scored(HEAD, made, outputs(TRUTH * 8.0 - 4))
     assert (score.metric, score.value, score.others, score.finite) == (

@@ -83,10 +83,7 @@ def test_targets_are_the_tokens_of_the_first_answer_and_0_elsewhere(prepared: An
         inside = window.places.parts == CONTEXT
         first, last = window.places.offsets[inside][0][0], window.places.offsets[inside][-1][1]
         if first <= answer.start and answer.start + len(answer.text) <= last:
-            assert (
-                example.pair[window.places.offsets[starts[i]][0] : window.places.offsets[ends[i]][1]]
-                == answer.text
-            )
+            assert example.pair[window.places.offsets[starts[i]][0] : window.places.offsets[ends[i]][1]] == answer.text
             assert window.places.parts[starts[i]] == window.places.parts[ends[i]] == CONTEXT
         else:
             assert (starts[i], ends[i]) == (0, 0)
@@ -105,9 +102,7 @@ def test_perfect_outputs_score_perfectly(prepared: Any, scored: Any) -> None:
     assert score.rows == 3
 
 
-def test_an_answer_that_crosses_windows_is_found_in_the_one_that_holds_it(
-    rows: Any, folder: Any, scored: Any
-) -> None:
+def test_an_answer_that_crosses_windows_is_found_in_the_one_that_holds_it(rows: Any, folder: Any, scored: Any) -> None:
     tokenizer = TextTokenizer(folder, 16)
     context = "the fox jumps over the lazy dog and the dog was sad"
     for width in (1, 2, 3, 4):  # words; windows share 4 tokens
@@ -159,9 +154,7 @@ def test_an_answer_is_never_outside_of_the_context_nor_too_long(
         m = draw.normal(size=(len(e), 2)).astype(np.float32) * 5
         m[e.places.parts != CONTEXT] += draw.choice([0.0, 50.0])  # question and special tokens shout
         logits.append(m)
-    for example, answer, numbers in zip(
-        made.examples, head.answers(logits, made), made.rows_of(), strict=True
-    ):
+    for example, answer, numbers in zip(made.examples, head.answers(logits, made), made.rows_of(), strict=True):
         if not answer.text:
             assert null
             assert (answer.start, answer.end) == (0, 0)
@@ -170,11 +163,7 @@ def test_an_answer_is_never_outside_of_the_context_nor_too_long(
         assert not answer.text[0].isspace()
         places = [made.encoded[i].places for i in numbers]
         counts = [
-            int(
-                (
-                    (p.parts == CONTEXT) & (p.offsets[:, 0] >= answer.start) & (p.offsets[:, 1] <= answer.end)
-                ).sum()
-            )
+            int(((p.parts == CONTEXT) & (p.offsets[:, 0] >= answer.start) & (p.offsets[:, 1] <= answer.end)).sum())
             for p in places
         ]
         assert 1 <= max(counts) <= longest
@@ -189,12 +178,7 @@ def test_the_best_pair_is_the_best_of_all_pairs(rows: Any, folder: Any) -> None:
     tokens = np.flatnonzero(window.places.parts == CONTEXT)
     for _ in range(50):
         matrix = draw.normal(size=(len(window), 2)).astype(np.float32)
-        best = max(
-            (float(matrix[i, 0]) + float(matrix[j, 1]), i, j)
-            for i in tokens
-            for j in tokens
-            if 0 <= j - i < 3
-        )
+        best = max((float(matrix[i, 0]) + float(matrix[j, 1]), i, j) for i in tokens for j in tokens if 0 <= j - i < 3)
         [answer] = head.answers([matrix], made)
         assert (answer.start, answer.end) == (
             window.places.offsets[best[1]][0],
@@ -239,9 +223,7 @@ def test_the_order_of_questions_does_not_matter(
     same(scored(HEAD, made, logits), scored(HEAD, again, moved))
 
 
-def test_an_empty_context_has_no_answer_and_spoils_nothing(
-    rows: Any, tokenizer: TextTokenizer, scored: Any
-) -> None:
+def test_an_empty_context_has_no_answer_and_spoils_nothing(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
     made = HEAD.prepare(rows((("who", ""), ()), ENTRIES[0]), tokenizer, "")
     score = scored(HEAD, made, outputs(made))
     assert (score.finite, score.value) == (True, 1.0)
@@ -251,7 +233,5 @@ def test_an_empty_context_has_no_answer_and_spoils_nothing(
 def test_a_question_that_fills_the_input_is_refused(rows: Any, folder: Any) -> None:
     with pytest.raises(InputError, match="'good good.*no room for the context"):
         HEAD.prepare(rows((("good " * 20, SHORT), None)), TextTokenizer(folder, 16), "", labelled=False)
-    [one] = HEAD.prepare(
-        rows((("good " * 12, "fox"), None)), TextTokenizer(folder, 16), "", labelled=False
-    ).encoded
+    [one] = HEAD.prepare(rows((("good " * 12, "fox"), None)), TextTokenizer(folder, 16), "", labelled=False).encoded
     assert len(one) == 16

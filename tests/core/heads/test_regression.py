@@ -43,9 +43,7 @@ def test_perfect_outputs_in_any_unit(rows: Any, tokenizer: TextTokenizer, scored
     assert (other.value, other.others["spearman"]) == pytest.approx((-1, -1))
     assert other.others["rmse"] == pytest.approx(math.sqrt(np.mean((3 * np.array(GOLD) - 7) ** 2)))
     assert score.chance == 1.0
-    assert scored(HEAD, prepared_of(rows, tokenizer, GOLD * 20), outputs(GOLD * 20)).chance == pytest.approx(
-        0.3
-    )
+    assert scored(HEAD, prepared_of(rows, tokenizer, GOLD * 20), outputs(GOLD * 20)).chance == pytest.approx(0.3)
 
 
 def test_a_constant_answer_is_unrelated(rows: Any, tokenizer: TextTokenizer, scored: Any) -> None:
@@ -79,7 +77,5 @@ def test_a_number_that_is_not_finite_spoils_the_score(
 
 
 def test_answers(rows: Any, folder: Any) -> None:
-    made = HEAD.prepare(
-        rows(("good", None), ("bad " * 9, None)), TextTokenizer(folder, 6), "texts", labelled=False
-    )
+    made = HEAD.prepare(rows(("good", None), ("bad " * 9, None)), TextTokenizer(folder, 6), "texts", labelled=False)
     assert HEAD.answers(outputs([0.5, -2]), made) == [Value(0.5, False), Value(-2.0, True)]

@@ -34,10 +34,19 @@ def their_f1(answer: str, gold: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@pytest.mark.parametrize(("answer", "read"), [
-    ("The Eiffel Tower.", "eiffel tower"), ("  a   dog,  an ox ", "dog ox"), ("theatre", "theatre"), ("U.S.", "us"),
-    ("the", ""), ("Äpfel", "äpfel"), ("an-other", "another"), ("", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        ("The Eiffel Tower.", "eiffel tower"),
+        ("  a   dog,  an ox ", "dog ox"),
+        ("theatre", "theatre"),
+        ("U.S.", "us"),
+        ("the", ""),
+        ("Äpfel", "äpfel"),
+        ("an-other", "another"),
+        ("", ""),
+    ],
+)
 def test_answers_are_compared_without_articles_marks_and_case(answer: str, read: str) -> None:
     assert normalised(answer) == read
 

@@ -35,11 +35,7 @@ def outputs(
     for i, encoded in enumerate(prepared.encoded):
         matrix = draw.normal(size=(len(encoded), len(head.labels))).astype(np.float32)
         for word, token in enumerate(words_of(encoded)[0]):
-            id = (
-                prepared.targets["labels"][i][token]
-                if tags is None
-                else head.labels.names.index(tags[i][word])
-            )
+            id = prepared.targets["labels"][i][token] if tags is None else head.labels.names.index(tags[i][word])
             matrix[token, id] += size + matrix[token].max() - matrix[token].min()
         out.append(matrix)
     return out
@@ -47,9 +43,7 @@ def outputs(
 
 @pytest.fixture
 def prepared(rows: Any, tokenizer: TextTokenizer) -> Any:
-    return HEAD.prepare(
-        rows((TEXT, SPANS), ("good day", ()), ("bob", (Span(0, 3, "per"),))), tokenizer, "a.jsonl"
-    )
+    return HEAD.prepare(rows((TEXT, SPANS), ("good day", ()), ("bob", (Span(0, 3, "per"),))), tokenizer, "a.jsonl")
 
 
 def test_words_are_the_tokenizers(prepared: Any, tokenizer: TextTokenizer) -> None:
@@ -72,9 +66,7 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other_token(prepared: A
 
 
 def test_a_label_outside_of_the_set_is_refused(rows: Any, tokenizer: TextTokenizer) -> None:
-    with pytest.raises(
-        InputError, match="a.jsonl:1: span label 'pers' is not in the label set; did you mean 'per'"
-    ):
+    with pytest.raises(InputError, match="a.jsonl:1: span label 'pers' is not in the label set; did you mean 'per'"):
         HEAD.prepare(rows(("bob", (Span(0, 3, "pers"),))), tokenizer, "a.jsonl")
 
 
@@ -86,9 +78,7 @@ def test_perfect_outputs_score_perfectly(prepared: Any, scored: Any) -> None:
     assert score.chance == pytest.approx(2 * 3 / (11 + 4))
 
 
-def test_what_is_between_the_first_tokens_and_how_sure_the_model_is_does_not_matter(
-    prepared: Any, scored: Any
-) -> None:
+def test_what_is_between_the_first_tokens_and_how_sure_the_model_is_does_not_matter(prepared: Any, scored: Any) -> None:
     noisy = outputs(prepared, size=0.01)
     for encoded, matrix in zip(prepared.encoded, noisy, strict=True):
         rest = np.setdiff1d(np.arange(len(encoded)), words_of(encoded)[0])
@@ -149,8 +139,10 @@ def test_answers_name_the_characters(prepared: Any) -> None:
     first, second, third = HEAD.answers(outputs(prepared, size=4.0), prepared)
     found = first.spans
     assert [(s.start, s.end, s.label, s.text) for s in found] == [
-        (0, 3, "per", "Zoe"), (8, 11, "per", "Bob"), (16, 29, "loc", "New Yorkville"),
-    ]  # fmt: skip
+        (0, 3, "per", "Zoe"),
+        (8, 11, "per", "Bob"),
+        (16, 29, "loc", "New Yorkville"),
+    ]
     assert second.spans == ()
     assert third.spans[0].text == "bob"
     logits = outputs(prepared, size=4.0)[0]

@@ -31,9 +31,7 @@ def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch
         processes.train_together("student", "abc")  # nobody to call
 
 
-def test_a_launcher_says_which_process_this_is(
-    launched: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_says_which_process_this_is(launched: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert here() == Place(0, 2)
     monkeypatch.setenv("RANK", "1")
     assert not here().main
@@ -64,9 +62,13 @@ with processes.directing():
 
 def test_process_0_does_not_wait_for_one_that_failed(launched: dict[str, str]) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", STUCK], env={**os.environ, **launched}, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", STUCK],
+        env={**os.environ, **launched},
+        capture_output=True,
+        text=True,
+        timeout=120,
         check=False,
-    )  # fmt: skip
+    )
     assert ended.returncode == 1
     assert "Error: process 1: bad luck. Finished work is kept" in ended.stderr
     assert "Traceback" not in ended.stderr

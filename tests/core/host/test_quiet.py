@@ -41,9 +41,7 @@ def test_nothing_inside_is_seen_and_everything_outside_is(
     shout("outer")
     out, err = capfd.readouterr()
     assert out.splitlines() == ["outer print", "outer descriptor 1", "outer child"]
-    assert [line for line in err.splitlines() if line.startswith("outer")] == [
-        "outer stderr", "outer descriptor 2"
-    ]  # fmt: skip
+    assert [line for line in err.splitlines() if line.startswith("outer")] == ["outer stderr", "outer descriptor 2"]
     assert [str(w.message) for w in recwarn] == ["outer warning"]
     assert [r.message for r in caplog.records] == ["outer logging"]
 

@@ -60,9 +60,8 @@ def test_an_engine_that_was_imported_before_is_told_by_its_own_function(
     ["pocketbert", "pocketbert.runtime.onnx", "pocketbert.quantize.onnx", "pocketbert.benchmarks.probe"],
 )
 def test_importing_any_part_sets_the_variables_for_child_processes_too(module: str) -> None:
-    code = (
-        f"import {module}, os, json, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', "
-        + ("'import os, json; print(json.dumps(dict(os.environ)))'], text=True))")
+    code = f"import {module}, os, json, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', " + (
+        "'import os, json; print(json.dumps(dict(os.environ)))'], text=True))"
     )
     own = {n: v for n, v in os.environ.items() if n not in SWITCHES}
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
@@ -71,9 +70,7 @@ def test_importing_any_part_sets_the_variables_for_child_processes_too(module: s
 
 
 @pytest.mark.parametrize("before", [None, SimpleNamespace(), "absent"])
-def test_openvino_finds_no_reporter_and_others_find_it_again(
-    before: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino_finds_no_reporter_and_others_find_it_again(before: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, OPENVINO_REPORTER, before)  # type: ignore[arg-type]
     if before == "absent":
         monkeypatch.delitem(sys.modules, OPENVINO_REPORTER)
@@ -112,8 +109,11 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.lineno, node.module.split(".")[0]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            yield from ((node.lineno, a.value.split(".")[0]) for a in node.args
-                        if isinstance(a, ast.Constant) and isinstance(a.value, str))  # fmt: skip
+            yield from (
+                (node.lineno, a.value.split(".")[0])
+                for a in node.args
+                if isinstance(a, ast.Constant) and isinstance(a.value, str)
+            )
 
 
 def first(tree: ast.AST, text: str, names: tuple[str, ...]) -> float:
@@ -127,12 +127,9 @@ def neighbours(path: Path) -> tuple[str, ...]:
     """Modules next to a script that import PocketBERT when they are imported."""
     beside = {p.stem: tree for p, tree in sources().items() if p.parent == path.parent and p != path}
     at_once = {
-        name: [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-        for name, tree in beside.items()
+        name: [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)] for name, tree in beside.items()
     }
-    return tuple(
-        n for n, body in at_once.items() if "pocketbert" in {m for _, m in imports(ast.Module(body, []))}
-    )
+    return tuple(n for n, body in at_once.items() if "pocketbert" in {m for _, m in imports(ast.Module(body, []))})
 
 
 def test_who_imports_onnx_runtime_without_pocketbert_switches_it_off_before() -> None:
@@ -154,8 +151,11 @@ def test_who_imports_openvino_leaves_its_reporter_out() -> None:
             continue
         seen.append(path.relative_to(ROOT).as_posix())
         if installed(path):
-            guards = [n for n in ast.walk(tree) if isinstance(n, ast.With)
-                      and ast.unparse(n.items[0].context_expr) == "without_openvino_telemetry()"]  # fmt: skip
+            guards = [
+                n
+                for n in ast.walk(tree)
+                if isinstance(n, ast.With) and ast.unparse(n.items[0].context_expr) == "without_openvino_telemetry()"
+            ]
             assert all(any(g.lineno < line <= (g.end_lineno or 0) for g in guards) for line in uses), path
         else:
             assert first(tree, OPENVINO_REPORTER, ()) < min(uses), path

@@ -138,9 +138,7 @@ def test_a_new_head_starts_the_same_every_time(copied: Callable[[str], Path]) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_head_for_another_label_set_is_replaced_only_when_asked(
-    family: str, tiny_model: Callable[..., Path]
-) -> None:
+def test_a_head_for_another_label_set_is_replaced_only_when_asked(family: str, tiny_model: Callable[..., Path]) -> None:
     folder = open_model_folder(str(tiny_model(family, 2)))
     five = Labels(("a", "b", "c", "d", "e"))
     model = load_model(folder, TASK, five, new_head=True)
@@ -154,9 +152,7 @@ def test_weights_saved_from_the_bare_encoder_fit(family: str, copied: Callable[[
     path = copied(family)
     whole = load_model(open_model_folder(str(path)), TASK)
     prefix = f"{whole.base_model_prefix}."
-    folder = rewrite(
-        path, lambda s: {k.removeprefix(prefix): v for k, v in s.items() if k.startswith(prefix)}
-    )
+    folder = rewrite(path, lambda s: {k.removeprefix(prefix): v for k, v in s.items() if k.startswith(prefix)})
     with pytest.raises(InputError, match="no trained head"):
         load_model(folder, TASK)
     model = load_model(folder, TASK, Labels(("a", "b", "c")), new_head=True)
@@ -231,9 +227,7 @@ def as_bin(path: Path, content: Any) -> ModelFolder:
     return open_model_folder(str(path))
 
 
-def test_a_bin_file_of_weights_is_read(
-    copied: Callable[[str], Path], tiny_model: Callable[..., Path]
-) -> None:
+def test_a_bin_file_of_weights_is_read(copied: Callable[[str], Path], tiny_model: Callable[..., Path]) -> None:
     path = copied("bert")
     folder = as_bin(path, load_file(path / "model.safetensors"))
     right = open_model_folder(str(tiny_model("bert", 2)))

@@ -42,9 +42,11 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "model"
     made.mkdir()
     config = {
-        "model_type": "roberta", "architectures": ["RobertaForSequenceClassification"], "max_position_embeddings": 514,
+        "model_type": "roberta",
+        "architectures": ["RobertaForSequenceClassification"],
+        "max_position_embeddings": 514,
         "id2label": {"0": "b", "2": "c", "1": "a"},
-    }  # fmt: skip
+    }
     (made / "config.json").write_text(json.dumps(config))
     (made / "model.safetensors").write_bytes(safetensors_bytes(10))
     return made
@@ -152,11 +154,17 @@ def test_a_whole_file_passes_and_a_cut_or_longer_one_does_not(
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"abc", b"<!DOCTYPE html>" * 9, struct.pack("<Q", 1 << 62) + b"{}", struct.pack("<Q", 4) + b"{{{{",
-        struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 8) + b'{"a": 1}', struct.pack("<Q", 12) + b'{"a": {"b":1}'[:12],
+        b"",
+        b"abc",
+        b"<!DOCTYPE html>" * 9,
+        struct.pack("<Q", 1 << 62) + b"{}",
+        struct.pack("<Q", 4) + b"{{{{",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 8) + b'{"a": 1}',
+        struct.pack("<Q", 12) + b'{"a": {"b":1}'[:12],
         struct.pack("<Q", 90_000) + b"[" * 90_000,
     ],
-)  # fmt: skip
+)
 def test_other_files_are_no_safetensors(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw)

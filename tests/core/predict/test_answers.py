@@ -26,9 +26,14 @@ LABELLING = Labelling(("good",), SCORES, False)
 SPAN = FoundSpan(4, 7, "per", "Ada", 0.98765432)
 GUESSES = (Guess("##ing", "ing", 0.5), Guess("film", "film", 0.25), Guess("day", "day", 0.1))
 EVERY: list[Answer] = [
-    PREDICTION, LABELLING, Value(2.5, False), Spans((SPAN,), True), Excerpt("Ada", 4, 7, 0.5), Filled((GUESSES, GUESSES), False),
+    PREDICTION,
+    LABELLING,
+    Value(2.5, False),
+    Spans((SPAN,), True),
+    Excerpt("Ada", 4, 7, 0.5),
+    Filled((GUESSES, GUESSES), False),
     Embedding(np.linspace(0, 1, 8, dtype=np.float32)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("answer", EVERY, ids=lambda a: type(a).__name__)
@@ -68,9 +73,7 @@ def test_a_number() -> None:
 
 
 def test_spans() -> None:
-    assert EVERY[3].fields() == {
-        "spans": [{"start": 4, "end": 7, "label": "per", "text": "Ada", "score": 0.987654}]
-    }
+    assert EVERY[3].fields() == {"spans": [{"start": 4, "end": 7, "label": "per", "text": "Ada", "score": 0.987654}]}
     assert Spans((SPAN, SPAN), False).line() == "per [4:7] Ada; per [4:7] Ada"
     assert Spans((), False).line() == "(none)"
     assert Spans((), False).fields() == {"spans": []}

@@ -60,9 +60,7 @@ def test_flags_and_names_are_both_read(settings: dict[str, Any], tmp_path: Path)
 
 def test_the_first_token_without_normalization(tmp_path: Path) -> None:
     settings = {**MEAN, "pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
-    assert pooling_of(folder(tmp_path, ["Transformer", "Pooling"], settings)) == Pooling(
-        PoolingKind.CLS, False
-    )
+    assert pooling_of(folder(tmp_path, ["Transformer", "Pooling"], settings)) == Pooling(PoolingKind.CLS, False)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,7 @@ def test_the_first_token_without_normalization(tmp_path: Path) -> None:
         ({"pooling_mode": "max", "include_prompt": False}, ["pools by max", "include_prompt"]),
     ],
 )
-def test_modes_that_are_not_served_are_named(
-    settings: dict[str, Any], said: list[str], tmp_path: Path
-) -> None:
+def test_modes_that_are_not_served_are_named(settings: dict[str, Any], said: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         pooling_of(folder(tmp_path, ["Transformer", "Pooling"], settings))
     assert all(text in str(caught.value) for text in said)
@@ -87,10 +83,14 @@ def test_modes_that_are_not_served_are_named(
 @pytest.mark.parametrize(
     "modules",
     [
-        [], ["Transformer"], ["Transformer", "Pooling", "Dense", "Normalize"], ["Pooling", "Transformer"],
-        ["Transformer", "SpladePooling"], ["Transformer", "Normalize", "Pooling"],
+        [],
+        ["Transformer"],
+        ["Transformer", "Pooling", "Dense", "Normalize"],
+        ["Pooling", "Transformer"],
+        ["Transformer", "SpladePooling"],
+        ["Transformer", "Normalize", "Pooling"],
     ],
-)  # fmt: skip
+)
 def test_other_modules_are_refused(modules: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="served: Transformer, Pooling"):
         pooling_of(folder(tmp_path, modules, MEAN))

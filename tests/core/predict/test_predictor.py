@@ -17,9 +17,7 @@ from pocketbert.core.tasks import task_of
 
 
 @given(st.lists(st.integers(1, 200), max_size=80), st.integers(1, 9), st.floats(0, 0.9))
-def test_batches_hold_every_row_once_within_size_and_slack(
-    lengths: list[int], rows: int, slack: float
-) -> None:
+def test_batches_hold_every_row_once_within_size_and_slack(lengths: list[int], rows: int, slack: float) -> None:
     batches = length_batches(lengths, rows, slack)
     assert sorted(i for b in batches for i in b) == list(range(len(lengths)))
     for batch in batches:
@@ -102,9 +100,7 @@ def test_rows_are_padded_to_what_the_predictor_takes(
         feed(fixed, tokenizer, rows, side, 49)
 
 
-def test_a_predictor_with_fixed_lengths_is_fed_only_these(
-    tmp_path: Path, make_tokenizer: Callable[..., None]
-) -> None:
+def test_a_predictor_with_fixed_lengths_is_fed_only_these(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:
     make_tokenizer(tmp_path)
     tokenizer, echo = TextTokenizer(tmp_path, 48), Echo((8, 16, 48))
     encoded = tokenizer.encode(["good " * n for n in range(1, 40, 3)])

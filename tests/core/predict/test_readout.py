@@ -64,9 +64,7 @@ def test_a_mask_in_the_padding_is_no_masked_token() -> None:
     assert found.shape == (3, 2)
 
 
-@pytest.mark.parametrize(
-    ("task", "name"), [(TEXT, "logits"), (MULTI, PROBABILITIES), (EMBED, "sentence_embedding")]
-)
+@pytest.mark.parametrize(("task", "name"), [(TEXT, "logits"), (MULTI, PROBABILITIES), (EMBED, "sentence_embedding")])
 def test_outputs_of_texts_are_one_row_each(task: Task, name: str) -> None:
     values = numbered(3, 5)
     found = matrices({name: values}, inputs(), (name,), task, None)
@@ -74,9 +72,7 @@ def test_outputs_of_texts_are_one_row_each(task: Task, name: str) -> None:
 
 
 def test_as_many_labels_as_tokens_are_still_labels() -> None:
-    assert [m.shape for m in matrices({"logits": numbered(3, 6)}, inputs(), ("logits",), TEXT, None)] == [
-        (1, 6)
-    ] * 3
+    assert [m.shape for m in matrices({"logits": numbered(3, 6)}, inputs(), ("logits",), TEXT, None)] == [(1, 6)] * 3
 
 
 def test_start_and_end_stand_side_by_side() -> None:
@@ -93,12 +89,18 @@ def test_token_states_are_read_at_real_tokens() -> None:
     assert [m.shape for m in found] == [(5, 8), (3, 8), (6, 8)]
 
 
-@pytest.mark.parametrize(("task", "outputs"), [
-    (TOKENS, {"logits": numbered(3, 4)}), (TOKENS, {"logits": numbered(3, 5, 4)}), (TOKENS, {"logits": numbered(3, 7, 4)}),
-    (TOKENS, {"logits": numbered(2, 6, 4)}), (FILL, {"logits": numbered(3, 5, 9)}),
-    (QUESTIONS, {"start_logits": numbered(3, 5), "end_logits": numbered(3, 5)}),
-    (QUESTIONS, {"start_logits": numbered(3, 1), "end_logits": numbered(3, 1)}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "outputs"),
+    [
+        (TOKENS, {"logits": numbered(3, 4)}),
+        (TOKENS, {"logits": numbered(3, 5, 4)}),
+        (TOKENS, {"logits": numbered(3, 7, 4)}),
+        (TOKENS, {"logits": numbered(2, 6, 4)}),
+        (FILL, {"logits": numbered(3, 5, 9)}),
+        (QUESTIONS, {"start_logits": numbered(3, 5), "end_logits": numbered(3, 5)}),
+        (QUESTIONS, {"start_logits": numbered(3, 1), "end_logits": numbered(3, 1)}),
+    ],
+)
 def test_outputs_without_a_row_for_each_token_are_no_answers(task: Task, outputs: Mapping[str, Any]) -> None:
     found = matrices(outputs, inputs(), task.answer, task, MASK)
     assert len(found) == 3
@@ -143,9 +145,7 @@ def test_every_row_gets_its_own_tokens_whatever_is_batched(
     assert all(m[:, 1].tolist() == list(range(1, len(e) + 1)) for m, e in zip(found, encoded, strict=True))
     assert all(s[0] <= rows for s in engine.shapes)
     alone = run_rows(engine, tokenizer, encoded, TOKENS)
-    assert all((m[:, 2] == len(e)).all() for m, e in zip(alone, encoded, strict=True)), (
-        "one unpadded row at a time"
-    )
+    assert all((m[:, 2] == len(e)).all() for m, e in zip(alone, encoded, strict=True)), "one unpadded row at a time"
     assert whole(found).shape[0] == sum(map(len, encoded))
 
 
@@ -173,6 +173,8 @@ def test_a_file_with_the_score_function_inside_answers_probabilities() -> None:
 
 def test_tasks_with_a_row_per_token() -> None:
     assert {t.name for t in TASKS.values() if per_token(t)} == {
-        TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK,
-    }  # fmt: skip
+        TaskName.TOKEN_CLASSIFICATION,
+        TaskName.QUESTION_ANSWERING,
+        TaskName.FILL_MASK,
+    }
     assert whole([]).shape == (0, 0)

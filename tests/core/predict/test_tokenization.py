@@ -36,9 +36,7 @@ def test_padding_and_truncation_of_the_file_are_switched_off(folder: Path) -> No
 
 def test_truncation_is_flagged(folder: Path) -> None:
     tokenizer = TextTokenizer(folder, 6)
-    rows = tokenizer.encode(
-        ["a good film", "a good old film not", ("a good", "film"), ("a good", "film of the day")]
-    )
+    rows = tokenizer.encode(["a good film", "a good old film not", ("a good", "film"), ("a good", "film of the day")])
     assert [r.truncated for r in rows] == [False, True, False, True]
     assert [len(r) for r in rows] == [5, 6, 6, 6]
     last = TextTokenizer(folder, 64).encode(["good"])[0].ids[-1]
@@ -59,15 +57,11 @@ def test_many_texts_are_encoded_in_order(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("pocketbert.core.predict.tokenization._ENCODE_AT_ONCE", 7)
     tokenizer = TextTokenizer(folder, 64)
     texts = list(SENTENCES)
-    assert [r.ids.tolist() for r in tokenizer.encode(texts)] == [
-        tokenizer.encode([t])[0].ids.tolist() for t in texts
-    ]
+    assert [r.ids.tolist() for r in tokenizer.encode(texts)] == [tokenizer.encode([t])[0].ids.tolist() for t in texts]
 
 
 @pytest.mark.parametrize("bad", ["half \ud83d", None, 3, ("a", None), ("a", "b", "c")])
-def test_what_is_no_text_is_refused_with_its_place(
-    folder: Path, bad: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_text_is_refused_with_its_place(folder: Path, bad: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pocketbert.core.predict.tokenization._ENCODE_AT_ONCE", 2)
     with pytest.raises(InputError, match=r"text 4: .* is neither Unicode text nor a pair of texts"):
         TextTokenizer(folder, 16).encode(["good", "bad", ("a", "b"), bad])
@@ -87,9 +81,7 @@ def test_padding(folder: Path, side: str) -> None:
     assert batch["token_type_ids"][1].tolist() == [0, 0, 0, 0, 1, 1]
 
 
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 4), st.sampled_from(["right", "left"])
-)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 4), st.sampled_from(["right", "left"]))
 def test_padding_keeps_every_token(folder: Path, lengths: list[int], extra: int, side: str) -> None:
     tokenizer = TextTokenizer(folder, 64)
     rows = [Encoded(np.arange(1, n + 1), np.ones(n, np.int64), False) for n in lengths]

@@ -67,8 +67,6 @@ def test_every_head_gives_the_outputs_of_the_table(
     task = TASKS[name]
     labels = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}.get(name, 3)
     model = make_classifier("bert", 1, ("a", "b", "c")[:labels], auto_class=task.auto_class)
-    out = TorchPredictor(model, task, folder.family.inputs).run(
-        tokenizer.pad(tokenizer.encode(["a good film"]))
-    )
+    out = TorchPredictor(model, task, folder.family.inputs).run(tokenizer.pad(tokenizer.encode(["a good film"])))
     assert list(out) == list(task.outputs)
     assert all(v.dtype == np.float32 and np.isfinite(v).all() for v in out.values())

@@ -94,9 +94,7 @@ def test_a_folder_of_data_counts_from_the_recipes_folder(recipe: Path) -> None:
 def test_all_mistakes_are_listed_with_line_and_nearest_key(recipe: Path) -> None:
     text = GOOD.replace("seed: 7", "sed: 7").replace("method: task, steps: 12", "method: tasks, steps: 12")
     text = text.replace("layers: 3", "layers: 0")
-    text = text.replace("labels: [negative, positive]", "lables: [negative, positive]").replace(
-        "    steps: 5\n", ""
-    )
+    text = text.replace("labels: [negative, positive]", "lables: [negative, positive]").replace("    steps: 5\n", "")
     recipe.write_text(text)
     assert lines(recipe) == [
         "R:8 data.lables: unknown key 'lables'; did you mean 'labels'? (allowed: augment, corpus, eval, holdout, labels, "
@@ -115,13 +113,9 @@ def test_sections_that_do_not_go_together_are_named_line_by_line(recipe: Path) -
     recipe.write_text(text + "\nexport: {formats: [onnx, onnx]}\nquantize: {scheme: w8}\n")
     found = lines(recipe)
     assert len(found) == 3
-    assert any(
-        re.fullmatch(r"R:\d+ quantize\.scheme: onnx has no 'w8' in this version, .*", line) for line in found
-    )
+    assert any(re.fullmatch(r"R:\d+ quantize\.scheme: onnx has no 'w8' in this version, .*", line) for line in found)
     assert any(re.fullmatch(r"R:\d+ export\.formats: lists a format twice\.", line) for line in found)
-    assert any(
-        re.fullmatch(r"R:\d+ distill: distill stages need a student section.*", line) for line in found
-    )
+    assert any(re.fullmatch(r"R:\d+ distill: distill stages need a student section.*", line) for line in found)
 
 
 def test_a_key_that_occurs_twice(recipe: Path) -> None:
@@ -131,25 +125,36 @@ def test_a_key_that_occurs_twice(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("distill:\n  - {method: task, steps: 12, lr: 1e-4, signals: {logits: 1, hidden: 0}}\n  - method: task\n    steps: 5\n",
-         "", "R:10 student: a student without a distill stage would never learn"),
+        (
+            "distill:\n  - {method: task, steps: 12, lr: 1e-4, signals: {logits: 1, hidden: 0}}\n  - method: task\n    steps: 5\n",
+            "",
+            "R:10 student: a student without a distill stage would never learn",
+        ),
         ("student: {layers: 3}\n", "", "distill stages need a student section"),
         ("  eval: {path: ../dev.csv, text: sentence}\n", "", "training needs data.eval"),
-        ("    steps: 5", "    steps: 5\n    layers: [1, 2]", "R:15 distill.1.layers: lists 2 layers, the student has 3"),
+        (
+            "    steps: 5",
+            "    steps: 5\n    layers: [1, 2]",
+            "R:15 distill.1.layers: lists 2 layers, the student has 3",
+        ),
         ("{layers: 3}", "{layers: 3, hidden: 64}", "R:10 student: a student of another width"),
         ("{layers: 3}", "{layers: 3, teacher_layers: [1, 2]}", "teacher_layers lists 2 layers, the student has 3"),
         ("{layers: 3}", "{layers: 1, init: random, teacher_layers: [1]}", "no meaning with init: random"),
         ("{logits: 1, hidden: 0}", "{logits: 0, hidden: 0, attention: 0}", "all weights are 0"),
         ("{path: train.jsonl.gz}", "{path: a.csv, dataset: b}", "R:6 data.train: give exactly one of"),
         ("task: text-classification", "task: fill-mask", "R:8 data.labels: fill-mask has no labels"),
-        ("task: text-classification", "task: text-clasification", "R:3 task: 'text-clasification' is not allowed; did you mean"),
+        (
+            "task: text-classification",
+            "task: text-clasification",
+            "R:3 task: 'text-clasification' is not allowed; did you mean",
+        ),
         ("schema: 1", "schema: 2", "R:1 schema: '2' is not allowed; allowed: 1."),
         ("name: films-phone", "name: ../evil", "R:2 name:"),
         ("[negative, positive]", "[negative]", "R:8 data.labels:"),
         ("lr: 1e-4", "lr: fast", "R:12 distill.0.lr: 'fast':"),
         ("schema: 1\n", "", "required key 'schema' is missing"),
     ],
-)  # fmt: skip
+)
 def test_rules_of_the_recipe(recipe: Path, old: str, new: str, message: str) -> None:
     assert any(message in line for line in lines(rewritten(recipe, old, new))), lines(recipe)
 
@@ -157,14 +162,23 @@ def test_rules_of_the_recipe(recipe: Path, old: str, new: str, message: str) -> 
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"", "R: the recipe is empty."), (b"- 1\n- 2\n", "R: a recipe is a mapping"), (b"a: [1\nb: 2\n", "R:2: not valid YAML"),
-        (b"name: na\xefve\n", "not UTF-8"), (b"a: !!python/name:os.system\n", "not valid YAML"),
-        (b"a: &a [*a]\n", "nested more than 20 deep"), (b"[" * 5000, "nested more than 20 deep"),
-        (b"a: &a [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
-            f"{n}: &{n} [{','.join([f'*{p}'] * 10)}]\n".encode() for p, n in zip("abcdefgh", "bcdefghi", strict=True)),
-         "more than"),
+        (b"", "R: the recipe is empty."),
+        (b"- 1\n- 2\n", "R: a recipe is a mapping"),
+        (b"a: [1\nb: 2\n", "R:2: not valid YAML"),
+        (b"name: na\xefve\n", "not UTF-8"),
+        (b"a: !!python/name:os.system\n", "not valid YAML"),
+        (b"a: &a [*a]\n", "nested more than 20 deep"),
+        (b"[" * 5000, "nested more than 20 deep"),
+        (
+            b"a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+            + b"".join(
+                f"{n}: &{n} [{','.join([f'*{p}'] * 10)}]\n".encode()
+                for p, n in zip("abcdefgh", "bcdefghi", strict=True)
+            ),
+            "more than",
+        ),
     ],
-)  # fmt: skip
+)
 def test_files_that_are_no_recipe(recipe: Path, raw: bytes, message: str) -> None:
     recipe.write_bytes(raw)
     assert message in lines(recipe)[0]
@@ -178,10 +192,19 @@ def test_a_missing_recipe_and_a_huge_one_are_refused(recipe: Path, monkeypatch: 
 
 
 def test_overrides_reach_nested_keys_list_entries_and_whole_mappings(recipe: Path) -> None:
-    made = load_recipe(recipe, [
-        "seed=9", "distill.0.signals.hidden=0.5", "distill.1.steps=8", "export.lengths=[16, 32]",
-        "teacher.finetune={steps: 3, batch: 4}", "benchmark.runs=10", "data.labels=[a, b]", "student.layers=2",
-    ])  # fmt: skip
+    made = load_recipe(
+        recipe,
+        [
+            "seed=9",
+            "distill.0.signals.hidden=0.5",
+            "distill.1.steps=8",
+            "export.lengths=[16, 32]",
+            "teacher.finetune={steps: 3, batch: 4}",
+            "benchmark.runs=10",
+            "data.labels=[a, b]",
+            "student.layers=2",
+        ],
+    )
     assert made.seed == 9
     assert made.distill[0].signals.hidden == 0.5
     assert made.distill[0].signals.logits == 1
@@ -194,15 +217,11 @@ def test_overrides_reach_nested_keys_list_entries_and_whole_mappings(recipe: Pat
     assert made.data.labels == ["a", "b"]
 
 
-def test_paths_in_overrides_count_from_the_working_folder(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_in_overrides_count_from_the_working_folder(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = recipe.parent.parent / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    made = load_recipe(
-        recipe, ["data.train.path=mine.csv", "data.eval={path: ../mine.csv}", "teacher.model=./m"]
-    )
+    made = load_recipe(recipe, ["data.train.path=mine.csv", "data.eval={path: ../mine.csv}", "teacher.model=./m"])
     assert made.data.train is not None
     assert made.data.eval is not None
     assert made.data.train.path == str(work / "mine.csv")
@@ -213,11 +232,15 @@ def test_paths_in_overrides_count_from_the_working_folder(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("seed", "not of the form key.sub=value"), ("=3", "not of the form"), ("data..path=x", "not of the form"),
-        ("distill.7.steps=3", "the recipe has no 'distill.7'"), ("distill.2=3", "has no entry 'distill.2'"),
-        ("distill.first.steps=3", "has no 'distill.first'"), ("seed=[1", "not valid YAML"),
+        ("seed", "not of the form key.sub=value"),
+        ("=3", "not of the form"),
+        ("data..path=x", "not of the form"),
+        ("distill.7.steps=3", "the recipe has no 'distill.7'"),
+        ("distill.2=3", "has no entry 'distill.2'"),
+        ("distill.first.steps=3", "has no 'distill.first'"),
+        ("seed=[1", "not valid YAML"),
     ],
-)  # fmt: skip
+)
 def test_overrides_that_fit_nowhere(recipe: Path, override: str, message: str) -> None:
     [line] = lines(recipe, override)
     assert line.startswith(f"override {override!r}: ")
@@ -271,8 +294,6 @@ def test_the_schema_accepts_a_good_recipe_and_refuses_bad_ones(recipe: Path) -> 
 
 def test_every_key_of_the_schema_is_described() -> None:
     definitions = recipe_schema()["$defs"]
-    sections = [
-        d for n, d in definitions.items() if n.endswith(("Section", "Stage", "Optimisation", "Weights"))
-    ]
+    sections = [d for n, d in definitions.items() if n.endswith(("Section", "Stage", "Optimisation", "Weights"))]
     undescribed = [k for d in sections for k, v in d["properties"].items() if "description" not in v]
     assert set(undescribed) <= {"steps", "batch"} - {"steps", "batch"}

@@ -124,10 +124,8 @@ def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
         ({"quantize": {"targets": ["tflite-2.17"]}}, ["'tflite-2.16'"]),
     ],
     ids=str,
-)  # fmt: skip
-def test_formats_schemes_and_targets_that_do_not_go_together(
-    sections: dict[str, Any], messages: list[str]
-) -> None:
+)
+def test_formats_schemes_and_targets_that_do_not_go_together(sections: dict[str, Any], messages: list[str]) -> None:
     with pytest.raises(ValidationError) as caught:
         recipe(**sections)
     for message in messages:
@@ -136,21 +134,25 @@ def test_formats_schemes_and_targets_that_do_not_go_together(
 
 @pytest.mark.parametrize(
     ("settings", "shapes"),
-    [({}, "enumerated"), ({"ios": 17}, "fixed"), ({"ios": 16}, "fixed"), ({"ios": 17, "shapes": "ranged"}, "ranged"),
-     ({"ios": 18, "shapes": "fixed"}, "fixed")],
-)  # fmt: skip
-def test_lengths_of_a_core_ml_package_follow_from_the_oldest_ios(
-    settings: dict[str, Any], shapes: str
-) -> None:
+    [
+        ({}, "enumerated"),
+        ({"ios": 17}, "fixed"),
+        ({"ios": 16}, "fixed"),
+        ({"ios": 17, "shapes": "ranged"}, "ranged"),
+        ({"ios": 18, "shapes": "fixed"}, "fixed"),
+    ],
+)
+def test_lengths_of_a_core_ml_package_follow_from_the_oldest_ios(settings: dict[str, Any], shapes: str) -> None:
     assert recipe(export={"coreml": settings}).export.coreml.lengths == shapes
 
 
 def test_all_of_these_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
         recipe(
-            export={"formats": ["onnx", "onnx"]}, quantize={"scheme": "w8", "targets": ["tflite-2.16"]},
+            export={"formats": ["onnx", "onnx"]},
+            quantize={"scheme": "w8", "targets": ["tflite-2.16"]},
             student={"layers": 2},
-        )  # fmt: skip
+        )
     [error] = caught.value.errors()
     for message in (
         "onnx has no 'w8'",

@@ -35,9 +35,7 @@ class Kit:
     """Makes augmenters over one random embedding table."""
 
     reader: WordReader
-    table: Any = field(
-        default_factory=lambda: np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
-    )
+    table: Any = field(default_factory=lambda: np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32))
 
     def __call__(self, seed: int = 1, masked: Any = None, **settings: Any) -> Augmenter:
         section = AugmentSection(**{"copies": 8, "candidates": 5, **settings})
@@ -82,9 +80,15 @@ def test_candidates_are_whole_words_of_the_vocabulary(kit: Kit, reader: WordRead
 
 @pytest.mark.parametrize(
     ("word", "candidate", "written"),
-    [("film", "movie", "movie"), ("Film", "movie", "Movie"), ("FILM", "movie", "MOVIE"), ("film", "Paris", "Paris"),
-     ("Film", "iPhone", "IPhone"), ("Éclair", "cake", "Cake")],
-)  # fmt: skip
+    [
+        ("film", "movie", "movie"),
+        ("Film", "movie", "Movie"),
+        ("FILM", "movie", "MOVIE"),
+        ("film", "Paris", "Paris"),
+        ("Film", "iPhone", "IPhone"),
+        ("Éclair", "cake", "Cake"),
+    ],
+)
 def test_capitals_are_those_of_the_word(word: str, candidate: str, written: str) -> None:
     assert in_case(word, candidate) == written
 
@@ -96,9 +100,7 @@ def test_capitals_of_a_lower_case_vocabulary(kit: Kit) -> None:
         assert second.istitle()
 
 
-@pytest.mark.parametrize(
-    "text", ["我们 喜欢 音乐", "กินข้าว", "123 4x4 :-)", "it is the n't", "", "  ", "مرحبا بالعالم"]
-)
+@pytest.mark.parametrize("text", ["我们 喜欢 音乐", "กินข้าว", "123 4x4 :-)", "it is the n't", "", "  ", "مرحبا بالعالم"])
 def test_texts_without_such_words_have_no_copies(kit: Kit, text: str) -> None:
     assert kit.texts(text, probability=1.0) == []
 
@@ -153,9 +155,7 @@ def test_the_share_of_replaced_words_is_the_probability(kit: Kit) -> None:
 
 
 def test_copies_depend_on_seed_and_number_and_not_on_company(kit: Kit) -> None:
-    rows = [
-        Row(i, (t,)) for i, t in enumerate([TEXT, "good music", "never again happy", TEXT, "foxes jump over"])
-    ]
+    rows = [Row(i, (t,)) for i, t in enumerate([TEXT, "good music", "never again happy", TEXT, "foxes jump over"])]
     together = kit(probability=0.5).copies(rows)
     assert together == [kit(probability=0.5).copies([row])[0] for row in rows]
     assert together[::-1] == kit(probability=0.5).copies(rows[::-1])
@@ -215,9 +215,7 @@ def test_a_byte_level_vocabulary(tmp_path: Path) -> None:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    trainer = trainers.BpeTrainer(
-        special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
+    trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     made.train_from_iterator(["a good Music film music films good"] * 20, trainer)
     made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     made.save(str(tmp_path / "tokenizer.json"))

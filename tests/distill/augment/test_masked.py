@@ -16,8 +16,12 @@ from pocketbert.distill.augment.masked import MaskedWords
 from pocketbert.distill.augment.words import WordReader
 
 TEXTS = ["good music, never foxes again", "happy", "the quick brown fox jumps over the lazy dog", "foxes"]
-HEADS = {"bert": "cls.predictions.decoder", "distilbert": "vocab_projector", "roberta": "lm_head.decoder",
-         "mobilebert": "cls.predictions.decoder"}  # fmt: skip
+HEADS = {
+    "bert": "cls.predictions.decoder",
+    "distilbert": "vocab_projector",
+    "roberta": "lm_head.decoder",
+    "mobilebert": "cls.predictions.decoder",
+}
 
 
 @pytest.fixture
@@ -26,9 +30,7 @@ def asked(
 ) -> Callable[..., tuple[Any, MaskedWords, WordReader]]:
     """`asked(family, count, positions)`: model, what asks it, its tokenizer."""
 
-    def build(
-        family: str = "bert", count: int = 4, positions: int = 64
-    ) -> tuple[Any, MaskedWords, WordReader]:
+    def build(family: str = "bert", count: int = 4, positions: int = 64) -> tuple[Any, MaskedWords, WordReader]:
         folder = tiny_model(family)
         model = make_classifier(family, 2, ("a", "b"), auto_class="AutoModelForMaskedLM")
         reader = WordReader(folder, TokenizerKind.WORDPIECE)
@@ -73,17 +75,13 @@ def test_the_model_reads_the_hidden_word_and_then_the_text_as_it_is(
     ids = [*before, *hidden, *after, *plain, *after]
     types = [0] * (len(before) + len(hidden) + len(after)) + [1] * (len(plain) + len(after))
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits[
-            0, 1 + place
-        ]
+        logits = model(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits[0, 1 + place]
     entries = reader.vocabulary()
     best = sorted((i for i in entries if entries[i] != "music"), key=lambda i: -logits[i])[:6]
     assert found[1] == tuple(entries[i] for i in sorted(best))
 
 
-def test_candidates_do_not_depend_on_what_is_asked_together(
-    asked: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_do_not_depend_on_what_is_asked_together(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, masked, reader = asked()
     read = reader.read(TEXTS)
     together = masked.candidates(read)

@@ -75,9 +75,14 @@ def test_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "no vector of a word"), (b", 1 2\n", "no vector of a word"), (b"film\n", "0 numbers"), (b"film " + b"1 " * 5000, "5,000 numbers"),
-     (b"a" * (1 << 19), "longer than")],
-)  # fmt: skip
+    [
+        (b"", "no vector of a word"),
+        (b", 1 2\n", "no vector of a word"),
+        (b"film\n", "0 numbers"),
+        (b"film " + b"1 " * 5000, "5,000 numbers"),
+        (b"a" * (1 << 19), "longer than"),
+    ],
+)
 def test_files_that_are_none(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(InputError, match=says):

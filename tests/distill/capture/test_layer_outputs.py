@@ -17,9 +17,7 @@ PATH = "bert.encoder.layer"
 @pytest.fixture
 def model() -> Any:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=20, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=16
-    )
+    config = BertConfig(vocab_size=20, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=16)
     return BertForMaskedLM(config).eval()
 
 

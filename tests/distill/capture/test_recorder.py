@@ -50,9 +50,7 @@ def test_captured_scores_are_those_of_eager_attention(opened: Opened) -> None:
     real = inputs["attention_mask"].bool()
     for layer, wanted in enumerate(maps):
         found = recorder.scores[layer].softmax(-1)
-        torch.testing.assert_close(
-            found.transpose(1, 2)[real], wanted.transpose(1, 2)[real], rtol=0, atol=1e-5
-        )
+        torch.testing.assert_close(found.transpose(1, 2)[real], wanted.transpose(1, 2)[real], rtol=0, atol=1e-5)
         assert float(found[..., ~real.all(0)].masked_select(~real[:, None, None, ~real.all(0)]).max()) == 0.0
 
 
@@ -131,9 +129,7 @@ def test_teacher_and_student_are_recorded_apart(open_tiny: Callable[..., Any]) -
 
 @torch.no_grad()
 @pytest.mark.parametrize("layers", [(), (1, 2)])
-def test_queries_keys_and_values_are_those_of_the_projections(
-    opened: Opened, layers: tuple[int, ...]
-) -> None:
+def test_queries_keys_and_values_are_those_of_the_projections(opened: Opened, layers: tuple[int, ...]) -> None:
     model, family, inputs = opened
     projected: dict[str, list[Tensor]] = {}
     for name, module in model.get_submodule(family.layer_path).named_modules():
@@ -151,9 +147,7 @@ def test_queries_keys_and_values_are_those_of_the_projections(
 
 
 @torch.no_grad()
-def test_a_layer_asked_for_its_queries_alone_computes_no_map(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_asked_for_its_queries_alone_computes_no_map(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     model, family, inputs = opened
     model.set_attn_implementation("sdpa")
     wanted = model(**inputs).logits
@@ -161,9 +155,7 @@ def test_a_layer_asked_for_its_queries_alone_computes_no_map(
     from pocketbert.distill.capture import interface
 
     own = interface.F.scaled_dot_product_attention
-    monkeypatch.setattr(
-        interface.F, "scaled_dot_product_attention", lambda *a, **k: (seen.append(1), own(*a, **k))[1]
-    )
+    monkeypatch.setattr(interface.F, "scaled_dot_product_attention", lambda *a, **k: (seen.append(1), own(*a, **k))[1])
     with recorder:
         found = model(**inputs).logits
     assert len(seen) == 3
@@ -173,9 +165,14 @@ def test_a_layer_asked_for_its_queries_alone_computes_no_map(
 def shared_layers(depth: int) -> nn.Module:
     """ALBERT: one layer, called again and again."""
     config = transformers.AlbertConfig(
-        vocab_size=60, embedding_size=16, hidden_size=32, num_hidden_layers=depth, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=32,
-    )  # fmt: skip
+        vocab_size=60,
+        embedding_size=16,
+        hidden_size=32,
+        num_hidden_layers=depth,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+    )
     torch.manual_seed(0)
     return transformers.AlbertModel(config).eval()
 
@@ -266,9 +263,7 @@ def test_the_count_is_checked_up_to_the_early_end(opened: Opened) -> None:
     recorder = record_attention(model, family, [1], stop=True)
     model.set_attn_implementation("sdpa")
     with (
-        pytest.raises(
-            RuntimeError, match=r"captured 0 times, the model has 3 layers and was to end in layer 1"
-        ),
+        pytest.raises(RuntimeError, match=r"captured 0 times, the model has 3 layers and was to end in layer 1"),
         recorder,
     ):
         model(**inputs)
@@ -307,9 +302,7 @@ def test_after_another_error_nothing_is_left(opened: Opened, stop: bool) -> None
 def test_an_inner_pass_that_ends_early_leaves_the_outer_one_alone(open_tiny: Callable[..., Any]) -> None:
     teacher, folder, tokenizer = open_tiny("bert", 3)
     student, *_ = open_tiny("bert", 2)
-    inputs = {
-        k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good film", "bad"])).items()
-    }
+    inputs = {k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good film", "bad"])).items()}
     theirs = record_attention(teacher, folder.family, range(3))
     with theirs:
         with record_attention(student, folder.family, (), [0], stop=True) as ours:

@@ -119,8 +119,9 @@ def test_identical_inputs_cost_nothing(seed: int) -> None:
 def test_distributions_ignore_a_constant(seed: int) -> None:
     mask = mask_of(seed, 3, 5)
     student, teacher = scores_of(seed, mask), scores_of(seed + 1, mask)
-    torch.testing.assert_close(attention_kl(student + 3.0, teacher - 1.0, mask), attention_kl(student, teacher, mask),
-                               rtol=1e-3, atol=1e-5)  # fmt: skip
+    torch.testing.assert_close(
+        attention_kl(student + 3.0, teacher - 1.0, mask), attention_kl(student, teacher, mask), rtol=1e-3, atol=1e-5
+    )
     a, b = draw(seed, 3, 4), draw(seed + 1, 3, 4)
     torch.testing.assert_close(soft_targets(a + 3.0, b, 2.0), soft_targets(a, b, 2.0), rtol=1e-4, atol=1e-5)
 
@@ -140,9 +141,7 @@ def test_half_precision_inputs_are_computed_in_fp32() -> None:
     logits = draw(3, 4, 3)
     found = soft_targets(logits.bfloat16(), draw(4, 4, 3).bfloat16(), 2.0)
     assert found.dtype == torch.float32
-    assert (
-        hidden_mse(draw(1, 2, 3, 4).half(), draw(2, 2, 3, 4).half(), torch.ones(2, 3)).dtype == torch.float32
-    )
+    assert hidden_mse(draw(1, 2, 3, 4).half(), draw(2, 2, 3, 4).half(), torch.ones(2, 3)).dtype == torch.float32
 
 
 def test_the_mean_over_no_layers_is_an_error() -> None:

@@ -28,9 +28,7 @@ def scores(seed, *shape, dtype=torch.float64):
     st.sampled_from([0.5, 1.0, 2.0]),
     st.sampled_from([1, 7, 20, 1 << 20]),
 )
-def test_value_and_gradient_are_those_of_autograd_however_many_rows_are_at_work(
-    rows, classes, temperature, at_once
-):
+def test_value_and_gradient_are_those_of_autograd_however_many_rows_are_at_work(rows, classes, temperature, at_once):
     student, teacher = scores(0, rows, classes).requires_grad_(), scores(1, rows, classes)
     weight = torch.arange(rows, dtype=torch.float64) / 2  # the first row counts nothing
     with pytest.MonkeyPatch.context() as patch:

@@ -131,7 +131,7 @@ def test_half_precision_is_widened_before_the_difference() -> None:
         (attention_score_mse(student, teacher, mask), attention_score_mse(student.float(), teacher.float(), mask)),
         (reference_score_mse(student, teacher), reference_score_mse(student.float(), teacher.float())),
         (reference_state_mse(student, teacher), reference_state_mse(student.float(), teacher.float())),
-    ):  # fmt: skip
+    ):
         assert made.dtype is torch.float32
         assert torch.equal(made, wanted)
 

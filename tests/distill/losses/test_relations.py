@@ -31,9 +31,7 @@ def slowly(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> float:
         return flat[:, head * size : (head + 1) * size].tolist()
 
     def relation(its: list[list[float]], query: int, keys: list[int]) -> list[float]:
-        scores = [
-            sum(a * b for a, b in zip(its[query], its[k], strict=True)) / math.sqrt(len(its[0])) for k in keys
-        ]
+        scores = [sum(a * b for a, b in zip(its[query], its[k], strict=True)) / math.sqrt(len(its[0])) for k in keys]
         total = math.fsum(math.exp(s - max(scores)) for s in scores)
         return [math.exp(s - max(scores)) / total for s in scores]
 
@@ -58,9 +56,7 @@ def slowly(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> float:
         ((2, 4), (3, 8), 8),
     ],
 )
-def test_the_loss_is_the_formula_of_the_paper(
-    student: tuple[int, int], teacher: tuple[int, int], heads: int
-) -> None:
+def test_the_loss_is_the_formula_of_the_paper(student: tuple[int, int], teacher: tuple[int, int], heads: int) -> None:
     ours, theirs = vectors(*student, 0), vectors(*teacher, 1)
     wanted = slowly(ours, theirs, MASK, heads)
     assert wanted > 0.01

@@ -30,9 +30,7 @@ def none(rows: int) -> Tensor:
     return torch.empty(rows, 0)
 
 
-def many(
-    teacher: Tensor, k: int, samples: int, temperature: float, times: int = 4000, seed: int = 0
-) -> SparseLogits:
+def many(teacher: Tensor, k: int, samples: int, temperature: float, times: int = 4000, seed: int = 0) -> SparseLogits:
     """As many independent sparse copies of one distribution [V]."""
     draws = uniform_draws(times, samples, seed, 0, 0)
     return sparsify(teacher.expand(times, -1), k, draws, temperature)
@@ -61,9 +59,7 @@ def test_all_tokens_kept_is_exact(seed: int, temperature: float, samples: int) -
 
 
 @given(SEEDS, TEMPERATURES, st.integers(0, 8), st.integers(1, 20))
-def test_weights_are_a_distribution_with_the_top_exact(
-    seed: int, temperature: float, k: int, samples: int
-) -> None:
+def test_weights_are_a_distribution_with_the_top_exact(seed: int, temperature: float, k: int, samples: int) -> None:
     teacher = draw(seed, 5, V)
     p = (teacher / temperature).softmax(-1)
     sparse = sparsify(teacher, k, uniform_draws(5, samples, seed, 3, 1), temperature)

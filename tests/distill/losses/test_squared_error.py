@@ -25,9 +25,7 @@ def written_out(student: Tensor, teacher: Tensor, real: Tensor) -> Tensor:
 
 
 @given(SEEDS, st.sampled_from([((3, 2, 4, 4), (3, 1, 4, 4)), ((5, 4, 6), (5, 4, 1)), ((1, 7), (1, 7))]))
-def test_sum_and_gradient_are_those_of_the_formula(
-    seed: int, shapes: tuple[tuple[int, ...], tuple[int, ...]]
-) -> None:
+def test_sum_and_gradient_are_those_of_the_formula(seed: int, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     shape, mask = shapes
     teacher, real = draw(seed + 1, *shape), real_of(seed + 2, *mask)
     ours, theirs = (draw(seed, *shape).requires_grad_() for _ in range(2))

@@ -123,9 +123,7 @@ def soft_by_hand(task: Task, case: Case, temperature: float, pooling: Pooling) -
     )
     if task.name is TaskName.QUESTION_ANSWERING:
         return float(
-            np.mean(
-                [kl(ours[n][i, :s], theirs[n][i, :s], temperature) for i, s in enumerate(sizes) for n in ours]
-            )
+            np.mean([kl(ours[n][i, :s], theirs[n][i, :s], temperature) for i, s in enumerate(sizes) for n in ours])
         )
     if task.name is TaskName.FEATURE_EXTRACTION:
         out = []
@@ -140,9 +138,7 @@ def soft_by_hand(task: Task, case: Case, temperature: float, pooling: Pooling) -
         zero = np.zeros_like(s)
         pairs = [np.stack([zero, x], -1) for x in (s, t)]
         return float(
-            np.mean(
-                [kl(pairs[0][i, j], pairs[1][i, j], temperature) for i in range(ROWS) for j in range(LABELS)]
-            )
+            np.mean([kl(pairs[0][i, j], pairs[1][i, j], temperature) for i in range(ROWS) for j in range(LABELS)])
         )
     if task.level is Level.TOKEN:
         return float(np.mean([kl(s[i, j], t[i, j], temperature) for i, j in token_rows(batch)]))
@@ -187,9 +183,7 @@ def test_the_gold_loss_is_the_one_of_the_books(task: Task, seed: int) -> None:
 @pytest.mark.parametrize("pooling", POOLINGS, ids=lambda p: p.kind.value)
 @settings(max_examples=20)
 @given(seed=SEEDS, temperature=st.floats(0.5, 8))
-def test_the_soft_loss_is_the_one_of_the_books(
-    task: Task, pooling: Pooling, seed: int, temperature: float
-) -> None:
+def test_the_soft_loss_is_the_one_of_the_books(task: Task, pooling: Pooling, seed: int, temperature: float) -> None:
     case = Case(task, seed)
     wanted = soft_by_hand(task, case, temperature, pooling)
     assert float(soft(task, case, temperature, pooling).mean) == pytest.approx(wanted, rel=1e-5, abs=2e-6)
@@ -198,9 +192,7 @@ def test_the_soft_loss_is_the_one_of_the_books(
 @every_task
 @settings(max_examples=20)
 @given(seed=SEEDS, temperature=st.floats(0.5, 8))
-def test_a_student_that_answers_as_its_teacher_costs_nothing(
-    task: Task, seed: int, temperature: float
-) -> None:
+def test_a_student_that_answers_as_its_teacher_costs_nothing(task: Task, seed: int, temperature: float) -> None:
     case = Case(task, seed)
     case.made = SimpleNamespace(**case.taught)
     assert float(soft(task, case, temperature).mean) == pytest.approx(0, abs=1e-5)
@@ -227,9 +219,7 @@ def test_padding_appended_changes_nothing(task: Task, seed: int, noise: float) -
 @given(seed=SEEDS)
 def test_items_are_counted_from_the_batch_as_in_the_terms(task: Task, seed: int) -> None:
     case = Case(task, seed)
-    before = {"logits": soft(task, case)} | (
-        {"labels": gold_loss(task, case.made, case.batch)} if task in GOLD else {}
-    )
+    before = {"logits": soft(task, case)} | ({"labels": gold_loss(task, case.made, case.batch)} if task in GOLD else {})
     found = counted(task, case.batch)
     for name, term in before.items():
         assert float(term.count) == float(found.get(name, torch.tensor(ROWS))), name
@@ -256,9 +246,7 @@ def test_parts_with_their_counts_add_up_to_the_batch(task: Task, seed: int, cut:
         whole, parts = loss(task, case), [loss(task, part(s)) for s in (slice(0, cut), slice(cut, ROWS))]
         count = sum(float(p.count) for p in parts)
         assert count == float(whole.count)
-        assert sum(float(p.mean) * float(p.count) for p in parts) / count == pytest.approx(
-            float(whole.mean), rel=1e-5
-        )
+        assert sum(float(p.mean) * float(p.count) for p in parts) / count == pytest.approx(float(whole.mean), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", [TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK])

@@ -190,9 +190,7 @@ def test_a_term_of_weight_zero_is_left_out(name: str, make_classifier: Callable[
     assert list(alone) == list(objective.counts(batch_of())) == [name]
     assert objective.weights == {name: 3.0}
     assert float(alone[name].mean.detach()) == pytest.approx(float(every[name].mean.detach()), rel=1e-5)
-    without = DistilBertDistillation(
-        teacher, student, family_of("bert"), Stage(weights=TripleWeights(**{name: 0.0}))
-    )
+    without = DistilBertDistillation(teacher, student, family_of("bert"), Stage(weights=TripleWeights(**{name: 0.0})))
     assert set(without(student, batch_of())) == set(weights) - {name}
 
 
@@ -205,9 +203,7 @@ def test_only_the_needed_tokens_are_projected(make_classifier: Callable[..., Any
     batch = batch_of()
     words = teacher.config.vocab_size
     for masked_only, mask in ((False, batch["attention_mask"] == 1), (True, batch["labels"] != -100)):
-        DistilBertDistillation(teacher, student, family_of("bert"), Stage(masked_only=masked_only))(
-            student, batch
-        )
+        DistilBertDistillation(teacher, student, family_of("bert"), Stage(masked_only=masked_only))(student, batch)
         assert seen == dict.fromkeys(("teacher", "student"), int(mask.sum()) * words)
 
 

@@ -13,9 +13,7 @@ from pocketbert.distill.methods.finetune import Finetune
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert"])
 def test_the_term_is_the_cross_entropy_with_gold(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 2)
-    batch = {
-        k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good", "a bad film"])).items()
-    }
+    batch = {k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good", "a bad film"])).items()}
     labels = torch.tensor([2, 0])
     task = TASKS[TaskName.TEXT_CLASSIFICATION]
     [(key, term)] = Finetune(folder.family, task)(model, {**batch, "labels": labels}).items()

@@ -64,9 +64,7 @@ def teacher(request: pytest.FixtureRequest, make_classifier: Callable[..., Any])
 def test_a_full_copy_of_the_teacher_costs_nothing(teacher: tuple[str, Any]) -> None:
     _, model = teacher
     student = student_of(model, 3)
-    terms = MiniLmDistillation(model, student, family_of(model.config.model_type), stage_for())(
-        student, batch_of()
-    )
+    terms = MiniLmDistillation(model, student, family_of(model.config.model_type), stage_for())(student, batch_of())
     assert set(terms) == set(EVERY)
     assert all(abs(float(t.mean)) < 1e-6 for t in terms.values()), terms
 
@@ -204,9 +202,7 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(tiny: MiniLmDistillati
 @pytest.mark.parametrize(
     "weights", [EVERY, FIRST, {**EVERY, "attention": 0.0}, {**dict.fromkeys(EVERY, 0.0), "key": 2.0}]
 )
-def test_terms_without_weight_are_not_computed(
-    weights: dict[str, float], make_classifier: Callable[..., Any]
-) -> None:
+def test_terms_without_weight_are_not_computed(weights: dict[str, float], make_classifier: Callable[..., Any]) -> None:
     model = language_model(make_classifier)
     student = student_of(model)
     objective = MiniLmDistillation(model, student, family_of("bert"), stage_for(weights))
@@ -256,9 +252,7 @@ def test_a_student_of_another_family_reads_what_it_knows(make_classifier: Callab
     single = objective(student, {**batch, "token_type_ids": torch.zeros_like(batch["input_ids"])})
     assert all(abs(float(t.mean.detach())) < 1e-6 for t in single.values())
     assert all(float(t.mean.detach()) > 1e-5 for t in pairs.values())  # the teacher saw the segments
-    back = MiniLmDistillation(
-        student, model, family_of("distilbert"), stage_for(), student_family=family_of("bert")
-    )
+    back = MiniLmDistillation(student, model, family_of("distilbert"), stage_for(), student_family=family_of("bert"))
     assert set(back(model, batch)) == set(EVERY)
 
 
@@ -274,9 +268,7 @@ def test_the_wanted_teacher_layer_is_the_one_compared(make_classifier: Callable[
     assert all(float(t.mean) > 1e-5 for t in last.values())
 
 
-@pytest.mark.parametrize(
-    ("depth", "wanted", "layer"), [(12, None, 12), (24, None, 21), (24, 24, 24), (6, 4, 4)]
-)
+@pytest.mark.parametrize(("depth", "wanted", "layer"), [(12, None, 12), (24, None, 21), (24, 24, 24), (6, 4, 4)])
 def test_default_teacher_layer(depth: int, wanted: int | None, layer: int) -> None:
     assert teacher_layer(depth, wanted) == layer
 
@@ -302,9 +294,12 @@ def test_models_that_do_not_fit_are_refused_with_all_reasons(make_classifier: Ca
     other = language_model(make_classifier, hidden_size=24, num_attention_heads=3, vocab_size=150)
     bert = family_of("bert")
     closed = dataclasses.replace(
-        bert, name="deberta", title="DeBERTa", signals=(Signal.HIDDEN, Signal.ATTENTION),
+        bert,
+        name="deberta",
+        title="DeBERTa",
+        signals=(Signal.HIDDEN, Signal.ATTENTION),
         invalid_signals={Signal.RELATIONS: "its positions are no part of the queries"},
-    )  # fmt: skip
+    )
     with pytest.raises(InputError) as caught:
         MiniLmDistillation(
             model,
@@ -316,13 +311,15 @@ def test_models_that_do_not_fit_are_refused_with_all_reasons(make_classifier: Ca
         )
     problems = {p.where: str(p) for p in caught.value.problems}
     assert list(problems) == [
-        "distill.1.weights.query", "distill.1.weights.key", "distill.1.weights.value", "distill.1",
-        "distill.1.weights.attention", "distill.1.relation_heads", "distill.1.teacher_layer",
-    ]  # fmt: skip
-    assert (
-        "not valid for DeBERTa: its positions are no part of the queries."
-        in problems["distill.1.weights.key"]
-    )
+        "distill.1.weights.query",
+        "distill.1.weights.key",
+        "distill.1.weights.value",
+        "distill.1",
+        "distill.1.weights.attention",
+        "distill.1.relation_heads",
+        "distill.1.teacher_layer",
+    ]
+    assert "not valid for DeBERTa: its positions are no part of the queries." in problems["distill.1.weights.key"]
     assert "Set key: 0; valid signals: hidden, attention." in problems["distill.1.weights.key"]
     assert "the student has 150 vocabulary entries" in problems["distill.1"]
     assert "the student has 3 heads, the teacher 4." in problems["distill.1.weights.attention"]

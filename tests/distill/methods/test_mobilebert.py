@@ -27,8 +27,16 @@ PATH = "mobilebert.encoder.layer"
 
 def teacher() -> Any:
     torch.manual_seed(1)
-    config = IbBertConfig(vocab_size=WORDS, num_hidden_layers=DEPTH, hidden_size=16, embedding_size=8, intra_bottleneck_size=32,
-                          intermediate_size=48, num_attention_heads=4, max_position_embeddings=24)  # fmt: skip
+    config = IbBertConfig(
+        vocab_size=WORDS,
+        num_hidden_layers=DEPTH,
+        hidden_size=16,
+        embedding_size=8,
+        intra_bottleneck_size=32,
+        intermediate_size=48,
+        num_attention_heads=4,
+        max_position_embeddings=24,
+    )
     made = IbBertForPreTraining(config)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -52,9 +60,7 @@ def rows(step: int, *, batch: int = 4, length: int = 10, pad: int = 0) -> dict[s
     labels = np.where((random.random(ids.shape) < 0.3) & (mask == 1), ids, -100)
     labels[0, 1] = 7
     kinds = (
-        np.concatenate(
-            [np.zeros((batch, length // 2), np.int64), np.ones((batch, length - length // 2), np.int64)], 1
-        )
+        np.concatenate([np.zeros((batch, length // 2), np.int64), np.ones((batch, length - length // 2), np.int64)], 1)
         * mask
     )
     wide = {
@@ -63,9 +69,7 @@ def rows(step: int, *, batch: int = 4, length: int = 10, pad: int = 0) -> dict[s
         "token_type_ids": (kinds, 0),
         "labels": (labels, -100),
     }
-    out = {
-        k: torch.from_numpy(np.pad(v, ((0, 0), (0, pad)), constant_values=c)) for k, (v, c) in wide.items()
-    }
+    out = {k: torch.from_numpy(np.pad(v, ((0, 0), (0, pad)), constant_values=c)) for k, (v, c) in wide.items()}
     out["next_sentence_label"] = torch.tensor([0, 1, -100, 1])[:batch]
     out["steps"] = torch.full((batch,), step)
     return out
@@ -97,9 +101,7 @@ def test_each_phase_has_its_terms_and_they_are_counted(strategy: str, step: int,
     terms = objective(student, batch)
     assert set(terms) == on
     counts = objective.counts(batch)
-    assert {name: float(term.count) for name, term in terms.items()} == {
-        name: float(counts[name]) for name in on
-    }
+    assert {name: float(term.count) for name, term in terms.items()} == {name: float(counts[name]) for name in on}
     assert all(float(term.mean.detach()) > 0 for term in terms.values())
 
 
@@ -114,9 +116,7 @@ def by_hand(objective: MobileBertDistillation, student: Any, batch: dict[str, Te
             made.append(model(**inputs, output_hidden_states=True, output_attentions=True))
         model.float()
     theirs, ours = made
-    real = [
-        (b, s) for b in range(4) for s in range(batch["input_ids"].shape[1]) if batch["attention_mask"][b, s]
-    ]
+    real = [(b, s) for b in range(4) for s in range(batch["input_ids"].shape[1]) if batch["attention_mask"][b, s]]
     out = {}
     for layer in range(1, DEPTH + 1):
         total = 0.0
@@ -266,9 +266,7 @@ def trained(work: Path, strategy: str, steps: int = 30, stop: int | None = None)
 
 
 def test_training_moves_only_what_the_phase_says_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    start = {
-        k: v.clone() for k, v in transfer_student(teacher(), MobileBertSize.MINI, seed=3).state_dict().items()
-    }
+    start = {k: v.clone() for k, v in transfer_student(teacher(), MobileBertSize.MINI, seed=3).state_dict().items()}
     first, _ = trained(tmp_path / "killed", "progressive", stop=4)
     moved = {k for k, v in first.state_dict().items() if not torch.equal(v, start[k])}
     assert moved

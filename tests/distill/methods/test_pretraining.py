@@ -117,18 +117,14 @@ def test_only_hidden_tokens_reach_the_vocabulary(model: Any) -> None:
 
 def test_pairs_need_a_head_for_them(make_classifier: Callable[..., Any]) -> None:
     model = make_classifier("ib-bert", 1, ("a", "b"), auto_class="AutoModelForMaskedLM")
-    with pytest.raises(
-        InputError, match=r"IbBertForMaskedLM has no next-sentence head.*IbBertForPreTraining"
-    ):
+    with pytest.raises(InputError, match=r"IbBertForMaskedLM has no next-sentence head.*IbBertForPreTraining"):
         objective(model)
     batch = batch_of()
     del batch["next_sentence_label"]
     assert list(objective(model, next_sentence=False)(model, batch)) == ["mlm"]
 
 
-def test_both_losses_fall(
-    open_tiny: Callable[..., Any], make_classifier: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_both_losses_fall(open_tiny: Callable[..., Any], make_classifier: Callable[..., Any], tmp_path: Path) -> None:
     from pocketbert.core.types import MaskingKind
     from pocketbert.distill.text.masking.kinds import masking_of
     from pocketbert.distill.text.pairs import pairs_of
@@ -136,9 +132,7 @@ def test_both_losses_fall(
     *_, tokenizer = open_tiny("ib-bert", 1)
     rows = Corpus(tokenizer.vocabulary_size)
     torch.manual_seed(derive_seed(0, "test"))
-    model = make_classifier(
-        "ib-bert", 2, ("a", "b"), auto_class="AutoModelForPreTraining", vocab_size=rows.size
-    )
+    model = make_classifier("ib-bert", 2, ("a", "b"), auto_class="AutoModelForPreTraining", vocab_size=rows.size)
     masking = masking_of(MaskingKind.DYNAMIC, rows.counts, tokenizer, 0, "test")
     data = GeneralSet(rows, tokenizer, masking, pairs=pairs_of(tokenizer, rows.size, 0, "test"))
     settings = Optimisation(steps=120, batch=32, lr=5e-3, dropout=0.0)

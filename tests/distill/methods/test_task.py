@@ -58,9 +58,7 @@ def student_of(name: str, model: Any, layers: int = 3, **more: Any) -> Any:
 def test_a_full_copy_of_the_teacher_costs_nothing(teacher: tuple[str, Any, Any]) -> None:
     name, model, tokenizer = teacher
     student = student_of(name, model)
-    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(
-        student, batch_of(tokenizer)
-    )
+    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(student, batch_of(tokenizer))
     assert set(terms) == {"logits", "attention", "labels"} | (set() if name == "mobilebert" else {"hidden"})
     assert float(terms.pop("labels").mean) > 0
     assert all(abs(float(v.mean)) < 1e-6 for v in terms.values()), terms
@@ -70,9 +68,7 @@ def test_a_full_copy_of_the_teacher_costs_nothing(teacher: tuple[str, Any, Any])
 def test_every_term_counts_for_a_random_student(teacher: tuple[str, Any, Any]) -> None:
     name, model, tokenizer = teacher
     student = student_of(name, model, 2, init="random")
-    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(
-        student, batch_of(tokenizer)
-    )
+    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(student, batch_of(tokenizer))
     assert all(float(v.mean) > 1e-4 for v in terms.values()), terms
 
 

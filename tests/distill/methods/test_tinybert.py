@@ -80,9 +80,7 @@ def student_of(teacher: Any, layers: int = 2, projection: Projection = Projectio
     return made
 
 
-def narrow_student(
-    teacher: Any, layers: int = 2, projection: Projection = Projection.SHARED, **more: Any
-) -> Any:
+def narrow_student(teacher: Any, layers: int = 2, projection: Projection = Projection.SHARED, **more: Any) -> Any:
     return student_of(teacher, layers, projection, init="random", hidden=24, **more)
 
 
@@ -127,9 +125,7 @@ def test_every_term_counts_for_a_random_student(
 def bert_scores(model: Any, states: Sequence[Tensor], layer: int, mask: Array) -> Array:
     """Scores of a BERT layer from the states it reads, float64: H heads by hand."""
     heads, state, parts = model.config.num_attention_heads, states[layer].double().numpy(), []
-    weights = {
-        k: v.double().numpy() for k, v in model.encoder.layer[layer].attention.self.state_dict().items()
-    }
+    weights = {k: v.double().numpy() for k, v in model.encoder.layer[layer].attention.self.state_dict().items()}
     for name in ("query", "key"):
         made = state @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
         parts.append(made.reshape(*made.shape[:2], heads, -1))
@@ -158,9 +154,7 @@ def expected(
         s, t = bert_scores(student, ours, m - 1, mask), bert_scores(teacher, theirs, n - 1, mask)
         if reference:
             return float(((np.where(s <= -100, 0, s) - np.where(t <= -100, 0, t)) ** 2).mean())
-        return float(
-            np.mean([(s[b, :, q, k] - t[b, :, q, k]) ** 2 for b, q in tokens for c, k in tokens if b == c])
-        )
+        return float(np.mean([(s[b, :, q, k] - t[b, :, q, k]) ** 2 for b, q in tokens for c, k in tokens if b == c]))
 
     pairs = list(enumerate(layers, 1))
     return {
@@ -200,9 +194,7 @@ def test_counts_are_those_of_the_means(make_classifier: Callable[..., Any]) -> N
 
 @given(st.integers(1, 9))
 @torch.no_grad()
-def test_appended_padding_changes_the_reference_alone(
-    make_classifier: Callable[..., Any], extra: int
-) -> None:
+def test_appended_padding_changes_the_reference_alone(make_classifier: Callable[..., Any], extra: int) -> None:
     teacher = encoder(make_classifier)
     student = narrow_student(teacher)
     for reference in (False, True):
@@ -215,9 +207,7 @@ def test_appended_padding_changes_the_reference_alone(
 
 
 @pytest.mark.parametrize("reference", [False, True])
-def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(
-    reference: bool, make_classifier: Callable[..., Any]
-) -> None:
+def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(reference: bool, make_classifier: Callable[..., Any]) -> None:
     teacher = encoder(make_classifier)
     student, batch = narrow_student(teacher), batch_of()
     objective = objective_of(teacher, student, stage_of(reference=reference))
@@ -287,7 +277,7 @@ def test_hidden_states_are_kept_only_where_compared(
     student, asked = student_of(teacher), []
     objective = objective_of(teacher, student, stage_of(*terms))
     for model in (teacher, student):
-        model.register_forward_pre_hook(lambda m, a, k: asked.append(k["output_hidden_states"]), with_kwargs=True)  # fmt: skip
+        model.register_forward_pre_hook(lambda m, a, k: asked.append(k["output_hidden_states"]), with_kwargs=True)
     objective(student, batch_of())
     assert asked == [wanted, wanted]
 
@@ -304,7 +294,7 @@ def test_listed_layers_are_the_ones_compared(make_classifier: Callable[..., Any]
     assert all(value > 1e-3 for value in apart.values())
 
 
-@pytest.mark.parametrize(("layers", "chosen"), [(2, [3, 5]), (3, [2, 3, 5]), (4, [1, 3, 4, 5]), (5, [1, 2, 3, 4, 5])])  # fmt: skip
+@pytest.mark.parametrize(("layers", "chosen"), [(2, [3, 5]), (3, [2, 3, 5]), (4, [1, 3, 4, 5]), (5, [1, 2, 3, 4, 5])])
 @torch.no_grad()
 def test_any_depth_learns(layers: int, chosen: list[int], make_classifier: Callable[..., Any]) -> None:
     teacher = encoder(make_classifier, layers=5)
@@ -346,8 +336,12 @@ def test_models_that_do_not_fit_are_refused_with_all_reasons(make_classifier: Ca
         objective_of(teacher, other, stage_of(layers=[1, 4]), where="distill.2")
     problems = [str(p) for p in caught.value.problems]
     assert [p.where for p in caught.value.problems] == [
-        "distill.2.weights.hidden", "distill.2.weights.embeddings", "distill.2.weights.attention", "distill.2", "distill.2.layers",
-    ]  # fmt: skip
+        "distill.2.weights.hidden",
+        "distill.2.weights.embeddings",
+        "distill.2.weights.attention",
+        "distill.2",
+        "distill.2.layers",
+    ]
     assert "not valid for MobileBERT: its hidden states reach 1e5" in problems[0]
     assert "Set hidden: 0; valid signals: logits, attention, relations." in problems[0]
     assert "the student has 2 heads, the teacher 4" in problems[2]
@@ -416,14 +410,27 @@ def test_signals_from_elsewhere(make_classifier: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("name", list(TaskName))
 def test_the_prediction_stage_is_a_task_stage(name: TaskName) -> None:
     own = TinyBertPredictionStage(
-        method="tinybert-prediction", steps=70, batch=16, micro_batch=4, lr=2e-5, warmup=0.2, schedule=Schedule.CONSTANT,
-        weight_decay=0.02, beta2=0.9, eps=1e-5, clip=2.0, dropout=0.3, freeze_embeddings=True, checkpoint=7, temperature=1.5,
+        method="tinybert-prediction",
+        steps=70,
+        batch=16,
+        micro_batch=4,
+        lr=2e-5,
+        warmup=0.2,
+        schedule=Schedule.CONSTANT,
+        weight_decay=0.02,
+        beta2=0.9,
+        eps=1e-5,
+        clip=2.0,
+        dropout=0.3,
+        freeze_embeddings=True,
+        checkpoint=7,
+        temperature=1.5,
         augmented=True,
-    )  # fmt: skip
+    )
     made = prediction_stage(own, TASKS[name])
     for key in Optimisation.model_fields:
         assert getattr(made, key) == getattr(own, key), key
     assert (made.method, made.temperature, made.augmented) == ("task", 1.5, True)
     gold = name is TaskName.REGRESSION
-    assert made.signals.model_dump() == {"logits": 1.0 - gold, "hidden": 0.0, "attention": 0.0, "labels": 1.0 * gold}  # fmt: skip
-    assert prediction_stage(TinyBertPredictionStage(method="tinybert-prediction", steps=1), TASKS[name]).lr == 3e-5  # fmt: skip
+    assert made.signals.model_dump() == {"logits": 1.0 - gold, "hidden": 0.0, "attention": 0.0, "labels": 1.0 * gold}
+    assert prediction_stage(TinyBertPredictionStage(method="tinybert-prediction", steps=1), TASKS[name]).lr == 3e-5

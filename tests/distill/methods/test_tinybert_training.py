@@ -66,8 +66,9 @@ class Rows:
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
         wide = max(self.lengths[i] for i in rows)
-        out = {k: torch.zeros(len(rows), wide, dtype=torch.long)
-               for k in ("input_ids", "attention_mask", "token_type_ids")}  # fmt: skip
+        out = {
+            k: torch.zeros(len(rows), wide, dtype=torch.long) for k in ("input_ids", "attention_mask", "token_type_ids")
+        }
         for place, row in enumerate(rows):
             size, random = self.lengths[row], torch.Generator().manual_seed(row)
             out["input_ids"][place, :size] = torch.randint(5, 100, (size,), generator=random)
@@ -87,7 +88,7 @@ def learn(teacher: Any, student: Any, work: Path, at: int = -1, **more: Any) -> 
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_killed_run_resumes_bit_for_bit(
     reference: bool, at: int, teacher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(loop, "LOG_EVERY", 1)
     whole, first, again = (student_of(teacher, Projection.PER_LAYER) for _ in range(3))
     more = {"projection": Projection.PER_LAYER, "reference": reference}

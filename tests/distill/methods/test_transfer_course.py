@@ -54,8 +54,14 @@ def test_groups_hold_every_trained_parameter_once() -> None:
     model.head.bias.requires_grad_(False)
     groups = layer_groups(model, "encoder.layer", weight_decay=0.02)
     assert [(g["layer"], g["weight_decay"]) for g in groups] == [
-        (0, 0.02), (0, 0.0), (1, 0.02), (1, 0.0), (2, 0.02), (2, 0.0), (None, 0.02),
-    ]  # fmt: skip
+        (0, 0.02),
+        (0, 0.0),
+        (1, 0.02),
+        (1, 0.0),
+        (2, 0.02),
+        (2, 0.0),
+        (None, 0.02),
+    ]
     held = [id(p) for g in groups for p in g["params"]]
     assert len(held) == len(set(held))
     assert set(held) == {id(p) for p in model.parameters() if p.requires_grad}
@@ -82,8 +88,9 @@ def test_layers_that_share_a_parameter_are_refused() -> None:
 def short_run() -> TransferPhases:
     """Three phases of 10 steps for three layers, then 20 steps."""
     whole = progressive(3)
-    return replace(whole, phases=(*(replace(p, steps=10) for p in whole.phases[:3]),
-                                  replace(whole.phases[3], steps=20, warmup=2)))  # fmt: skip
+    return replace(
+        whole, phases=(*(replace(p, steps=10) for p in whole.phases[:3]), replace(whole.phases[3], steps=20, warmup=2))
+    )
 
 
 def parts_of(model: Student) -> dict[str, list[Tensor]]:
@@ -101,8 +108,10 @@ def one_step(model: Student, optimizer: torch.optim.Optimizer, phases: TransferP
     course(phases).prepare(optimizer, step)
     states, logits = model(ids)
     gates = phases.gates(step)
-    loss = sum((g * (s - torch.randn(s.shape, generator=random)).square().mean() for g, s in zip(gates, states, strict=True)),
-               0.01 * logits.square().mean())  # fmt: skip
+    loss = sum(
+        (g * (s - torch.randn(s.shape, generator=random)).square().mean() for g, s in zip(gates, states, strict=True)),
+        0.01 * logits.square().mean(),
+    )
     assert isinstance(loss, Tensor)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -121,15 +130,10 @@ def test_what_is_frozen_does_not_move_and_what_is_finished_moves_slowly(
         for step in range(10 * turn, 10 * turn + 10):
             one_step(model, optimizer, phases, step)
             asleep = [
-                p
-                for name in (*(f"layer {n}" for n in range(turn + 1, 3)), "rest")
-                for p in parts_of(model)[name]
+                p for name in (*(f"layer {n}" for n in range(turn + 1, 3)), "rest") for p in parts_of(model)[name]
             ]
             assert not any(p in optimizer.state for p in asleep)  # moments too are at 0
-        moved = {
-            name: movement(before[name], [p.detach() for p in params])
-            for name, params in parts_of(model).items()
-        }
+        moved = {name: movement(before[name], [p.detach() for p in params]) for name, params in parts_of(model).items()}
         assert moved.pop("rest") == 0
         for n in range(turn + 1, 3):
             assert moved[f"layer {n}"] == 0
@@ -174,14 +178,10 @@ def test_what_is_at_rest_gets_no_gradient_and_is_not_clipped_with_the_others() -
     for step, awake in ((0, {"layer 0"}), (15, {"layer 0", "layer 1"}), (30, set(parts_of(model)))):
         own = course(phases)
         rate = own.prepare(own.optimizer(model), step)
-        assert rate == max(
-            group for group in (*phases.learning_rates(step).layers, phases.learning_rates(step).rest)
-        )
+        assert rate == max(group for group in (*phases.learning_rates(step).layers, phases.learning_rates(step).rest))
         states, logits = model(torch.arange(11)[None])
         (sum((s.square().mean() for s in states), logits.square().mean())).backward()
-        reached = {
-            name for name, params in parts_of(model).items() if any(p.grad is not None for p in params)
-        }
+        reached = {name for name, params in parts_of(model).items() if any(p.grad is not None for p in params)}
         assert reached == awake
         model.zero_grad()
         model.requires_grad_(True)

@@ -155,9 +155,7 @@ def test_steps_of_transfer_and_of_the_guesses_can_be_given_apart() -> None:
     assert less.phases[-1].warmup == 8  # 10,000 of 500,000
     assert less.name == "progressive, reduced to 1,000 of 560,000 steps"
     assert [phase.steps for phase in joint(6).reduced(1000, 600).phases] == [600, 400]
-    with pytest.raises(
-        InputError, match=r"distill.0.transfer_steps: 5 steps .* Set transfer_steps from 6 to 60,000"
-    ):
+    with pytest.raises(InputError, match=r"distill.0.transfer_steps: 5 steps .* Set transfer_steps from 6 to 60,000"):
         progressive(6).reduced(100, 5)
 
 
@@ -167,6 +165,4 @@ def test_as_many_steps_cannot_be_divided_in_another_way() -> None:
 
 
 def test_every_strategy_has_a_name() -> None:
-    assert {name: make(3).strategy for name, make in BY_NAME.items()} == {
-        name: name.value for name in BY_NAME
-    }
+    assert {name: make(3).strategy for name, make in BY_NAME.items()} == {name: name.value for name in BY_NAME}

@@ -110,9 +110,7 @@ def test_a_three_layer_student_of_minilm_has_this_many_parameters() -> None:
         student = build_student(teacher, family_of("bert"), StudentSection(layers=3), 0)
     layer = 4 * (384 * 384 + 384) + 2 * (384 * 1536) + 1536 + 384 + 4 * 384
     embeddings = (30522 + 512 + 2) * 384 + 2 * 384
-    assert (
-        parameter_count(student) == embeddings + 3 * layer + (384 * 384 + 384) + (384 * 2 + 2) == 17_390_594
-    )
+    assert parameter_count(student) == embeddings + 3 * layer + (384 * 384 + 384) + (384 * 2 + 2) == 17_390_594
     assert parameter_count(teacher) - parameter_count(student) == 3 * layer
 
 
@@ -121,11 +119,16 @@ def test_a_three_layer_student_of_minilm_has_this_many_parameters() -> None:
     [
         (transformers.DistilBertConfig(), 66_362_880),
         (transformers.MobileBertConfig(), 24_581_888 + 512 * 512 + 512),  # the specification counts without the pooler
-        (transformers.BertConfig(hidden_size=312, num_hidden_layers=4, num_attention_heads=12, intermediate_size=1200), 14_350_248),
+        (
+            transformers.BertConfig(
+                hidden_size=312, num_hidden_layers=4, num_attention_heads=12, intermediate_size=1200
+            ),
+            14_350_248,
+        ),
         (transformers.BertConfig(num_hidden_layers=6), 66_955_008),
     ],
     ids=["DistilBERT", "MobileBERT", "TinyBERT4", "TinyBERT6"],
-)  # fmt: skip
+)
 def test_published_parameter_counts(config: Any, wanted: int) -> None:
     with torch.device("meta"):
         model = transformers.AutoModel.from_config(config)

@@ -14,11 +14,15 @@ from pocketbert.distill.students.build import build_student, freeze_positions, p
 
 BERT = family_of("bert")
 PAIRS = [  # our layer's part, theirs
-    ("attention.q_lin", "attention.self.query"), ("attention.k_lin", "attention.self.key"),
-    ("attention.v_lin", "attention.self.value"), ("attention.out_lin", "attention.output.dense"),
-    ("sa_layer_norm", "attention.output.LayerNorm"), ("ffn.lin1", "intermediate.dense"),
-    ("ffn.lin2", "output.dense"), ("output_layer_norm", "output.LayerNorm"),
-]  # fmt: skip
+    ("attention.q_lin", "attention.self.query"),
+    ("attention.k_lin", "attention.self.key"),
+    ("attention.v_lin", "attention.self.value"),
+    ("attention.out_lin", "attention.output.dense"),
+    ("sa_layer_norm", "attention.output.LayerNorm"),
+    ("ffn.lin1", "intermediate.dense"),
+    ("ffn.lin2", "output.dense"),
+    ("output_layer_norm", "output.LayerNorm"),
+]
 
 
 def section(layers: int, **more: Any) -> StudentSection:
@@ -51,9 +55,7 @@ def test_a_six_layer_student_starts_from_the_layers_of_the_released_one(
     assert len(layers) == student.config.n_layers == 6
     for layer, source in zip(layers, [0, 2, 4, 7, 9, 11], strict=True):
         for ours, theirs in PAIRS:
-            assert same(
-                layer.get_submodule(ours), teacher.bert.encoder.layer[source].get_submodule(theirs)
-            ), ours
+            assert same(layer.get_submodule(ours), teacher.bert.encoder.layer[source].get_submodule(theirs)), ours
     ours, theirs = student.distilbert.embeddings, teacher.bert.embeddings
     assert same(ours.word_embeddings, theirs.word_embeddings)
     assert same(ours.position_embeddings, theirs.position_embeddings)
@@ -103,9 +105,7 @@ def test_folded_segments_make_the_embeddings_equal(make_classifier: Callable[...
     ],
 )
 @torch.no_grad()
-def test_every_head_has_its_counterpart(
-    auto_class: str, made: str, make_classifier: Callable[..., Any]
-) -> None:
+def test_every_head_has_its_counterpart(auto_class: str, made: str, make_classifier: Callable[..., Any]) -> None:
     teacher = random_bert(make_classifier, auto_class)
     student = build_student(teacher, BERT, section(3, fold_segments=True), 0).eval()
     assert type(student).__name__ == made

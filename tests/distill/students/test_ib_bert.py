@@ -282,9 +282,7 @@ def test_capture_records_every_layer() -> None:
         found = model(**inputs()).logits
     real = MASK.bool()
     torch.testing.assert_close(found[real], expected[real])
-    assert (
-        sorted(recorder.scores) == sorted(recorder.relations) == list(range(DEPTH)) == list(range(len(maps)))
-    )
+    assert sorted(recorder.scores) == sorted(recorder.relations) == list(range(DEPTH)) == list(range(len(maps)))
     for layer, wanted in enumerate(maps):
         torch.testing.assert_close(
             recorder.scores[layer].softmax(-1).transpose(1, 2)[real], wanted.transpose(1, 2)[real]
@@ -357,11 +355,7 @@ def test_original_checkpoints_fill_the_models(build: Any) -> None:
     model = build()
     state = {name: torch.randn(shape) for name, shape in original_variables(model).items()}
     kernel = "bert/encoder/layer_1/attention/output/dense/kernel"
-    slots = {
-        f"{kernel}/adam_m": state[kernel],
-        f"{kernel}/adam_v": state[kernel],
-        "global_step": torch.ones(1),
-    }
+    slots = {f"{kernel}/adam_m": state[kernel], f"{kernel}/adam_v": state[kernel], "global_step": torch.ones(1)}
     found = renamed(state | slots)
     model.load_state_dict(found, strict=True)
     ours = model.state_dict()

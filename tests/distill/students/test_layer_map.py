@@ -40,9 +40,7 @@ def test_a_listed_map_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("listed", [[1, 2], [1, 2, 7], [0, 1, 2], []])
 def test_a_list_that_does_not_fit_is_refused(listed: list[int]) -> None:
-    with pytest.raises(
-        InputError, match="distill.0.layers: .* does not map 3 student layers to teacher layers 1 to 6"
-    ):
+    with pytest.raises(InputError, match="distill.0.layers: .* does not map 3 student layers to teacher layers 1 to 6"):
         layer_map(3, 6, listed, "distill.0.layers")
 
 

@@ -76,9 +76,7 @@ def test_the_mini_pair_keeps_the_published_ratio() -> None:
             return parameter_count(kind(config).encoder.layer[0])
 
     def ratio(config: IbBertConfig, size: MobileBertSize) -> float:
-        return blocks(config, IbBertModel) / blocks(
-            transfer_config(config, size), transformers.MobileBertModel
-        )
+        return blocks(config, IbBertModel) / blocks(transfer_config(config, size), transformers.MobileBertModel)
 
     assert ratio(IbBertConfig(), MobileBertSize.MOBILEBERT) == pytest.approx(14.3, abs=0.1)
     assert ratio(mini_teacher_config(), MINI) == pytest.approx(14, abs=0.5)
@@ -111,9 +109,7 @@ def test_blocks_of_teacher_and_student_can_be_compared(size: MobileBertSize, len
         (IbBertModel, transformers.MobileBertModel, BARE),
     ],
 )
-def test_everything_outside_the_blocks_is_the_teachers_but_the_norm(
-    kind: Any, student: Any, names: set[str]
-) -> None:
+def test_everything_outside_the_blocks_is_the_teachers_but_the_norm(kind: Any, student: Any, names: set[str]) -> None:
     large = teacher(kind)
     small = transfer_student(large, MINI, 3)
     assert type(small) is student
@@ -151,24 +147,18 @@ def test_a_seed_decides_the_blocks() -> None:
 
 def test_a_mobilebert_teaches_its_norm_too() -> None:
     torch.manual_seed(4)
-    large = transformers.MobileBertForMaskedLM(
-        transfer_config(mini_teacher_config(60), MobileBertSize.MOBILEBERT)
-    )
+    large = transformers.MobileBertForMaskedLM(transfer_config(mini_teacher_config(60), MobileBertSize.MOBILEBERT))
     with torch.no_grad():
         large.mobilebert.embeddings.LayerNorm.weight.fill_(1.5)
     small = transfer_student(large, MINI, 0)
-    assert torch.equal(
-        small.mobilebert.embeddings.LayerNorm.weight, large.mobilebert.embeddings.LayerNorm.weight
-    )
+    assert torch.equal(small.mobilebert.embeddings.LayerNorm.weight, large.mobilebert.embeddings.LayerNorm.weight)
 
 
 def test_a_bare_student_finds_the_names_of_a_teacher_with_heads() -> None:
     large = teacher()
     small = transformers.MobileBertModel(transfer_config(large.config, MINI))
     assert set(copy_outside_blocks(large, small)) == BARE
-    assert torch.equal(
-        small.embeddings.word_embeddings.weight, large.mobilebert.embeddings.word_embeddings.weight
-    )
+    assert torch.equal(small.embeddings.word_embeddings.weight, large.mobilebert.embeddings.word_embeddings.weight)
 
 
 def test_weights_that_do_not_fit_are_named_and_nothing_changes() -> None:

@@ -20,9 +20,7 @@ TINY6 = StudentSection(layers=6, init="random")
 def bert(vocabulary: int = 30522, pooler: bool = True) -> transformers.BertModel:
     """BERT-base without memory."""
     with torch.device("meta"):
-        return transformers.BertModel(
-            transformers.BertConfig(vocab_size=vocabulary), add_pooling_layer=pooler
-        )
+        return transformers.BertModel(transformers.BertConfig(vocab_size=vocabulary), add_pooling_layer=pooler)
 
 
 def student_of(teacher: transformers.BertModel, wanted: StudentSection) -> transformers.BertModel:
@@ -40,9 +38,7 @@ def student_of(teacher: transformers.BertModel, wanted: StudentSection) -> trans
     ],
     ids=["TinyBERT4", "TinyBERT6", "TinyBERT4-zh"],
 )
-def test_sizes_are_the_originals(
-    vocabulary: int, wanted: StudentSection, parameters: int, pooler: int
-) -> None:
+def test_sizes_are_the_originals(vocabulary: int, wanted: StudentSection, parameters: int, pooler: int) -> None:
     student = student_of(bert(vocabulary), wanted)
     assert parameter_count(student) == parameters
     assert parameter_count(student.pooler) == pooler

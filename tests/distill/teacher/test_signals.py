@@ -118,9 +118,7 @@ def test_relations_are_what_the_model_computes_alone_or_beside_other_signals(
         (Wanted(relations=(0,)), 3),
     ],
 )
-def test_the_teacher_runs_no_further_than_it_must(
-    wanted: Wanted, layers: int, open_tiny: Callable[..., Any]
-) -> None:
+def test_the_teacher_runs_no_further_than_it_must(wanted: Wanted, layers: int, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny("bert", 3)
     begun: list[int] = []
     for number, layer in enumerate(model.get_submodule(folder.family.layer_path)):

@@ -17,8 +17,14 @@ WORDS, WIDTH = 90, 160
 
 def teacher() -> Any:
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-                        max_position_embeddings=32)  # fmt: skip
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+    )
     return BertModel(config).eval().requires_grad_(False)
 
 

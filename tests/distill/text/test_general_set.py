@@ -92,24 +92,26 @@ def test_a_batch_is_a_function_of_rows_and_step(tokenizer: TextTokenizer) -> Non
 def paired(tokenizer: TextTokenizer, kind: MaskingKind, side: str = "right") -> GeneralSet:
     corpus = corpus_of(tokenizer)
     masking = masking_of(kind, corpus.counts, tokenizer, 1, "distill.0")
-    return GeneralSet(
-        corpus, tokenizer, masking, side, pairs_of(tokenizer, len(corpus.counts), 1, "distill.0")
-    )
+    return GeneralSet(corpus, tokenizer, masking, side, pairs_of(tokenizer, len(corpus.counts), 1, "distill.0"))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", MaskingKind)
-def test_pairs_are_made_before_tokens_are_hidden(
-    tokenizer: TextTokenizer, kind: MaskingKind, side: str
-) -> None:
+def test_pairs_are_made_before_tokens_are_hidden(tokenizer: TextTokenizer, kind: MaskingKind, side: str) -> None:
     data, plain = paired(tokenizer, kind, side), paired(tokenizer, MaskingKind.NONE, side)
     rows = [3, 0, 2, 1]
     seen = set()
     for step in range(12):
         batch, text = data.batch(rows, step), plain.batch(rows, step)
         assert set(batch) == {
-            "input_ids", "attention_mask", "token_type_ids", "labels", "rows", "steps", "next_sentence_label"
-        }  # fmt: skip
+            "input_ids",
+            "attention_mask",
+            "token_type_ids",
+            "labels",
+            "rows",
+            "steps",
+            "next_sentence_label",
+        }
         original = torch.where(batch["labels"] == IGNORED, batch["input_ids"], batch["labels"])
         assert torch.equal(original, text["input_ids"])
         for name in ("attention_mask", "token_type_ids", "next_sentence_label"):
@@ -126,9 +128,7 @@ def test_pairs_are_made_before_tokens_are_hidden(
     assert {0, 1} <= seen
 
 
-@pytest.mark.parametrize(
-    "kind", [MaskingKind.NONE, MaskingKind.DYNAMIC, MaskingKind.WHOLE_WORD, MaskingKind.SPAN]
-)
+@pytest.mark.parametrize("kind", [MaskingKind.NONE, MaskingKind.DYNAMIC, MaskingKind.WHOLE_WORD, MaskingKind.SPAN])
 def test_parts_of_a_paired_batch_are_the_whole(tokenizer: TextTokenizer, kind: MaskingKind) -> None:
     data = paired(tokenizer, kind)
     whole = data.batch([0, 1, 2, 3], 4)

@@ -109,9 +109,11 @@ class Teaching:
     """An objective with a teacher, made for the model that is trained; with another model or course where given."""
 
     def __init__(
-        self, make: Callable[[nn.Module], Any], start: Callable[[], nn.Module] | None = None,
+        self,
+        make: Callable[[nn.Module], Any],
+        start: Callable[[], nn.Module] | None = None,
         course: Callable[[Any, Optimisation], Course] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.make, self.start, self.course, self.left = make, start or tagger, course, -1
 
     def join(self, student: nn.Module) -> None:
@@ -178,8 +180,16 @@ BLOCKS = ("input_ids", "attention_mask")
 
 def ib_bert() -> Any:
     """A tiny random IB-BERT with its masked-LM head, in float64."""
-    config = IbBertConfig(vocab_size=VOCABULARY, num_hidden_layers=2, hidden_size=16, embedding_size=8, intra_bottleneck_size=24,
-                          intermediate_size=32, num_attention_heads=4, max_position_embeddings=32)  # fmt: skip
+    config = IbBertConfig(
+        vocab_size=VOCABULARY,
+        num_hidden_layers=2,
+        hidden_size=16,
+        embedding_size=8,
+        intra_bottleneck_size=24,
+        intermediate_size=32,
+        num_attention_heads=4,
+        max_position_embeddings=32,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         return IbBertForMaskedLM(config).double().requires_grad_(False)
@@ -193,9 +203,7 @@ def mobilebert() -> nn.Module:
 
 def transfer(student: nn.Module) -> MobileBertDistillation:
     """Two layers in turn, then the guesses: four of the eight steps for each."""
-    stage = MobileBertStage(
-        method="mobilebert", steps=8, transfer_steps=4, weights=TransferWeights(next_sentence=0)
-    )
+    stage = MobileBertStage(method="mobilebert", steps=8, transfer_steps=4, weights=TransferWeights(next_sentence=0))
     families = [replace(family_of(name), inputs=BLOCKS) for name in ("ib_bert", "mobilebert")]
     return MobileBertDistillation(ib_bert(), student, families[0], stage, student_family=families[1])
 
@@ -209,9 +217,13 @@ def tagger(**more: int) -> nn.Module:
     """A tiny random BERT with a head on every token, in float64: rounding must not hide a wrong mean."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, **more}
     config = transformers.BertConfig(
-        vocab_size=VOCABULARY, num_attention_heads=2, intermediate_size=32, max_position_embeddings=32, num_labels=CLASSES,
+        vocab_size=VOCABULARY,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        num_labels=CLASSES,
         **sizes,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model: nn.Module = transformers.BertForTokenClassification(config)
@@ -264,9 +276,7 @@ def run(name: str, out: Path, at: int = -1) -> None:
     )
     if loop.here().main:
         (out / f"{name}.json").write_text(json.dumps([r.model_dump() for r in outcome.history]))
-        save_file(
-            {k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors"
-        )
+        save_file({k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors")
 
 
 def killed(name: str, out: Path, at: int) -> None:

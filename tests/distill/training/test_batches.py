@@ -27,9 +27,7 @@ def test_an_epoch_has_no_row_twice(lengths: list[int], batch: int, seed: int, ep
 
 
 @given(LENGTHS, st.integers(1, 20), st.integers(0, 99), st.lists(st.integers(0, 60), min_size=1, max_size=8))
-def test_a_batch_is_a_function_of_the_step_alone(
-    lengths: list[int], batch: int, seed: int, steps: list[int]
-) -> None:
+def test_a_batch_is_a_function_of_the_step_alone(lengths: list[int], batch: int, seed: int, steps: list[int]) -> None:
     jumping = BatchOrder(lengths, batch, seed, "a")
     for step in steps:
         assert jumping.rows(step).tolist() == BatchOrder(lengths, batch, seed, "a").rows(step).tolist()

@@ -115,9 +115,7 @@ BREAKS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("file", "damage", "said"), BREAKS, ids=[f"{f}-{i}" for i, (f, _, _) in enumerate(BREAKS)]
-)
+@pytest.mark.parametrize(("file", "damage", "said"), BREAKS, ids=[f"{f}-{i}" for i, (f, _, _) in enumerate(BREAKS)])
 def test_a_broken_checkpoint_is_left_for_the_one_before(
     file: str, damage: Callable[[Path], object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,10 +148,7 @@ def test_broken_checkpoints_are_no_reason_to_begin_again(tmp_path: Path) -> None
     told = str(caught.value)
     assert f"{tmp_path}/step-0000003: no usable checkpoint: model.safetensors: " in told
     assert f"{tmp_path}/step-0000001: no usable checkpoint: model.safetensors: " in told
-    assert (
-        f"{tmp_path}: has no checkpoint to resume from. Fix: Put back the files of a checkpoint, or move"
-        in told
-    )
+    assert f"{tmp_path}: has no checkpoint to resume from. Fix: Put back the files of a checkpoint, or move" in told
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
     assert names(tmp_path) == {"latest", "step-0000001", "step-0000003"}
 
@@ -201,8 +196,14 @@ def test_what_is_no_checkpoint_is_never_deleted(tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "step-0000002" / "progress.json").is_file()
     assert (tmp_path / "step-0000003.aside-1").is_symlink()
     assert names(tmp_path) - set(foreign) == {
-        "latest", "elsewhere", "step-0000002", "step-0000003.aside-1", "step-0000004.aside-1", "step-0000005", "step-0000006",
-    }  # fmt: skip
+        "latest",
+        "elsewhere",
+        "step-0000002",
+        "step-0000003.aside-1",
+        "step-0000004.aside-1",
+        "step-0000005",
+        "step-0000006",
+    }
 
 
 def test_a_half_written_sibling_is_ignored_and_cleared(tmp_path: Path) -> None:
@@ -218,9 +219,7 @@ def test_a_half_written_sibling_is_ignored_and_cleared(tmp_path: Path) -> None:
     assert load_checkpoint(work, *made(1)) == progress(4)
 
 
-def test_a_crash_while_saving_keeps_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_saving_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"
     model, optimizer = made(0)
     advance(model, optimizer)
@@ -247,9 +246,7 @@ def test_frozen_weights_are_not_saved_and_stay(tmp_path: Path) -> None:
     assert saved < 400
     same, _ = made(0)
     same[0].requires_grad_(False)  # type: ignore[index]
-    load_checkpoint(
-        work, same, torch.optim.AdamW([p for p in same.parameters() if p.requires_grad], fused=True)
-    )
+    load_checkpoint(work, same, torch.optim.AdamW([p for p in same.parameters() if p.requires_grad], fused=True))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
 
 

@@ -44,14 +44,24 @@ def cases() -> ModuleType:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes leave."""
     out, idle = tmp_path_factory.mktemp("two"), tmp_path_factory.mktemp("idle")
-    launcher = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-                "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}  # fmt: skip
+    launcher = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+    }
     argv = [sys.executable, str(HERE / "distributed_cases.py"), str(out)]
     started = [
-        subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=idle,
-                         env={**os.environ, **launcher, "RANK": rank, "LOCAL_RANK": rank})
+        subprocess.Popen(
+            argv,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=idle,
+            env={**os.environ, **launcher, "RANK": rank, "LOCAL_RANK": rank},
+        )
         for rank in ("0", "1")
-    ]  # fmt: skip
+    ]
     try:
         for process in started:
             _, said = process.communicate(timeout=300)
@@ -112,9 +122,7 @@ def test_two_processes_learn_what_one_learns(name: str, two: Path, one: Callable
 
 
 @pytest.mark.parametrize("name", ["tinybert", "tinybert reference"])
-def test_two_processes_learn_what_one_learns_of_layers(
-    name: str, two: Path, one: Callable[[str], Path]
-) -> None:
+def test_two_processes_learn_what_one_learns_of_layers(name: str, two: Path, one: Callable[[str], Path]) -> None:
     assert_alike(two, one(name), name, 1e-8)  # the loss of states is float32 inside
     assert "layer_projection.maps.2.weight" in load_file(two / f"{name}.safetensors")
 
@@ -146,9 +154,7 @@ def test_one_process_continues_what_two_began(
         ("process 0, and 1 has no rows", r"the loss is nan (terms: states nan"),
     ],
 )
-def test_a_nan_in_one_process_stops_all_in_the_same_step(
-    name: str, what: str, two: Path, cases: ModuleType
-) -> None:
+def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, two: Path, cases: ModuleType) -> None:
     said = [json.loads((two / f"{name}.{rank}.json").read_text()) for rank in (0, 1)]
     for one in said:
         assert one["code"] == 3
@@ -172,9 +178,7 @@ def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
     shutil.copytree(two / f"{name}.work", left)
     model, whole = cases.tagger(), cases.tagger()
     objective, more = cases.POISONED[name]  # poisons process 1 only, and here is none
-    loop.train(
-        whole, cases.Tagging(), cases.Rows(), cases.settings(**more), 5, "distill.0", tmp_path / "whole"
-    )
+    loop.train(whole, cases.Tagging(), cases.Rows(), cases.settings(**more), 5, "distill.0", tmp_path / "whole")
     loop.train(model, objective, cases.Rows(), cases.settings(**more), 5, "distill.0", left)
     theirs = dict(whole.named_parameters())
     for key, value in model.named_parameters():
@@ -216,13 +220,9 @@ class Lying:
 
 
 @pytest.mark.parametrize("says", [None, lambda batch: {"tags": torch.tensor(1000.0)}])
-def test_a_wrong_count_is_refused(
-    says: Callable[..., object] | None, cases: ModuleType, tmp_path: Path
-) -> None:
+def test_a_wrong_count_is_refused(says: Callable[..., object] | None, cases: ModuleType, tmp_path: Path) -> None:
     objective = Lying(cases.Tagging(), says)
-    with pytest.raises(
-        RuntimeError, match=r"Lying: term 'tags' is a mean over \d+ items, but counts\(\) says"
-    ):
+    with pytest.raises(RuntimeError, match=r"Lying: term 'tags' is a mean over \d+ items, but counts\(\) says"):
         loop.train(cases.tagger(), objective, cases.Rows(), cases.settings(micro_batch=3), 5, "a", tmp_path)
 
 
@@ -268,11 +268,14 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     (tmp_path / "eval.jsonl").write_text("\n".join(rows[50:]) + "\n")
     training = {"steps": 24, "batch": 7, "checkpoint": 5}
     recipe = {
-        "schema": 1, "name": "tiny", "task": "text-classification",
+        "schema": 1,
+        "name": "tiny",
+        "task": "text-classification",
         "data": {"train": {"path": "train.jsonl"}, "eval": {"path": "eval.jsonl"}, "max_length": 32},
         "teacher": {"model": str(folder), "finetune": training},
-        "student": {"layers": 1}, "distill": [{"method": "task", **training}],
-    }  # fmt: skip
+        "student": {"layers": 1},
+        "distill": [{"method": "task", **training}],
+    }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     (tmp_path / "launched.py").write_text(LAUNCHED)
 
@@ -286,9 +289,13 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
         ]
         return subprocess.run(
             [sys.executable, *argv, "distill", "recipe.yaml", "-o", output],
-            cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1", **more}, capture_output=True, text=True, timeout=300,
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **more},
+            capture_output=True,
+            text=True,
+            timeout=300,
             check=False,
-        )  # fmt: skip
+        )
 
     whole = launched("whole")
     assert whole.returncode == 0, whole.stderr
@@ -297,9 +304,7 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     assert not (tmp_path / "resumed" / "teacher").exists()
     stopped = launched("resumed", NAN_RANK="1")
     assert stopped.returncode == 1  # torchrun's
-    assert (
-        stopped.stderr.count("finetune: step 18 of 24 was not made: the loss is nan (terms: labels nan)") == 1
-    )
+    assert stopped.stderr.count("finetune: step 18 of 24 was not made: the loss is nan (terms: labels nan)") == 1
     assert "The checkpoint of step 15 in " in stopped.stderr
     assert "exitcode  : 3" in stopped.stderr  # of the first to end; torchrun may end the other itself
     assert not (tmp_path / "resumed" / "teacher").exists()

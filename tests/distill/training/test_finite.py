@@ -64,9 +64,7 @@ class Poisoned:
         until: The first pass that is good again, where there is one.
     """
 
-    def __init__(
-        self, at: int, term: str = "size", value: float | None = float("nan"), until: int | None = None
-    ):
+    def __init__(self, at: int, term: str = "size", value: float | None = float("nan"), until: int | None = None):
         self.right, self.weights = Finetune(family_of("bert"), TASK), {"labels": 1.0, "size": 0.1}
         self.bad = range(at, at + 1 if until is None else until) if at >= 0 else range(0)
         self.term, self.value, self.passes = term, value, 0
@@ -112,13 +110,17 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
         ({"value": float("nan")}, None, r"the loss is nan \(terms: size nan, labels [\d.]+\)"),
         ({"term": "labels", "value": float("inf")}, None, r"the loss is inf \(terms: labels inf, size [\d.e-]+\)"),
         ({"value": float("-inf")}, 4, r"the loss is -inf \(terms: size -inf, labels [\d.]+\)"),  # the 1st of 2 portions
-        ({"value": None}, None, r"the gradient norm is nan although the loss is [\d.]+ \(terms: labels [\d.]+, size [\d.e-]+\)"),
+        (
+            {"value": None},
+            None,
+            r"the gradient norm is nan although the loss is [\d.]+ \(terms: labels [\d.]+, size [\d.e-]+\)",
+        ),
     ],
     ids=["nan", "inf", "portion", "gradient"],
-)  # fmt: skip
+)
 def test_a_step_that_is_not_finite_is_not_made(
     poison: dict[str, Any], micro_batch: int | None, said: str, model: nn.Module, data: TrainSet, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     portions = 1 if micro_batch is None else 2
     objective = Poisoned(4 * portions, **poison)
     made = begun(model, objective, data, tmp_path, micro_batch=micro_batch)
@@ -137,8 +139,7 @@ def test_a_step_that_is_not_finite_is_not_made(
     assert "Weights and optimiser are as they were before this step. The checkpoint of step 3 in " in text
     assert f"{tmp_path} is kept: the same command resumes from it" in text
     assert (
-        "Fix: If the loss grew before this step, lower lr (its peak is 0.001) or raise warmup; if it did not, "
-        in text
+        "Fix: If the loss grew before this step, lower lr (its peak is 0.001) or raise warmup; if it did not, " in text
     )
     assert equal(snapshot(made), before)
     assert made.progress == progress
@@ -172,10 +173,7 @@ def test_a_first_step_says_that_nothing_was_saved(model: nn.Module, data: TrainS
     with pytest.raises(NotFiniteError) as caught:
         train(model, Poisoned(0), data, settings(), 3, "finetune", tmp_path)
     assert str(caught.value).startswith("finetune: step 1 of 12 was not made")
-    assert (
-        "No checkpoint was written before: the same command begins this stage again. Fix: "
-        in caught.value.args[0]
-    )
+    assert "No checkpoint was written before: the same command begins this stage again. Fix: " in caught.value.args[0]
     assert "mean loss" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -202,9 +200,7 @@ def test_a_bad_checkpoint_never_replaces_a_good_one(model: nn.Module, data: Trai
     made.step()
     with torch.no_grad():
         next(iter(made._optimizer.state.values()))["exp_avg_sq"].view(-1)[-1] = float("inf")
-    with pytest.raises(
-        NotFiniteError, match=r"after step 2 of 12, 'exp_avg_sq/.*The checkpoint of step 1 in"
-    ):
+    with pytest.raises(NotFiniteError, match=r"after step 2 of 12, 'exp_avg_sq/.*The checkpoint of step 1 in"):
         made.save()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-0000001"]
 
@@ -213,9 +209,7 @@ def test_the_first_tensor_with_a_nan_or_an_infinity_is_found() -> None:
     big = torch.full((8,), 3e38)  # finite, but its sum is not
     assert first_not_finite([("big", big), ("none", torch.empty(0))]) is None
     for bad in (float("nan"), float("inf"), float("-inf")):
-        assert (
-            first_not_finite([("big", big), ("a", torch.tensor([1.0, bad])), ("b", torch.tensor(bad))]) == "a"
-        )
+        assert first_not_finite([("big", big), ("a", torch.tensor([1.0, bad])), ("b", torch.tensor(bad))]) == "a"
     assert first_not_finite([("both", torch.tensor([float("inf"), float("-inf")]))]) == "both"
 
 

@@ -28,9 +28,7 @@ def parameters(seed: int, dtype: torch.dtype = torch.float32) -> list[nn.Paramet
 
 def gradients(seed: int, steps: int) -> list[list[torch.Tensor]]:
     random = torch.Generator().manual_seed(seed)
-    return [
-        [torch.randn(shape, generator=random) * 3**n for n, shape in enumerate(SHAPES)] for _ in range(steps)
-    ]
+    return [[torch.randn(shape, generator=random) * 3**n for n, shape in enumerate(SHAPES)] for _ in range(steps)]
 
 
 def follow(optimizer: Lamb, params: Sequence[nn.Parameter], given: Sequence[Sequence[torch.Tensor]]) -> None:

@@ -212,9 +212,7 @@ def test_frozen_embeddings_stay_bit_for_bit(
     assert same == {f"bert.embeddings.{n}_embeddings.weight" for n in ("word", "position", "token_type")}
 
 
-def test_freezing_holds_for_one_stage_only(
-    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
-) -> None:
+def test_freezing_holds_for_one_stage_only(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
     model = make_classifier("bert", 2, ("a", "b", "c"))
     finetune(model, data, tmp_path / "first", freeze_embeddings=True)
     before = weights(model)
@@ -244,15 +242,11 @@ def test_dropout_is_overridden_for_one_stage_only(
     model = make_classifier("bert", 2, ("a", "b", "c"))
     for number, (dropout, wanted) in enumerate(((0.25, {0.25}), (None, {0.1}), (0.0, {0.0}))):
         watching = Watching()
-        train(
-            model, watching, data, settings(steps=2, dropout=dropout), 3, "finetune", tmp_path / str(number)
-        )
+        train(model, watching, data, settings(steps=2, dropout=dropout), 3, "finetune", tmp_path / str(number))
         assert watching.rates == wanted
 
 
-def test_records_are_means_of_their_steps(
-    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
-) -> None:
+def test_records_are_means_of_their_steps(make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path) -> None:
     losses: list[float] = []
 
     class Noting(Watching):
@@ -298,9 +292,16 @@ def test_distillation_in_portions_is_that_of_the_whole_batch(
     for most in (None, 4):
         student = build_student(teacher, family_of("bert"), StudentSection(layers=2), 0).double()
         made = distill(
-            teacher, student, data, tmp_path / str(most), -1, SignalWeights(labels=0.5), micro_batch=most,
-            dropout=0.0, batch=7,
-        )  # fmt: skip
+            teacher,
+            student,
+            data,
+            tmp_path / str(most),
+            -1,
+            SignalWeights(labels=0.5),
+            micro_batch=most,
+            dropout=0.0,
+            batch=7,
+        )
         found.append((made.history, weights(student)))
     (whole, ours), (portions, theirs) = found
     for a, b in zip(whole, portions, strict=True):

@@ -68,9 +68,13 @@ def swap_outputs(model: onnx.ModelProto) -> None:
 def one_nan(model: onnx.ModelProto) -> None:
     """One weight of the largest matrix that every text passes through."""
     tensor = max(
-        (t for t in model.graph.initializer if len(t.dims) == 2 and t.data_type == TensorProto.FLOAT and "embeddings" not in t.name),
+        (
+            t
+            for t in model.graph.initializer
+            if len(t.dims) == 2 and t.data_type == TensorProto.FLOAT and "embeddings" not in t.name
+        ),
         key=lambda t: t.dims[0] * t.dims[1],
-    )  # fmt: skip
+    )
     value = numpy_helper.to_array(tensor).copy()
     value[3, 5] = np.nan
     tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
@@ -189,9 +193,7 @@ def test_a_score_at_chance(refused: Refused, run_copy: Path) -> None:
     refused(run_copy, f"{FP32} chance", f"{FP32} drop")
 
 
-def test_int8_that_loses_too_much(
-    refused: Refused, run_copy: Path, lossy: Callable[[onnx.ModelProto], None]
-) -> None:
+def test_int8_that_loses_too_much(refused: Refused, run_copy: Path, lossy: Callable[[onnx.ModelProto], None]) -> None:
     edit(run_copy / SOURCES[INT8], lossy)
     failed = refused(run_copy, f"{INT8} drop")
     assert f"{INT8} chance" not in failed

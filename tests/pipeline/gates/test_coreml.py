@@ -87,11 +87,7 @@ class Package:
         if parameter in operation.attributes:
             return operation.attributes[parameter]
         [binding] = operation.inputs[parameter].arguments
-        return (
-            binding.value
-            if binding.WhichOneof("binding") == "value"
-            else self.maker(binding.name).attributes["val"]
-        )
+        return binding.value if binding.WhichOneof("binding") == "value" else self.maker(binding.name).attributes["val"]
 
     def insert(self, before: str, kind: str, x: str, y: float, like: Any, name: str) -> None:
         """A new operation `name` = `kind`(x, y) of the type of the value `like`, before the first one that reads `before`."""
@@ -174,9 +170,7 @@ def a_little_more(package: Package) -> None:
 
 def words(package: Package) -> Any:
     """The operation that makes the table of words: a constant, or a compressing operation."""
-    table = next(
-        package.argument(op, "x") for op in package.all("gather") if "input_ids_to_uint16" in reads(op)
-    )
+    table = next(package.argument(op, "x") for op in package.all("gather") if "input_ids_to_uint16" in reads(op))
     assert table.outputs[0].type.tensorType.dimensions[0].constant.size > 100
     return table
 
@@ -242,17 +236,13 @@ def one_rank_more(package: Package) -> None:
 def test_a_good_run_passes_and_packs_the_same_bytes(
     cli: Cli, coreml_copy: Path, finished_coreml: Path, kit: Any, tmp_path: Path
 ) -> None:
-    edit(
-        coreml_copy, rename, *FILES
-    )  # the other tests fail because of what they change, not of being written again
+    edit(coreml_copy, rename, *FILES)  # the other tests fail because of what they change, not of being written again
     verified = cli("verify", "-m", coreml_copy)
     assert verified.exit_code == 0, verified.output
     for file in FILES:
         shutil.rmtree(source(coreml_copy, file))
         shutil.copytree(source(finished_coreml, file), source(coreml_copy, file))
-    assert (
-        cli("pack", "-m", coreml_copy, "-o", tmp_path / "early").exit_code == 3
-    )  # others than were verified
+    assert cli("pack", "-m", coreml_copy, "-o", tmp_path / "early").exit_code == 3  # others than were verified
     assert cli("verify", "-m", coreml_copy).exit_code == 0
     packed = cli("pack", "-m", coreml_copy, "-o", tmp_path / "again")
     assert packed.exit_code == 0, packed.output
@@ -313,9 +303,7 @@ def test_sums_that_fp16_cannot_hold(refused: Refused, coreml_copy: Path) -> None
     assert not {f"{f} {g}" for f in FILES for g in ("finite", "weights")} & set(failed)
 
 
-def test_one_hidden_nan_weight_and_answers_beyond_the_golden_tolerance(
-    refused: Refused, coreml_copy: Path
-) -> None:
+def test_one_hidden_nan_weight_and_answers_beyond_the_golden_tolerance(refused: Refused, coreml_copy: Path) -> None:
     edit(coreml_copy, one_hidden_nan, FP16)
     edit(coreml_copy, a_little_more, W8)
     # one gate for each: no other reads the weights, none is that strict
@@ -344,9 +332,7 @@ def test_packages_of_another_model(refused: Refused, coreml_copy: Path, another_
     for file in FILES:
         shutil.rmtree(source(coreml_copy, file))
         shutil.copytree(another_model / file, source(coreml_copy, file))
-    failed = refused(
-        coreml_copy, *(f"{f} {g}" for f in FILES for g in ("golden", "reference")), f"{FP16} drop"
-    )
+    failed = refused(coreml_copy, *(f"{f} {g}" for f in FILES for g in ("golden", "reference")), f"{FP16} drop")
     assert {f.split()[0] for f in failed} == set(FILES)
 
 
@@ -433,9 +419,7 @@ def test_parity_closes_when_the_mask_is_lost_and_the_quantizer_when_it_does_noth
         patch.setattr(compressor, "linear_quantize_weights", lambda model, **_: model)
         broken = cli(*command)
     assert broken.exit_code == 3, broken.output
-    assert (
-        "Model_w8.mlpackage: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
-    )
+    assert "Model_w8.mlpackage: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
     assert json.loads((run / ".stages" / "coreml-w8.json").read_text())["status"] == "failed"
     assert cli("pack", "-m", run, "-o", tmp_path / "packed").exit_code == 3
     assert not (tmp_path / "packed").exists()
@@ -445,10 +429,7 @@ def test_parity_closes_when_the_mask_is_lost_and_the_quantizer_when_it_does_noth
     assert "export to Core ML: finished before, skipped" in repaired.stderr
     # nothing here can be timed, so that there is no benchmark, although the recipe asks for one
     assert not (run / "benchmark.json").exists()
-    assert (
-        "`python3 coreml/benchmark_on_mac.py` measures it on a Mac"
-        in (run / "phone" / "README.md").read_text()
-    )
+    assert "`python3 coreml/benchmark_on_mac.py` measures it on a Mac" in (run / "phone" / "README.md").read_text()
     assert not (run / "phone" / "onnx").exists()
     alone = cli("benchmark", "-m", run / "phone")
     assert alone.exit_code == 2
@@ -483,9 +464,14 @@ def relist(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("file", "change", "gate"),
-    [(FP16, ignore_mask, "padding"), (W8, swap_labels, "golden"), (FP16, one_hidden_nan, "weights"), (W8, other_names, "metadata")],
+    [
+        (FP16, ignore_mask, "padding"),
+        (W8, swap_labels, "golden"),
+        (FP16, one_hidden_nan, "weights"),
+        (W8, other_names, "metadata"),
+    ],
     ids=lambda v: getattr(v, "__name__", str(v)),
-)  # fmt: skip
+)
 def test_a_folder_with_a_broken_package_that_is_listed(
     cli: Cli, coreml_copy: Path, file: str, change: Callable[[Package], None], gate: str
 ) -> None:

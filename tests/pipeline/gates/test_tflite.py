@@ -66,9 +66,7 @@ def operators(model: Model, name: str) -> Iterator[tuple[Model, Model]]:
 def stored(model: Model, tensor: Model, dtype: str) -> np.ndarray:
     """A copy of a tensor's value."""
     data = np.asarray(model.buffers[tensor.buffer].data, np.uint8)
-    return (
-        data[: int(np.prod(tensor.shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(tensor.shape).copy()
-    )
+    return data[: int(np.prod(tensor.shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(tensor.shape).copy()
 
 
 def store(model: Model, tensor: Model, value: np.ndarray) -> None:
@@ -142,9 +140,7 @@ def a_little_more(model: Model) -> None:
 
 def one_nan(model: Model) -> None:
     """One weight of the largest fp32 matrix, which every text passes through."""
-    graph, op = max(
-        operators(model, "FULLY_CONNECTED"), key=lambda o: int(np.prod(o[0].tensors[o[1].inputs[1]].shape))
-    )
+    graph, op = max(operators(model, "FULLY_CONNECTED"), key=lambda o: int(np.prod(o[0].tensors[o[1].inputs[1]].shape)))
     tensor = graph.tensors[op.inputs[1]]
     value = stored(model, tensor, "float32")
     value[3, 5] = np.nan
@@ -173,9 +169,7 @@ def one_nan_scale(model: Model) -> None:
 # The run folder.
 
 
-def test_a_good_run_passes_and_packs(
-    cli: Cli, tflite_copy: Path, finished_tflite: Path, tmp_path: Path
-) -> None:
+def test_a_good_run_passes_and_packs(cli: Cli, tflite_copy: Path, finished_tflite: Path, tmp_path: Path) -> None:
     verified = cli("verify", "-m", tflite_copy)
     assert verified.exit_code == 0, verified.output
     packed = cli("pack", "-m", tflite_copy, "-o", tmp_path / "again")
@@ -227,9 +221,7 @@ def test_one_nan_scale(refused: Refused, tflite_copy: Path) -> None:
     [(INT8, FP32), (MEDIAPIPE_INT8, MEDIAPIPE), (OLD, FP32), (OLD, INT8), (INT8, OLD)],
     ids=lambda f: Path(f).name,
 )
-def test_a_quantized_file_that_is_another(
-    refused: Refused, tflite_copy: Path, file: str, instead: str
-) -> None:
+def test_a_quantized_file_that_is_another(refused: Refused, tflite_copy: Path, file: str, instead: str) -> None:
     # fp32 under the name of int8, and the default form where an old runtime would miscompute it
     shutil.copyfile(source(tflite_copy, instead), source(tflite_copy, file))
     refused(tflite_copy, f"{file} types")
@@ -296,9 +288,7 @@ def test_golden_rows_are_recorded_for_files_that_take_them(finished_tflite: Path
 
 
 def repacked(path: Path, labels: tuple[str, ...], vocabulary: bytes) -> None:
-    path.write_bytes(
-        write_metadata(path.read_bytes(), MediaPipeInfo("a", "b", "1", "", labels, vocabulary, "MIT"))
-    )
+    path.write_bytes(write_metadata(path.read_bytes(), MediaPipeInfo("a", "b", "1", "", labels, vocabulary, "MIT")))
 
 
 @pytest.mark.parametrize("file", [MEDIAPIPE, MEDIAPIPE_INT8])
@@ -336,9 +326,7 @@ def test_logits_where_mediapipe_expects_probabilities(refused: Refused, tflite_c
         from ai_edge_litert import schema_py_generated as schema
 
         [(graph, op)] = [
-            (g, o)
-            for g, o in operators(model, "SOFTMAX")
-            if int(np.prod(g.tensors[o.outputs[0]].shape)) == CLASSES
+            (g, o) for g, o in operators(model, "SOFTMAX") if int(np.prod(g.tensors[o.outputs[0]].shape)) == CLASSES
         ]
         code = schema.OperatorCodeT()
         code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ABS
@@ -373,9 +361,14 @@ def relist(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("file", "change", "gate"),
-    [(FP32, ignore_mask, "padding"), (INT8, swap_labels, "golden"), (MEDIAPIPE, one_nan, "weights"), (OLD, always_the_same, "golden")],
+    [
+        (FP32, ignore_mask, "padding"),
+        (INT8, swap_labels, "golden"),
+        (MEDIAPIPE, one_nan, "weights"),
+        (OLD, always_the_same, "golden"),
+    ],
     ids=lambda v: getattr(v, "__name__", str(v)),
-)  # fmt: skip
+)
 def test_a_folder_with_a_broken_file_that_is_listed(
     cli: Cli, phone: Path, file: str, change: Callable[[Model], None], gate: str
 ) -> None:
@@ -404,9 +397,7 @@ def test_an_engine_that_miscomputes_the_default_file_is_refused(
 
     right = TflitePredictor.run
     monkeypatch.setattr(
-        TflitePredictor,
-        "run",
-        lambda self, inputs: {k: v * np.float32(0.7) for k, v in right(self, inputs).items()},
+        TflitePredictor, "run", lambda self, inputs: {k: v * np.float32(0.7) for k, v in right(self, inputs).items()}
     )
     result = cli("predict", "-m", phone, "turn the lamp on")
     assert result.exit_code == 3

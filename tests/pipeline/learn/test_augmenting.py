@@ -45,21 +45,35 @@ def made(tmp_path: Path, tiny_model: Callable[..., Path], write_rows: Callable[.
     """`made(rows=ROWS, auto_class=..., task=..., augment={...}, **data keys)`: a recipe with an augmented stage."""
 
     def build(
-        rows: Any = ROWS, auto_class: str = "AutoModelForSequenceClassification", task: str = "text-classification",
-        augment: Any = None, held: Any = EVAL, source: Any = None, **data: Any,
-    ) -> Recipe:  # fmt: skip
+        rows: Any = ROWS,
+        auto_class: str = "AutoModelForSequenceClassification",
+        task: str = "text-classification",
+        augment: Any = None,
+        held: Any = EVAL,
+        source: Any = None,
+        **data: Any,
+    ) -> Recipe:
         train = write_rows(tmp_path / "train.jsonl", rows)
         dev = write_rows(tmp_path / "eval.jsonl", held)
         model = tiny_model("bert", 2, ("bad", "good"), auto_class)
         section = {"copies": 6, "candidates": 5, **(augment or {})}
         whole = {
-            "schema": 1, "name": "tiny", "task": task, "seed": 3,
-            "data": {"train": {"path": str(train), **(source or {})}, "eval": {"path": str(dev), **(source or {})},
-                     "augment": section, "max_length": 40, **data},
+            "schema": 1,
+            "name": "tiny",
+            "task": task,
+            "seed": 3,
+            "data": {
+                "train": {"path": str(train), **(source or {})},
+                "eval": {"path": str(dev), **(source or {})},
+                "augment": section,
+                "max_length": 40,
+                **data,
+            },
             "teacher": {"model": str(model), **({} if task == "feature-extraction" else {"finetune": {"steps": 5}})},
-            "student": {"layers": 1}, "distill": [{"method": "tinybert-prediction", "steps": 5, "augmented": True}],
+            "student": {"layers": 1},
+            "distill": [{"method": "tinybert-prediction", "steps": 5, "augmented": True}],
             "export": {"formats": ["onnx"]},
-        }  # fmt: skip
+        }
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump(whole))
         return load_recipe(path)
@@ -80,9 +94,7 @@ def by_row(path: Path) -> dict[int, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
-def test_each_row_comes_first_and_its_copies_keep_all_other_columns(
-    made: Made, tmp_path: Path, name: str
-) -> None:
+def test_each_row_comes_first_and_its_copies_keep_all_other_columns(made: Made, tmp_path: Path, name: str) -> None:
     counts = augment_file(made(), tmp_path / name)
     rows = by_row(tmp_path / name)
     assert list(rows) == [r["id"] for r in ROWS]
@@ -175,8 +187,10 @@ def test_a_run_killed_while_the_file_is_written_leaves_none(
 
 
 def test_pairs_keep_their_partner(made: Made, tmp_path: Path) -> None:
-    rows = [{"id": i, "text": f"good film {w}", "other": f"the {w} music", "score": 0.5 + i}
-            for i, w in enumerate(("happy", "sad", "quick", "lazy"))]  # fmt: skip
+    rows = [
+        {"id": i, "text": f"good film {w}", "other": f"the {w} music", "score": 0.5 + i}
+        for i, w in enumerate(("happy", "sad", "quick", "lazy"))
+    ]
     source = {"text_pair": "other", "label": "score"}
     recipe = made(
         rows,
@@ -193,9 +207,7 @@ def test_pairs_keep_their_partner(made: Made, tmp_path: Path) -> None:
         assert all(c["score"] == own["score"] for c in copies)
 
 
-def test_rows_of_a_run_are_those_of_the_file(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_run_are_those_of_the_file(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = made(holdout=2)
     model = open_model_folder(recipe.teacher.model)
     data = load_data(recipe, model)
@@ -217,9 +229,7 @@ def test_rows_of_a_run_are_those_of_the_file(
         assert ours["labels"].tolist() == [wanted[i] for i in chosen]
 
 
-def test_a_run_does_not_make_its_copies_twice(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_does_not_make_its_copies_twice(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = made()
     model = open_model_folder(recipe.teacher.model)
     data = load_data(recipe, model)
@@ -229,8 +239,12 @@ def test_a_run_does_not_make_its_copies_twice(
 
 
 def test_embeddings_learn_from_texts_without_labels(made: Made, tmp_path: Path) -> None:
-    recipe = made([{"id": r["id"], "text": r["text"]} for r in ROWS], task="feature-extraction", auto_class="AutoModel",
-                  held=[{"text": "fox"}, {"text": "dog"}])  # fmt: skip
+    recipe = made(
+        [{"id": r["id"], "text": r["text"]} for r in ROWS],
+        task="feature-extraction",
+        auto_class="AutoModel",
+        held=[{"text": "fox"}, {"text": "dog"}],
+    )
     assert augment_file(recipe, tmp_path / "out.jsonl").copies > 12
     model = open_model_folder(recipe.teacher.model)
     rows = augmented_set(recipe, model, load_data(recipe, model), 40, tmp_path / "work")
@@ -239,11 +253,18 @@ def test_embeddings_learn_from_texts_without_labels(made: Made, tmp_path: Path) 
 
 
 def test_scored_pairs_of_embeddings_are_two_rows_each(made: Made, tmp_path: Path) -> None:
-    pairs = [{"id": i, "text": f"good film {w}", "other": f"the {w} music", "score": 0.5}
-             for i, w in enumerate(("happy", "sad", "quick"))]  # fmt: skip
+    pairs = [
+        {"id": i, "text": f"good film {w}", "other": f"the {w} music", "score": 0.5}
+        for i, w in enumerate(("happy", "sad", "quick"))
+    ]
     held = [{"text": "fox", "other": "dog", "score": 1.0}, {"text": "day", "other": "dog", "score": 2.0}]
-    recipe = made(pairs, task="feature-extraction", auto_class="AutoModel", held=held,
-                  source={"text_pair": "other", "label": "score"})  # fmt: skip
+    recipe = made(
+        pairs,
+        task="feature-extraction",
+        auto_class="AutoModel",
+        held=held,
+        source={"text_pair": "other", "label": "score"},
+    )
     counts = augment_file(recipe, tmp_path / "out.jsonl")
     assert any(c["other"] != own[0]["other"] for own in by_row(tmp_path / "out.jsonl").values() for c in own)
     model = open_model_folder(recipe.teacher.model)
@@ -269,9 +290,7 @@ def test_a_file_of_vectors_gives_the_words(made: Made, tmp_path: Path) -> None:
     ]
 
 
-def test_the_head_is_asked_where_the_teacher_has_one_unless_told_otherwise(
-    made: Made, tmp_path: Path
-) -> None:
+def test_the_head_is_asked_where_the_teacher_has_one_unless_told_otherwise(made: Made, tmp_path: Path) -> None:
     outcomes = {}
     for wanted in (None, True, False):
         recipe = made(auto_class="AutoModelForMaskedLM", augment={"masked_lm": wanted})

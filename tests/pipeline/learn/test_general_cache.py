@@ -15,22 +15,35 @@ STEPS = 12
 
 @pytest.fixture
 def recipe(
-    tmp_path: Path, tiny_model: Callable[..., Path], write_rows: Callable[..., Path],
+    tmp_path: Path,
+    tiny_model: Callable[..., Path],
+    write_rows: Callable[..., Path],
     labelled_rows: Callable[..., list[dict[str, Any]]],
-) -> Callable[..., Path]:  # fmt: skip
+) -> Callable[..., Path]:
     """`recipe(**keys of the stage)`: a recipe file with one general stage."""
     text = write_rows(tmp_path / "text.jsonl", labelled_rows(40))
     model = tiny_model("bert", 2, auto_class="AutoModelForMaskedLM")
 
     def write(**stage: Any) -> Path:
-        plain = {"method": "distilbert", "steps": STEPS, "batch": 8, "lr": 1e-3, "checkpoint": 4, "masked_only": True,
-                 "weights": {"logits": 5, "mlm": 2, "cosine": 0}}  # fmt: skip
+        plain = {
+            "method": "distilbert",
+            "steps": STEPS,
+            "batch": 8,
+            "lr": 1e-3,
+            "checkpoint": 4,
+            "masked_only": True,
+            "weights": {"logits": 5, "mlm": 2, "cosine": 0},
+        }
         whole = {
-            "schema": 1, "name": "cached", "task": "fill-mask",
+            "schema": 1,
+            "name": "cached",
+            "task": "fill-mask",
             "data": {"corpus": {"sources": [{"path": str(text)}], "length": 32}, "max_length": 32},
-            "teacher": {"model": str(model)}, "student": {"layers": 1}, "distill": [{**plain, **stage}],
+            "teacher": {"model": str(model)},
+            "student": {"layers": 1},
+            "distill": [{**plain, **stage}],
             "export": {"formats": ["onnx"]},
-        }  # fmt: skip
+        }
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump(whole))
         return path
@@ -97,6 +110,8 @@ def test_what_a_cache_cannot_do_is_listed_at_once(
     assert run.exit_code == 2
     said = [line for line in run.stderr.splitlines() if "distill.0.cache" in line]
     assert [key for line in said for key in ("masked_only", "cosine", "logits") if key in line] == [
-        "masked_only", "cosine", "logits",
-    ]  # fmt: skip
+        "masked_only",
+        "cosine",
+        "logits",
+    ]
     assert not (tmp_path / "run").exists()

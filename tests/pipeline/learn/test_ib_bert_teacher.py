@@ -12,8 +12,14 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts/pretrain_ib_bert.py"
 DEPTH = 2
-SIZES = {"hidden_size": 32, "num_hidden_layers": DEPTH, "num_attention_heads": 2, "max_position_embeddings": 64,
-         "embedding_size": 16, "initializer_range": 0.15}  # fmt: skip
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": DEPTH,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "embedding_size": 16,
+    "initializer_range": 0.15,
+}
 FINETUNE = {"steps": 100, "batch": 32, "lr": 1e-2, "dropout": 0.0}
 STAGE = {"method": "task", "steps": 80, "batch": 32, "lr": 1e-2, "dropout": 0.0}
 Write = Callable[..., Path]
@@ -31,13 +37,17 @@ def folders(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
     base, words = tmp_path_factory.mktemp("ib-bert"), kit.vocabulary()
     configs = (
         IbBertConfig(vocab_size=len(words), intra_bottleneck_size=48, intermediate_size=64, **SIZES),
-        transformers.MobileBertConfig(vocab_size=len(words), intra_bottleneck_size=16, intermediate_size=32,
-                                      num_feedforward_networks=2, classifier_activation=False, **SIZES),
-    )  # fmt: skip
+        transformers.MobileBertConfig(
+            vocab_size=len(words),
+            intra_bottleneck_size=16,
+            intermediate_size=32,
+            num_feedforward_networks=2,
+            classifier_activation=False,
+            **SIZES,
+        ),
+    )
     made = []
-    for config, kind in zip(
-        configs, (IbBertForPreTraining, transformers.MobileBertForPreTraining), strict=True
-    ):
+    for config, kind in zip(configs, (IbBertForPreTraining, transformers.MobileBertForPreTraining), strict=True):
         made.append(base / config.model_type)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -67,9 +77,7 @@ def config(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "config.json").read_text()))
 
 
-def test_a_mobilebert_learns_from_it_and_is_packed(
-    recipe: Write, cli: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_mobilebert_learns_from_it_and_is_packed(recipe: Write, cli: Callable[..., Any], tmp_path: Path) -> None:
     timed = {"runs": 10, "repeats": 2, "threads": [1]}
     path = recipe(quantize={"scheme": "fp32"}, export={"lengths": [16]}, benchmark=timed)
     run = cli("run", path, "-o", tmp_path / "run")
@@ -112,18 +120,14 @@ def test_exporting_it_is_refused_before_anything_is_trained(
     assert not (tmp_path / "run" / "teacher").exists()
 
 
-def test_the_export_verb_refuses_it(
-    folders: tuple[Path, Path], cli: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_export_verb_refuses_it(folders: tuple[Path, Path], cli: Callable[..., Any], tmp_path: Path) -> None:
     said = cli("export", "-m", folders[0], "-o", tmp_path / "phone", "--task", "fill-mask")
     assert said.exit_code == 2
     assert "--model: no exporter writes IB-BERT" in said.stderr
     assert [p.name for p in tmp_path.iterdir() if "phone" in p.name] == []
 
 
-def test_what_is_not_exported_may_be_an_ib_bert(
-    recipe: Write, cli: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_what_is_not_exported_may_be_an_ib_bert(recipe: Write, cli: Callable[..., Any], tmp_path: Path) -> None:
     few = {"teacher.finetune.steps": 10, "distill.0.steps": 10}
     changed = [f"{key}={value}" for key, value in few.items()]
     run = cli("distill", recipe(student={"layers": 1}), *changed, "-o", tmp_path / "run")
@@ -137,24 +141,18 @@ def test_its_masked_lm_is_trained_as_a_task(recipe: Write, cli: Callable[..., An
     run = cli("finetune", path, "teacher.finetune.steps=40", "-o", tmp_path / "run")
     assert run.exit_code == 0, run.output
     assert config(tmp_path / "run" / "teacher")["architectures"] == ["IbBertForMaskedLM"]
-    made = [
-        json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
+    made = [json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert made[-1] < made[0]
 
 
-def test_a_script_pre_trains_one(
-    kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_script_pre_trains_one(kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """In this process, and with `pocketbert.distill.methods.pretraining` looked at in tests/distill/methods/test_pretraining.py."""
     import transformers
 
     words = tmp_path / "tokenizer"
     words.mkdir()
     kit.write_tokenizer(words, kit.vocabulary())
-    texts = [
-        f"{a['text']} {b['text']}" for a, b in zip(kit.task_rows(60, 1), kit.task_rows(60, 2), strict=True)
-    ]
+    texts = [f"{a['text']} {b['text']}" for a, b in zip(kit.task_rows(60, 1), kit.task_rows(60, 2), strict=True)]
     corpus, out = kit.write_lines(tmp_path / "text.jsonl", [{"text": t} for t in texts]), tmp_path / "ib-bert"
     arguments = [words, corpus, out, "--steps", 4, "--batch", 8, "--length", 16]
     monkeypatch.setattr("sys.argv", [str(SCRIPT), *map(str, arguments)])

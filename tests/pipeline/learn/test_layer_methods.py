@@ -30,13 +30,21 @@ def recipe(task: Any, kit: Any, tmp_path: Path) -> Write:
         copies: bool = True,
         **changes: Any,
     ) -> Path:
-        data: dict[str, Any] = {"corpus": {"sources": [{"path": str(text)}], "length": 32}} if any(
-            s["method"] in ("minilm", "tinybert-general") for s in stages) else {}  # fmt: skip
+        data: dict[str, Any] = (
+            {"corpus": {"sources": [{"path": str(text)}], "length": 32}}
+            if any(s["method"] in ("minilm", "tinybert-general") for s in stages)
+            else {}
+        )
         if any(s.get("augmented") for s in stages) and copies:
             data["augment"] = {"copies": 2, "candidates": 5}
-        return task.variant(tmp_path / "recipe.yaml", distill=stages, data=data,
-                            student={**(student or NARROW), "layers": (student or NARROW).get("layers")},
-                            teacher={"finetune": {"steps": 40}}, **changes)  # fmt: skip
+        return task.variant(
+            tmp_path / "recipe.yaml",
+            distill=stages,
+            data=data,
+            student={**(student or NARROW), "layers": (student or NARROW).get("layers")},
+            teacher={"finetune": {"steps": 40}},
+            **changes,
+        )
 
     return write
 
@@ -51,11 +59,7 @@ def test_tinybert_from_text_to_a_student(recipe: Write, cli: Callable[..., Any],
     run = cli("distill", recipe([GENERAL, INTERMEDIATE, PREDICTION]), "-o", tmp_path / "run")
     assert run.exit_code == 0, run.output
     made = curves(tmp_path / "run")
-    assert (
-        set(made["distill.0"]["terms"])
-        == {"attention", "hidden", "embeddings"}
-        == set(made["distill.1"]["terms"])
-    )
+    assert set(made["distill.0"]["terms"]) == {"attention", "hidden", "embeddings"} == set(made["distill.1"]["terms"])
     assert set(made["distill.2"]["terms"]) == {"logits"}
     assert "augmented: 600 rows and " in run.stderr
 
@@ -103,14 +107,10 @@ def test_a_student_goes_on_from_a_folder(recipe: Write, cli: Callable[..., Any],
     student = tmp_path / "first" / "student"
     second = cli("distill", recipe([PREDICTION], {"model": str(student)}), "-o", tmp_path / "second")
     assert second.exit_code == 0, second.output
-    before, after = (
-        curves(tmp_path / n)[s]["loss"] for n, s in (("first", "distill.1"), ("second", "distill.0"))
-    )
+    before, after = (curves(tmp_path / n)[s]["loss"] for n, s in (("first", "distill.1"), ("second", "distill.0")))
     assert after < before
 
-    other = cli(
-        "distill", recipe([PREDICTION], {"model": str(student), "layers": 2}), "-o", tmp_path / "third"
-    )
+    other = cli("distill", recipe([PREDICTION], {"model": str(student), "layers": 2}), "-o", tmp_path / "third")
     assert other.exit_code == 2
     assert "layers: the student in model has its own" in other.stderr
 

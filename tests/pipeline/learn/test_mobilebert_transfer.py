@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-STAGE = {"method": "mobilebert", "steps": 24, "transfer_steps": 12, "batch": 8, "truth": 1, "weights": {"attention": 0},
-         "checkpoint": 5}  # fmt: skip
+STAGE = {
+    "method": "mobilebert",
+    "steps": 24,
+    "transfer_steps": 12,
+    "batch": 8,
+    "truth": 1,
+    "weights": {"attention": 0},
+    "checkpoint": 5,
+}
 TASK = {"method": "task", "steps": 10, "batch": 16, "dropout": 0.0, "signals": {"hidden": 0, "attention": 0}}
 Write = Callable[..., Path]
 
@@ -43,8 +50,16 @@ def ib_bert(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
     words, folder = kit.vocabulary(), tmp_path_factory.mktemp("ib-bert")
-    config = IbBertConfig(vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, embedding_size=16,
-                          intra_bottleneck_size=48, intermediate_size=64, max_position_embeddings=64)  # fmt: skip
+    config = IbBertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        embedding_size=16,
+        intra_bottleneck_size=48,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         IbBertForPreTraining(config).save_pretrained(folder)
@@ -59,8 +74,14 @@ def wide(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import transformers
 
     words, folder = kit.vocabulary(), tmp_path_factory.mktemp("wide")
-    config = transformers.BertConfig(vocab_size=len(words), hidden_size=160, num_hidden_layers=2, num_attention_heads=2,
-                                     intermediate_size=64, max_position_embeddings=64)  # fmt: skip
+    config = transformers.BertConfig(
+        vocab_size=len(words),
+        hidden_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         transformers.BertModel(config).save_pretrained(folder)
@@ -123,8 +144,9 @@ def test_stages_follow_each_other_and_embeddings_go_on(
     assert run.exit_code == 0, run.output
     notes = json.loads((tmp_path / "run" / "student" / "training.json").read_text())["notes"]
     assert [n.split(":")[0] for n in notes] == [
-        f"BERT has no bottlenecks{notes[0].removeprefix('BERT has no bottlenecks').partition(':')[0]}", *["MobileBERT transfer"] * 2,
-    ]  # fmt: skip
+        f"BERT has no bottlenecks{notes[0].removeprefix('BERT has no bottlenecks').partition(':')[0]}",
+        *["MobileBERT transfer"] * 2,
+    ]
     assert all("reduced to 12 of 520,000 steps, batch 8 instead of 2,048" in n for n in notes[1:])
 
 
@@ -136,14 +158,24 @@ def test_words_can_be_guessed_after_a_stage_without_that_head(
     import yaml
 
     folder = tmp_path / "lm"
-    config = transformers.BertConfig(vocab_size=len(kit.vocabulary()), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-                                     intermediate_size=64, max_position_embeddings=64)  # fmt: skip
+    config = transformers.BertConfig(
+        vocab_size=len(kit.vocabulary()),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
     with torch.random.fork_rng(devices=[]):
         transformers.BertForMaskedLM(config).save_pretrained(folder)
     kit.write_tokenizer(folder, kit.vocabulary())
     task = {"method": "task", "steps": 4, "batch": 8}
-    path = recipe([{"method": "minilm", "steps": 3, "batch": 8}, task], teacher={"model": str(folder), "finetune": None},
-                  task="fill-mask", answer=None)  # fmt: skip
+    path = recipe(
+        [{"method": "minilm", "steps": 3, "batch": 8}, task],
+        teacher={"model": str(folder), "finetune": None},
+        task="fill-mask",
+        answer=None,
+    )
     data = yaml.safe_load(path.read_text())
     data["data"].pop("labels")
     data["student"] = {"layers": 1}
@@ -158,8 +190,9 @@ def test_a_masked_language_model_comes_out_with_the_head_that_the_stage_trained(
     recipe: Write, ib_bert: Path, cli: Callable[..., Any], tmp_path: Path
 ) -> None:
     # fill-mask is judged by no rows here: general stages alone
-    path = recipe([{**STAGE, "truth": 0.5}], teacher={"model": str(ib_bert), "finetune": None}, task="fill-mask",
-                  answer=None)  # fmt: skip
+    path = recipe(
+        [{**STAGE, "truth": 0.5}], teacher={"model": str(ib_bert), "finetune": None}, task="fill-mask", answer=None
+    )
     import yaml
 
     data = yaml.safe_load(path.read_text())
@@ -183,17 +216,18 @@ def test_what_cannot_be_is_refused_with_the_way_out(
     words = said([{**STAGE, "truth": 0.5}, TASK], teacher=headless)
     assert "has no trained head for fill-mask" in words
     assert "Set truth: 1 to learn its layers, and the original tokens alone." in words
-    assert "the student has 4 heads, the teacher 2" in said(
-        [{**STAGE, "weights": {}}, TASK], teacher=headless
-    )
+    assert "the student has 4 heads, the teacher 2" in said([{**STAGE, "weights": {}}, TASK], teacher=headless)
     narrow = said([STAGE, TASK])
     assert "'mini' is 128 wide between its blocks, the teacher only 32" in narrow
     bad = [{**STAGE, "strategy": "auxiliary", "pairs": False, "masking": "none"}, TASK]
     words = said(bad, size="large")
-    for wanted in ("size", "mobilebert", "transfer_steps has no meaning with strategy: auxiliary", "pairs: false leaves no next sentence",
-                   "masking: none leaves nothing to guess"):  # fmt: skip
+    for wanted in (
+        "size",
+        "mobilebert",
+        "transfer_steps has no meaning with strategy: auxiliary",
+        "pairs: false leaves no next sentence",
+        "masking: none leaves nothing to guess",
+    ):
         assert wanted in words
-    words = said(
-        [{**STAGE, "transfer_steps": 1}, TASK], teacher={"model": str(ib_bert), "finetune": {"steps": 10}}
-    )
+    words = said([{**STAGE, "transfer_steps": 1}, TASK], teacher={"model": str(ib_bert), "finetune": {"steps": 10}})
     assert "distill.0.transfer_steps: 1 steps do not divide into the 2 phases" in words

@@ -29,9 +29,7 @@ from pocketbert.pipeline.reference import decided, reference_model
 FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
 LENGTH = 40
 TOKENS, QUESTIONS = TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING
-TAGS = {
-    TOKENS: ("O", "B-per", "I-per"), TaskName.REGRESSION: ("LABEL_0",), QUESTIONS: ("LABEL_0", "LABEL_1"),
-}  # fmt: skip
+TAGS = {TOKENS: ("O", "B-per", "I-per"), TaskName.REGRESSION: ("LABEL_0",), QUESTIONS: ("LABEL_0", "LABEL_1")}
 Inputs = Mapping[str, NDArray[np.generic]]
 
 
@@ -58,9 +56,7 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(
-    tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[TaskName], Made]:
+def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[TaskName], Made]:
     """`made(task)`: built once; the torch model stands for the exported file."""
     done: dict[TaskName, Made] = {}
 
@@ -69,16 +65,24 @@ def made(
         weights = tiny_model("bert", 2, labels, task.auto_class)
         folder = open_model_folder(str(weights))
         right, target = reference_model(folder, task), tmp_path_factory.mktemp(f"golden-{name}")
-        recipe = Recipe.model_validate(
-            {"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}}
-        )
+        recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(golden, "open_file", lambda *_, **__: right)
             assert make_golden(recipe, target, weights, [], LENGTH, target, [FILE]) == ()
         subject = Subject(
-            FILE.target, target, Format.ONNX, Scheme.FP32, None, None, right, TextTokenizer(weights, LENGTH), list(labels),
-            task, "right", weights,
-        )  # fmt: skip
+            FILE.target,
+            target,
+            Format.ONNX,
+            Scheme.FP32,
+            None,
+            None,
+            right,
+            TextTokenizer(weights, LENGTH),
+            list(labels),
+            task,
+            "right",
+            weights,
+        )
         return Made(read_golden(target / FILE_NAME), subject, right)
 
     def once(name: TaskName) -> Made:
@@ -119,11 +123,7 @@ def test_rows_record_the_places_they_name(made: Callable[[TaskName], Made], name
             assert row.places == []
         assert len(row.columns) <= COLUMNS
         wanted = case.right.run(tokenizer.pad([encoded]))
-        full = (
-            np.stack([wanted[n][0] for n in task.answer], -1)
-            if name is QUESTIONS
-            else wanted[task.answer[0]][0]
-        )
+        full = np.stack([wanted[n][0] for n in task.answer], -1) if name is QUESTIONS else wanted[task.answer[0]][0]
         if name is TaskName.FILL_MASK:
             full = full[masked]
         full = full if full.ndim == 2 else full[None]
@@ -172,10 +172,13 @@ FAULTS = {
     "tokens moved by one": ({"after": lambda x: np.roll(x, 1, 1)}, "golden"),
     "tokens backwards": ({"after": lambda x: x[:, ::-1]}, "golden"),
     "all tokens alike": ({"after": lambda x: np.repeat(x[:, :1], x.shape[1], 1)}, "golden"),
-    "other tokens read": ({"before": lambda i: {**i, "input_ids": np.where(i["input_ids"] == 9, 10, i["input_ids"])[:, ::-1].copy()}}, "golden"),
+    "other tokens read": (
+        {"before": lambda i: {**i, "input_ids": np.where(i["input_ids"] == 9, 10, i["input_ids"])[:, ::-1].copy()}},
+        "golden",
+    ),
     "scaled": ({"after": lambda x: x * np.float32(1.1)}, "golden"),
     "mask ignored": ({"before": mask_ignored}, "padding"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [TOKENS, QUESTIONS], ids=lambda n: n.value)
@@ -192,10 +195,14 @@ def test_a_broken_file_fails_its_gate(made: Callable[[TaskName], Made], name: Ta
         assert found["golden"].passed, "without padding nothing is wrong"
 
 
-@pytest.mark.parametrize(("name", "after", "gate"), [
-    (TOKENS, lambda x: x[..., [0, 2, 1]], "golden"), (TOKENS, lambda x: x[..., :2], "golden"),
-    (TOKENS, lambda x: np.concatenate([x, x[..., :1]], -1), "golden"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "after", "gate"),
+    [
+        (TOKENS, lambda x: x[..., [0, 2, 1]], "golden"),
+        (TOKENS, lambda x: x[..., :2], "golden"),
+        (TOKENS, lambda x: np.concatenate([x, x[..., :1]], -1), "golden"),
+    ],
+)
 def test_tags_lost_more_or_in_another_order(
     made: Callable[[TaskName], Made], name: TaskName, after: Any, gate: str
 ) -> None:
@@ -210,9 +217,7 @@ def test_start_and_end_exchanged(made: Callable[[TaskName], Made]) -> None:
             out = self.right.run(inputs)
             return {"start_logits": out["end_logits"], "end_logits": out["start_logits"]}
 
-    found = {
-        g.name: g for g in golden_gates(replace(case.subject, predictor=Exchanged(case.right)), case.rows)
-    }
+    found = {g.name: g for g in golden_gates(replace(case.subject, predictor=Exchanged(case.right)), case.rows)}
     assert not found["golden"].passed
     assert not found["reference"].passed
 
@@ -231,13 +236,9 @@ def test_a_file_that_answers_nan_gets_no_golden_rows(
     case = made(TOKENS)
     task: Task = case.subject.task
     weights = case.subject.folder
-    recipe = Recipe.model_validate(
-        {"schema": 1, "name": "a", "task": task.name, "teacher": {"model": str(weights)}}
-    )
+    recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": task.name, "teacher": {"model": str(weights)}})
     for after in (one_nan, lambda x: x[:, 1:]):
-        monkeypatch.setattr(
-            golden, "open_file", lambda *_, after=after, **__: Broken(case.right, after=after)
-        )
+        monkeypatch.setattr(golden, "open_file", lambda *_, after=after, **__: Broken(case.right, after=after))
         [failure] = make_golden(recipe, tmp_path, weights, [], LENGTH, tmp_path, [FILE])
         assert failure.startswith("onnx/model.onnx: NaN or infinite logits")
     assert not (tmp_path / FILE_NAME).exists()

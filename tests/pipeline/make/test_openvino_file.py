@@ -110,11 +110,7 @@ def test_ranges_are_measured_on_training_rows_alone(task: Any, finished_openvino
 
 def failed(result: Any) -> set[str]:
     """Gates that closed, by file and name."""
-    return {
-        line.split(":")[0].split("FAILED")[1].strip()
-        for line in result.output.splitlines()
-        if "FAILED" in line
-    }
+    return {line.split(":")[0].split("FAILED")[1].strip() for line in result.output.splitlines() if "FAILED" in line}
 
 
 def test_a_dynamic_file_in_its_place_is_refused(run_copy: Path, cli: Cli) -> None:
@@ -168,9 +164,7 @@ def test_it_needs_training_texts_and_onnx(task: Any, tmp_path: Path, cli: Cli) -
         assert said in result.output
     result = cli("export", "-m", task.folder / "teacher", "-o", tmp_path / "y", "--target", "openvino")
     assert result.exit_code == 2
-    assert (
-        "--target: 'openvino' measures ranges on training texts, which only a recipe names" in result.output
-    )
+    assert "--target: 'openvino' measures ranges on training texts, which only a recipe names" in result.output
     assert not list(tmp_path.iterdir())
 
 
@@ -216,9 +210,7 @@ def test_padding_moves_a_file_with_measured_ranges_hardly(finished_openvino: Pat
     assert bounds[FILE] == 0.1 < bounds[INT8]
 
 
-def test_a_refusal_by_openvino_leaves_fastest_with_the_others(
-    phone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_by_openvino_leaves_fastest_with_the_others(phone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: Any) -> None:
         raise InputError(Problem("a.onnx", "OpenVINO refuses the file"))
 

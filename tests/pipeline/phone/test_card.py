@@ -22,10 +22,13 @@ LABELS = {
 OWN: dict[TaskName, dict[str, Any]] = {
     TaskName.MULTI_LABEL: {"thresholds": [0.5, 0.37]},
     TaskName.QUESTION_ANSWERING: {
-        "stride": 128, "answer_length": 30, "null_answers": False, "pair_order": ["question", "context"],
+        "stride": 128,
+        "answer_length": 30,
+        "null_answers": False,
+        "pair_order": ["question", "context"],
     },
     TaskName.FEATURE_EXTRACTION: {"pooling": "mean", "normalize": True},
-}  # fmt: skip
+}
 SAYS = {
     TaskName.TEXT_CLASSIFICATION: ["2 labels: `no`, `yes`.", "Softmax over the logits", "classLabel_probs", "answer.label"],
     TaskName.MULTI_LABEL: ["2 labels: `a`, `b`.", "`a` 0.5, `b` 0.37", "thresholds = [0.5, 0.37];", "answer.labels"],
@@ -52,19 +55,22 @@ def record(task: TaskName, format: Format, scheme: Scheme, path: str, **more: An
     middle = ["sequence"] if row.level is Level.TOKEN else []
     shape = [1, "sequence"] if task is TaskName.QUESTION_ANSWERING else [1, *middle, numbers]
     signature = Signature(
-        inputs=[
-            Tensor(name=n, dtype="int64", shape=[1, "sequence"]) for n in ("input_ids", "attention_mask")
-        ],
+        inputs=[Tensor(name=n, dtype="int64", shape=[1, "sequence"]) for n in ("input_ids", "attention_mask")],
         outputs=[Tensor(name=n, dtype="float32", shape=shape) for n in row.outputs],
         lengths=[] if format is Format.ONNX else [16, 32],
     )
-    score = Score(
-        metric=METRICS.get(task, row.metric.name), value=0.5, others={}, rows=9, chance=0.1, finite=True
-    )
+    score = Score(metric=METRICS.get(task, row.metric.name), value=0.5, others={}, rows=9, chance=0.1, finite=True)
     return FileRecord(
-        path=path, sha256="0" * 64, bytes=1000, kind=Kind.MODEL, format=format, scheme=scheme, signature=signature,
-        scores={"eval": score}, **more,
-    )  # fmt: skip
+        path=path,
+        sha256="0" * 64,
+        bytes=1000,
+        kind=Kind.MODEL,
+        format=format,
+        scheme=scheme,
+        signature=signature,
+        scores={"eval": score},
+        **more,
+    )
 
 
 def folder(task: TaskName, **processing: Any) -> Artefacts:
@@ -75,14 +81,17 @@ def folder(task: TaskName, **processing: Any) -> Artefacts:
         record(task, Format.COREML, Scheme.FP16, "coreml/Model.mlpackage"),
     ]
     if task in (TaskName.TEXT_CLASSIFICATION, TaskName.FEATURE_EXTRACTION):
-        files.append(
-            record(task, Format.TFLITE, Scheme.FP32, "tflite/mediapipe.tflite", client=Client.MEDIAPIPE)
-        )
+        files.append(record(task, Format.TFLITE, Scheme.FP32, "tflite/mediapipe.tflite", client=Client.MEDIAPIPE))
     settings = Processing(max_length=48, score=TASKS[task].score, **{**OWN.get(task, {}), **processing})
     return Artefacts(
-        name="tiny", task=task, family="bert", labels=LABELS.get(task, []), pair=task is TaskName.QUESTION_ANSWERING,
-        processing=settings, files=files,
-    )  # fmt: skip
+        name="tiny",
+        task=task,
+        family="bert",
+        labels=LABELS.get(task, []),
+        pair=task is TaskName.QUESTION_ANSWERING,
+        processing=settings,
+        files=files,
+    )
 
 
 def card(artefacts: Artefacts) -> str:
@@ -112,9 +121,7 @@ def test_every_output_that_decides_is_named_in_every_language(task: TaskName) ->
     text = card(folder(task))
     for language in ("kotlin", "swift"):
         codes = [
-            c
-            for c in re.findall(rf"```{language}\n(.*?)```", text, re.S)
-            if "MLModel" not in c and "Text" not in c
+            c for c in re.findall(rf"```{language}\n(.*?)```", text, re.S) if "MLModel" not in c and "Text" not in c
         ]
         assert codes
         for name in TASKS[task].answer:

@@ -34,9 +34,7 @@ def phone(finished_coreml: Path, tmp_path: Path) -> Path:
 
 def test_what_is_in_the_folder(finished_coreml: Path) -> None:
     phone = finished_coreml / "phone"
-    assert {p.name for p in (phone / "coreml").iterdir()} - {"benchmark_on_mac.py"} == {
-        Path(f).name for f in FILES
-    }
+    assert {p.name for p in (phone / "coreml").iterdir()} - {"benchmark_on_mac.py"} == {Path(f).name for f in FILES}
     listed = json.loads((phone / "artifacts.json").read_text())
     records = {r["path"]: r for r in listed["files"]}
     assert [p for p in records if ".mlpackage" in p] == list(FILES)
@@ -115,9 +113,22 @@ def test_the_fastest_engine_of_a_folder_whose_default_is_not_timed_here(finished
 def test_nothing_of_core_ml_is_timed(cli: Cli, task: Any, finished_coreml: Path, tmp_path: Path) -> None:
     target = tmp_path / "benchmark.json"
     result = cli(
-        "benchmark", "-m", finished_coreml / "phone", "-o", target, "--threads", "1", "--lengths", "16", "--runs",
-        "10", "--repeats", "2", "--budget", "2",
-    )  # fmt: skip
+        "benchmark",
+        "-m",
+        finished_coreml / "phone",
+        "-o",
+        target,
+        "--threads",
+        "1",
+        "--lengths",
+        "16",
+        "--runs",
+        "10",
+        "--repeats",
+        "2",
+        "--budget",
+        "2",
+    )
     assert result.exit_code == 0, result.output
     measured = json.loads(target.read_text())
     assert [v["name"] for v in measured["variants"]] == list(ONNX)
@@ -164,14 +175,20 @@ def test_integrity_inside_a_package(cli: Cli, phone: Path, what: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["export.coreml={ios: 17, shapes: enumerated}"], "shapes 'enumerated' needs ios 18, this is ios 17; possible here: ranged, fixed"),
-        (["export.coreml={ios: 16, shapes: ranged}"], "shapes 'ranged' needs ios 17, this is ios 16; possible here: fixed"),
+        (
+            ["export.coreml={ios: 17, shapes: enumerated}"],
+            "shapes 'enumerated' needs ios 18, this is ios 17; possible here: ranged, fixed",
+        ),
+        (
+            ["export.coreml={ios: 16, shapes: ranged}"],
+            "shapes 'ranged' needs ios 17, this is ios 16; possible here: fixed",
+        ),
         (["export.coreml.ios=15"], "export.coreml.ios"),
         (["export.coreml.precision=int8"], "export.coreml: precision 'int8' is not fp16 or fp32"),
         (["export.coreml.layout=wide"], "export.coreml.layout"),
     ],
     ids=lambda v: v[0] if isinstance(v, list) else "",
-)  # fmt: skip
+)
 def test_a_package_that_no_ios_opens_is_refused_before_anything_is_made(
     cli: Cli, task: Any, tmp_path: Path, changes: list[str], said: str
 ) -> None:

@@ -47,15 +47,17 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(n, marks=[] if n in (TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION) else pytest.mark.slow)
         for n in TASKS
     ],
-)  # fmt: skip
+)
 def test_a_ready_model_answers_alike_in_three_formats(
-    name: TaskName, make_classifier: Callable[..., Any], make_tokenizer: Callable[..., None], cli: Callable[..., Any],
-    no_network: None, tmp_path: Path,
-) -> None:  # fmt: skip
+    name: TaskName,
+    make_classifier: Callable[..., Any],
+    make_tokenizer: Callable[..., None],
+    cli: Callable[..., Any],
+    no_network: None,
+    tmp_path: Path,
+) -> None:
     model, phone = tmp_path / "model", tmp_path / "phone"
-    made = make_classifier(
-        "bert", 2, LABELS.get(name, ("bad", "good", "mixed")), auto_class=TASKS[name].auto_class
-    )
+    made = make_classifier("bert", 2, LABELS.get(name, ("bad", "good", "mixed")), auto_class=TASKS[name].auto_class)
     if name is TaskName.MULTI_LABEL:
         made.config.problem_type = "multi_label_classification"
     made.save_pretrained(model)
@@ -75,9 +77,18 @@ def predicted(cli: Callable[..., Any], phone: Path, format: Format, texts: list[
     """What `pocketbert predict` says of some texts, with the file of a format that is not quantized."""
     pairs = isinstance(texts[0], tuple)
     said = cli(
-        "predict", "-m", phone, "--format", format, "--scheme", "fp16" if format is Format.COREML else "fp32", "--json", "-q",
-        *(["--text-pair", "context"] if pairs else []), *(t for text in texts for t in (text if pairs else [text])),
-    )  # fmt: skip
+        "predict",
+        "-m",
+        phone,
+        "--format",
+        format,
+        "--scheme",
+        "fp16" if format is Format.COREML else "fp32",
+        "--json",
+        "-q",
+        *(["--text-pair", "context"] if pairs else []),
+        *(t for text in texts for t in (text if pairs else [text])),
+    )
     assert said.exit_code == 0, said.output
     answers = [json.loads(line) for line in said.stdout.splitlines()]
     assert len(answers) == len(texts)

@@ -34,17 +34,24 @@ def write_byte_bpe(folder: Path) -> int:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False,
+        vocab_size=400,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     made.train_from_iterator(SENTENCES, trainer)
     made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     made.save(str(folder / "tokenizer.json"))
-    named = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>",
-             "unk_token": "<unk>", "mask_token": "<mask>"}  # fmt: skip
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "RobertaTokenizer", **named})
-    )
+    named = {
+        "bos_token": "<s>",
+        "cls_token": "<s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer", **named}))
     return int(made.get_vocab_size())
 
 
@@ -70,18 +77,14 @@ def model(tmp_path_factory: pytest.TempPathFactory, kit: SimpleNamespace) -> Cal
         if family == "bert":
             config = transformers.BertConfig(**labels, **sizes, max_position_embeddings=64)
         elif family == "roberta":
-            config = transformers.RobertaConfig(
-                **labels, **sizes, max_position_embeddings=66, type_vocab_size=1
-            )
+            config = transformers.RobertaConfig(**labels, **sizes, max_position_embeddings=66, type_vocab_size=1)
         elif family == "distilbert":
             config = transformers.DistilBertConfig(
                 **labels, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
             )
         else:
             narrow = {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
-            config = transformers.MobileBertConfig(
-                **labels, **{**sizes, **narrow}, max_position_embeddings=64
-            )
+            config = transformers.MobileBertConfig(**labels, **{**sizes, **narrow}, max_position_embeddings=64)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(1)
             made = transformers.AutoModelForSequenceClassification.from_config(config)
@@ -104,16 +107,12 @@ def expected(folder: Path, texts: list[str]) -> np.ndarray:
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         more = {"token_type_ids": torch.zeros_like(ids)} if segments else {}
         with torch.inference_mode():
-            rows.append(
-                untouched(ids, attention_mask=torch.ones_like(ids), **more).logits.softmax(-1)[0].numpy()
-            )
+            rows.append(untouched(ids, attention_mask=torch.ones_like(ids), **more).logits.softmax(-1)[0].numpy())
     return np.stack(rows)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_export(
-    family: str, model: Callable[..., Path], pb: Any, kit: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNamespace, tmp_path: Path) -> None:
     source, output = model(family), tmp_path / "phone"
     before = kit.tree(source)
     if family == "bert":  # once as a user does it
@@ -137,9 +136,7 @@ def test_export(
     card = (output / "README.md").read_text()
     for said in ("onnx/model_int8.onnx", "`positive`", "no task score was measured", "pocketbert.load"):
         assert said in card
-    assert (output / "onnx/model_quantized.onnx").read_bytes() == (
-        output / "onnx/model_int8.onnx"
-    ).read_bytes()
+    assert (output / "onnx/model_quantized.onnx").read_bytes() == (output / "onnx/model_int8.onnx").read_bytes()
 
     texts = [t for t in TEXTS if len(t) < 200] if family == "roberta" else [t for t in TEXTS if len(t) < 50]
     want = expected(source, texts)
@@ -157,9 +154,7 @@ def test_export(
 
 
 @pytest.mark.parametrize("family", FAMILIES[:3])
-def test_an_untrained_model_is_no_parity_failure(
-    family: str, model: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_an_untrained_model_is_no_parity_failure(family: str, model: Callable[..., Path], tmp_path: Path) -> None:
     # its answers differ by a thousandth of the logits: measured by that alone, rounding would look like an error
     api.export(str(model(family, 0.0)), tmp_path / "phone", scheme="fp32", formats=["onnx"])
     parity = json.loads((tmp_path / "phone" / "parity.json").read_text())
@@ -175,9 +170,7 @@ def fp32_folder(model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def test_the_same_command_again(
-    cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace
-) -> None:
+def test_the_same_command_again(cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace) -> None:
     before = kit.tree(fp32_folder)
     again = cli("export", "-m", model("bert"), "-o", fp32_folder, "--scheme", "fp32", "--format", "onnx")
     assert again.exit_code == 0, again.output
@@ -215,9 +208,7 @@ def test_other_settings_need_overwrite(
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_quantize_adds_the_int8_file(
-    cli: Cli, fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_quantize_adds_the_int8_file(cli: Cli, fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
     assert not (fp32_folder / "onnx" / "model_int8.onnx").exists()
     before = kit.tree(fp32_folder)
     result = cli("quantize", "-m", fp32_folder, "-o", tmp_path / "small", "--json")
@@ -259,13 +250,9 @@ def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_pa
         "LABEL_1",
         "LABEL_2",
     ]
-    api.export(
-        str(folder), tmp_path / "named", scheme="fp32", formats=["onnx"], labels=["bad", "so-so", "good"]
-    )
+    api.export(str(folder), tmp_path / "named", scheme="fp32", formats=["onnx"], labels=["bad", "so-so", "good"])
     want = expected(folder, ["please", "the song"])
-    for answer, row in zip(
-        pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True
-    ):
+    for answer, row in zip(pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True):
         assert answer.label == ("bad", "so-so", "good")[int(row.argmax())]
     with pytest.raises(InputError, match="the model's labels differ from the data's"):
         api.export(str(folder), tmp_path / "wrong", labels=["bad", "good"])
@@ -314,9 +301,7 @@ def test_tflite_alone_and_a_model_that_mediapipe_cannot_run(
     assert set(models) == {"tflite/model.tflite", "tflite/model_int8.tflite"}
     assert [p for p, r in models.items() if r["default"]] == ["tflite/model_int8.tflite"]
     for record in models.values():
-        assert record["signature"]["lengths"] == [
-            24
-        ]  # 32, 64 and 128 are longer than the model is asked to be
+        assert record["signature"]["lengths"] == [24]  # 32, 64 and 128 are longer than the model is asked to be
         assert [(t["name"], t["dtype"]) for t in record["signature"]["inputs"]] == [
             ("input_ids", "int32"),
             ("attention_mask", "int32"),
@@ -343,16 +328,21 @@ def test_other_schemes_and_an_old_runtime(cli: Cli, model: Callable[..., Path], 
     pytest.importorskip("litert_torch", exc_type=ImportError)
     first, half, old = (tmp_path / n for n in ("w8", "half", "old"))
     made = cli(
-        "export", "-m", model("distilbert"), "-o", first, "--format", "tflite", "--scheme", "w8", "--max-length",
-        "16", "--json",
-    )  # fmt: skip
+        "export",
+        "-m",
+        model("distilbert"),
+        "-o",
+        first,
+        "--format",
+        "tflite",
+        "--scheme",
+        "w8",
+        "--max-length",
+        "16",
+        "--json",
+    )
     assert made.exit_code == 0, made.output
-    both = [
-        "tflite/mediapipe.tflite",
-        "tflite/mediapipe_w8.tflite",
-        "tflite/model.tflite",
-        "tflite/model_w8.tflite",
-    ]
+    both = ["tflite/mediapipe.tflite", "tflite/mediapipe_w8.tflite", "tflite/model.tflite", "tflite/model_w8.tflite"]
     assert json.loads(made.stdout.splitlines()[-1])["files"] == both
     texts = ["please", "the song"]
     want = [a.scores for a in pocketbert.load(first, scheme="fp32").predict(texts)]
@@ -364,9 +354,7 @@ def test_other_schemes_and_an_old_runtime(cli: Cli, model: Callable[..., Path], 
     ):
         small = cli("quantize", "-m", first, "-o", folder, *more)
         assert small.exit_code == 0, small.output
-        assert (folder / "tflite" / "model.tflite").read_bytes() == (
-            first / "tflite" / "model.tflite"
-        ).read_bytes()
+        assert (folder / "tflite" / "model.tflite").read_bytes() == (first / "tflite" / "model.tflite").read_bytes()
         assert (folder / "tflite" / f"model_{suffix}.tflite").is_file()
         assert not (folder / "tflite" / "model_w8.tflite").exists()
         assert cli("verify", "-m", folder).exit_code == 0
@@ -404,7 +392,9 @@ def test_core_ml_alone_and_its_small_package_afterwards(
 ) -> None:
     pytest.importorskip("coremltools")
     source, output, small = model("bert"), tmp_path / "phone", tmp_path / "small"
-    made = cli("export", "-m", source, "-o", output, "--format", "coreml", "--scheme", "fp32", "--max-length", "40", "--json")  # fmt: skip
+    made = cli(
+        "export", "-m", source, "-o", output, "--format", "coreml", "--scheme", "fp32", "--max-length", "40", "--json"
+    )
     assert made.exit_code == 0, made.output
     assert json.loads(made.stdout.splitlines()[-1])["files"] == ["coreml/Model.mlpackage"]
     package = output / "coreml" / "Model.mlpackage"
@@ -417,10 +407,7 @@ def test_core_ml_alone_and_its_small_package_afterwards(
     before = kit.tree(output)
     done = cli("quantize", "-m", output, "-o", small, "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout.splitlines()[-1])["files"] == [
-        "coreml/Model.mlpackage",
-        "coreml/Model_w8.mlpackage",
-    ]
+    assert json.loads(done.stdout.splitlines()[-1])["files"] == ["coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"]
     assert kit.tree(output) == before
     assert kit.tree(small / "coreml" / "Model.mlpackage") == kit.tree(package)
     assert coreml_facts(small / "coreml" / "Model_w8.mlpackage") == (9, "CoreML8", "plain")
@@ -446,20 +433,25 @@ def test_core_ml_alone_and_its_small_package_afterwards(
         (["--ios", "16", "--layout", "ane"], "Model", (7, "CoreML6", "ane"), [40]),
     ],
     ids=["ranged-fp32", "fixed-ane"],
-)  # fmt: skip
+)
 def test_flags_of_core_ml_reach_the_package(
-    flags: list[str], name: str, facts: tuple[int, str, str], lengths: list[int], cli: Cli,
-    model: Callable[..., Path], tmp_path: Path,
-) -> None:  # fmt: skip
+    flags: list[str],
+    name: str,
+    facts: tuple[int, str, str],
+    lengths: list[int],
+    cli: Cli,
+    model: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("coremltools")
     source, output = model("distilbert"), tmp_path / "phone"
-    made = cli("export", "-m", source, "-o", output, "--format", "coreml", "--scheme", "fp32", "--max-length", "40", *flags)  # fmt: skip
+    made = cli(
+        "export", "-m", source, "-o", output, "--format", "coreml", "--scheme", "fp32", "--max-length", "40", *flags
+    )
     assert made.exit_code == 0, made.output
     assert [p.name for p in (output / "coreml").iterdir() if p.is_dir()] == [f"{name}.mlpackage"]
     assert coreml_facts(output / "coreml" / f"{name}.mlpackage") == facts
-    [record] = [
-        r for r in json.loads((output / "artifacts.json").read_text())["files"] if r["kind"] == "model"
-    ]
+    [record] = [r for r in json.loads((output / "artifacts.json").read_text())["files"] if r["kind"] == "model"]
     assert record["scheme"] == ("fp32" if "fp32" in name else "fp16")
     assert record["signature"]["lengths"] == lengths
     if facts[2] == "ane":
@@ -473,14 +465,17 @@ def test_flags_of_core_ml_reach_the_package(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--ios", "17", "--shapes", "enumerated"], "shapes 'enumerated' needs ios 18, this is ios 17; possible here: ranged, fixed."),
+        (
+            ["--ios", "17", "--shapes", "enumerated"],
+            "shapes 'enumerated' needs ios 18, this is ios 17; possible here: ranged, fixed.",
+        ),
         (["--ios", "16", "--shapes", "ranged"], "shapes 'ranged' needs ios 17, this is ios 16; possible here: fixed."),
         (["--shapes", "free"], "shapes"),
         (["--ios", "15"], "ios"),
         (["--precision", "int8"], "precision"),
         (["--layout", "wide"], "layout"),
     ],
-)  # fmt: skip
+)
 def test_flags_that_no_package_can_have(
     flags: list[str], said: str, cli: Cli, model: Callable[..., Path], tmp_path: Path
 ) -> None:

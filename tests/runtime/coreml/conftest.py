@@ -66,9 +66,13 @@ def build_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
             version = getattr(ct.target, target)
             made = mb.program(input_specs=specs, opset_version=version)(function)
             model = ct.convert(
-                made, convert_to="mlprogram", skip_model_load=True, minimum_deployment_target=version,
-                compute_precision=getattr(ct.precision, precision), **more,
-            )  # fmt: skip
+                made,
+                convert_to="mlprogram",
+                skip_model_load=True,
+                minimum_deployment_target=version,
+                compute_precision=getattr(ct.precision, precision),
+                **more,
+            )
             path = tmp_path_factory.mktemp("program") / "model.mlpackage"
             model.save(str(path))
         return path
@@ -105,9 +109,7 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     `kind` is ``fixed`` (16 tokens), ``enumerated`` (`LENGTHS`) or ``ranged`` (8 to 32).
     """
 
-    def run(
-        module: Any, kind: str = "fixed", precision: str = "FLOAT32", target: str = "iOS17", **more: Any
-    ) -> Path:
+    def run(module: Any, kind: str = "fixed", precision: str = "FLOAT32", target: str = "iOS17", **more: Any) -> Path:
         with silent():
             import coremltools as ct
             import torch
@@ -122,15 +124,18 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
                     else ct.EnumeratedShapes([[1, n] for n in LENGTHS], default=[1, 16])
                 )
                 more["inputs"] = [
-                    ct.TensorType(name=n, shape=shape, dtype=np.int32)
-                    for n in ("input_ids", "attention_mask")
+                    ct.TensorType(name=n, shape=shape, dtype=np.int32) for n in ("input_ids", "attention_mask")
                 ]
             exported = torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)
             model = ct.convert(
-                exported.run_decompositions({}), convert_to="mlprogram", skip_model_load=True,
-                outputs=[ct.TensorType(name="logits")], minimum_deployment_target=getattr(ct.target, target),
-                compute_precision=getattr(ct.precision, precision), **more,
-            )  # fmt: skip
+                exported.run_decompositions({}),
+                convert_to="mlprogram",
+                skip_model_load=True,
+                outputs=[ct.TensorType(name="logits")],
+                minimum_deployment_target=getattr(ct.target, target),
+                compute_precision=getattr(ct.precision, precision),
+                **more,
+            )
             path = tmp_path_factory.mktemp(f"encoder-{kind}-{precision}") / "model.mlpackage"
             model.save(str(path))
         return path

@@ -40,9 +40,11 @@ def scheme(
 
 LINEAR, SYMMETRIC = {"mode": "linear"}, {"mode": "linear_symmetric"}
 AFFINE, BLOCKS, LUT, DENSE = (
-    "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale", "constexpr_lut_to_dense",
+    "constexpr_affine_dequantize",
+    "constexpr_blockwise_shift_scale",
+    "constexpr_lut_to_dense",
     "constexpr_sparse_to_dense",
-)  # fmt: skip
+)
 SCHEMES = [
     scheme("linear", "iOS16", AFFINE, ("quantize", LINEAR)),
     scheme("linear", "iOS17", AFFINE, ("quantize", LINEAR), precision="FLOAT32"),
@@ -110,9 +112,7 @@ def layer(build_program: Callable[..., Path]) -> Callable[[str, str], Path]:
     table, weight = (rng.normal(size=s).astype(np.float32) for s in ((40, IN), (OUT, IN)))
 
     def body(mb: Any, ids: Any) -> Any:
-        return mb.linear(
-            x=mb.gather(x=table, indices=ids, axis=0), weight=weight, bias=np.ones(OUT, np.float32)
-        )
+        return mb.linear(x=mb.gather(x=table, indices=ids, axis=0), weight=weight, bias=np.ones(OUT, np.float32))
 
     def build(target: str, precision: str) -> Path:
         if (target, precision) not in made:
@@ -148,9 +148,7 @@ def test_compressed_weights_expand_as_coremltools_expands_them(
 
 
 def test_a_table_that_is_only_gathered_from_stays_fp16(layer: Callable[[str, str], Path]) -> None:
-    operations = {
-        o.type: o for o in read_program(read_package(layer("iOS17", "FLOAT16")), rounds=True).operations
-    }
+    operations = {o.type: o for o in read_program(read_package(layer("iOS17", "FLOAT16")), rounds=True).operations}
     assert operations["gather"].fixed["x"].dtype == np.float16
     assert operations["linear"].fixed["weight"].dtype == np.float32
 

@@ -41,9 +41,15 @@ def gap(
     ],
 )
 def test_an_encoder_equals_torch(
-    family: str, kind: str, precision: str, target: str, encoder: Callable[[str], Any], convert: Callable[..., Path],
-    batch: Callable[..., dict[str, np.ndarray]], logits_of: Callable[..., np.ndarray],
-) -> None:  # fmt: skip
+    family: str,
+    kind: str,
+    precision: str,
+    target: str,
+    encoder: Callable[[str], Any],
+    convert: Callable[..., Path],
+    batch: Callable[..., dict[str, np.ndarray]],
+    logits_of: Callable[..., np.ndarray],
+) -> None:
     module = encoder(family)
     path = convert(module, kind, precision, target)
     for length in {"fixed": (16,), "ranged": (8, 17, 32), "enumerated": (8, 16, 24)}[kind]:
@@ -51,9 +57,11 @@ def test_an_encoder_equals_torch(
 
 
 def test_precision_decides_on_rounding(
-    bert16: Path, encoder: Callable[[str], Any], batch: Callable[..., dict[str, np.ndarray]],
+    bert16: Path,
+    encoder: Callable[[str], Any],
+    batch: Callable[..., dict[str, np.ndarray]],
     logits_of: Callable[..., np.ndarray],
-) -> None:  # fmt: skip
+) -> None:
     module, inputs = encoder("bert"), batch(16)
     declared, wide = (np.asarray(Evaluator(bert16, p).run(inputs)["logits"]) for p in Precision)
     assert declared.dtype == np.float16 and wide.dtype == np.float32
@@ -89,9 +97,7 @@ class AneBlock(torch.nn.Module):
         x = self.words(input_ids).transpose(1, 2)[:, :, None]
         q, v = self.query(x).split(self.size, 1), self.value(x).split(self.size, 1)
         k = self.key(x).transpose(1, 3).split(self.size, 3)
-        scores = [
-            torch.einsum("bchq,bkhc->bkhq", a, b) * self.size**-0.5 + bias for a, b in zip(q, k, strict=True)
-        ]
+        scores = [torch.einsum("bchq,bkhc->bkhq", a, b) * self.size**-0.5 + bias for a, b in zip(q, k, strict=True)]
         mixed = [torch.einsum("bkhq,bchk->bchq", s.softmax(1), a) for s, a in zip(scores, v, strict=True)]
         x = x + self.out(torch.cat(mixed, 1))
         centred = x - x.mean(1, keepdim=True)
@@ -101,9 +107,11 @@ class AneBlock(torch.nn.Module):
 
 @pytest.mark.parametrize("precision", ["FLOAT32", "FLOAT16"])
 def test_the_neural_engine_layout_equals_torch(
-    precision: str, convert: Callable[..., Path], batch: Callable[..., dict[str, np.ndarray]],
+    precision: str,
+    convert: Callable[..., Path],
+    batch: Callable[..., dict[str, np.ndarray]],
     logits_of: Callable[..., np.ndarray],
-) -> None:  # fmt: skip
+) -> None:
     torch.manual_seed(0)
     module = AneBlock().eval()
     path = convert(module, "fixed", precision, "iOS16")
@@ -129,9 +137,7 @@ def test_the_trap_of_ranged_lengths_is_caught(
 ) -> None:
     """coremltools declares a rank-0 result for a rank-4 tensor; the arithmetic alone would not tell."""
     evaluator = Evaluator(convert(StockMask().eval(), "ranged"))
-    with pytest.raises(
-        InputError, match=r"select .*declares the result fp32\[\], which has shape \[1, 1, 16, 16\]"
-    ):
+    with pytest.raises(InputError, match=r"select .*declares the result fp32\[\], which has shape \[1, 1, 16, 16\]"):
         evaluator.run(batch(16))
 
 

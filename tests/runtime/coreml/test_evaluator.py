@@ -32,9 +32,8 @@ def classifier(build_program: Callable[..., Path]) -> Path:
         return mb.softmax(x=logits, axis=-1, name="probabilities"), logits
 
     return build_program(
-        [(1, 2)], body,
-        classifier_config=ct.ClassifierConfig(LABELS, predicted_probabilities_output="probabilities"),
-    )  # fmt: skip
+        [(1, 2)], body, classifier_config=ct.ClassifierConfig(LABELS, predicted_probabilities_output="probabilities")
+    )
 
 
 def test_a_classifier_gives_label_probabilities_and_logits(classifier: Path) -> None:
@@ -103,15 +102,9 @@ def test_ranged_lengths(convert: Callable[..., Path], batch: Callable[..., dict[
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda i: i.pop("attention_mask"),
-            "was given the inputs input_ids; it wants attention_mask, input_ids",
-        ),
+        (lambda i: i.pop("attention_mask"), "was given the inputs input_ids; it wants attention_mask, input_ids"),
         (lambda i: i.update(extra=i["input_ids"]), "extra"),
-        (
-            lambda i: i.update(input_ids=i["input_ids"][0]),
-            r"of shape \[16\]; allowed: \[1, 8\] or \[1, 16\] or",
-        ),
+        (lambda i: i.update(input_ids=i["input_ids"][0]), r"of shape \[16\]; allowed: \[1, 8\] or \[1, 16\] or"),
         (lambda i: i.update(input_ids=np.ones((1, 12), int)), r"of shape \[1, 12\]"),
         (lambda i: i.update(input_ids=np.ones((2, 16), int)), r"of shape \[2, 16\]"),
         (lambda i: i.update(input_ids=i["input_ids"] + 0.5), "of float64; int32 is expected"),
@@ -122,9 +115,11 @@ def test_ranged_lengths(convert: Callable[..., Path], batch: Callable[..., dict[
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(
-    change: Callable[[dict[str, np.ndarray]], Any], message: str, bert16: Path,
+    change: Callable[[dict[str, np.ndarray]], Any],
+    message: str,
+    bert16: Path,
     batch: Callable[..., dict[str, np.ndarray]],
-) -> None:  # fmt: skip
+) -> None:
     inputs = batch(16)
     change(inputs)
     with pytest.raises(InputError, match=message):
@@ -147,9 +142,7 @@ def test_a_trace_shows_every_result_as_declared(
 ) -> None:
     steps: list[Step] = []
     Evaluator(bert16, precision).run(batch(8), steps.append)
-    assert len(steps) > 20 and {"linear", "softmax", "layer_norm", "gelu", "gather"} <= {
-        s.op_type for s in steps
-    }
+    assert len(steps) > 20 and {"linear", "softmax", "layer_norm", "gelu", "gather"} <= {s.op_type for s in steps}
     halves = [s for s in steps if s.type.dtype is Dtype.FP16]  # type: ignore[union-attr]
     want = np.float16 if precision is Precision.DECLARED else np.float32
     assert len(halves) > 15 and all(np.asarray(s.value).dtype == want for s in halves)
@@ -157,9 +150,7 @@ def test_a_trace_shows_every_result_as_declared(
     assert all(set(s.reads) <= made for s in steps)
 
 
-def test_an_error_in_a_trace_is_the_callers(
-    bert16: Path, batch: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_an_error_in_a_trace_is_the_callers(bert16: Path, batch: Callable[..., dict[str, np.ndarray]]) -> None:
     def stop(step: Step) -> None:
         raise KeyError(step.output)
 
@@ -178,9 +169,7 @@ def test_results_that_pile_up_are_refused(
 
 
 def test_a_constant_output_and_an_input_that_is_an_output(build_program: Callable[..., Path]) -> None:
-    path = build_program(
-        [(1, 3)], lambda mb, x: (mb.identity(x=x, name="same"), mb.add(x=x, y=1.0, name="more"))
-    )
+    path = build_program([(1, 3)], lambda mb, x: (mb.identity(x=x, name="same"), mb.add(x=x, y=1.0, name="more")))
     result = Evaluator(path).run({"x0": np.array([[1, 2, 3]])})
     np.testing.assert_array_equal(np.asarray(result["same"]), [[1, 2, 3]])
     np.testing.assert_array_equal(np.asarray(result["more"]), [[2, 3, 4]])

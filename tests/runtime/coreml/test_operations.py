@@ -61,9 +61,8 @@ def binary(op: str, function: Callable[[Any, Any], Any], x: np.ndarray = X, y: n
 
 def compared(op: str, function: Callable[[Any, Any], Any]) -> Case:
     return Case(
-        op, [whole(3, 4), whole(4)],
-        lambda mb, x, y: mb.cast(x=getattr(mb, op)(x=x, y=y), dtype="int32"), function,
-    )  # fmt: skip
+        op, [whole(3, 4), whole(4)], lambda mb, x, y: mb.cast(x=getattr(mb, op)(x=x, y=y), dtype="int32"), function
+    )
 
 
 def logical(op: str, function: Callable[[Any, Any], Any]) -> Case:
@@ -319,14 +318,10 @@ def test_an_operation_equals_torch(ran: Ran, case: Case) -> None:
     if want.dtype.kind == "f":
         gap = np.abs(have.astype(np.float64) - want).max() / size
         # in fp16 an input beside a step (ceil, quantize) may fall on its other side
-        step = {"quantize": 1 / size, "dequantize": 0.021 / size, "ceil": 1, "floor": 1, "round": 1}.get(
-            case.op, 0
-        )
+        step = {"quantize": 1 / size, "dequantize": 0.021 / size, "ceil": 1, "floor": 1, "round": 1}.get(case.op, 0)
         assert gap <= (5e-3 + step if half else 1e-5)
     else:
-        assert np.abs(have.astype(np.int64) - want.astype(np.int64)).max() <= (
-            half and case.op in ("quantize", "cast")
-        )
+        assert np.abs(have.astype(np.int64) - want.astype(np.int64)).max() <= (half and case.op in ("quantize", "cast"))
 
 
 def test_the_converter_left_every_operation_in_the_program(ran: Ran) -> None:

@@ -34,9 +34,7 @@ def small(build_program: Callable[..., Path]) -> Path:
     table, weight = (rng.normal(size=s).astype(np.float32) for s in ((40, 64), (24, 64)))
 
     def body(mb: Any, ids: Any) -> Any:
-        x = mb.layer_norm(
-            x=mb.gather(x=table, indices=ids, axis=0), axes=[-1], gamma=weight[0], beta=weight[1]
-        )
+        x = mb.layer_norm(x=mb.gather(x=table, indices=ids, axis=0), axes=[-1], gamma=weight[0], beta=weight[1])
         x = mb.linear(x=x, weight=weight, bias=np.ones(24, np.float32))
         return mb.softmax(x=mb.matmul(x=x, y=x, transpose_y=True), axis=-1, name="result")
 
@@ -150,9 +148,7 @@ def test_garbage_instead_of_a_model(package: Path) -> None:
 
 def constants(block: Any) -> list[Any]:
     return [
-        o
-        for o in block.operations
-        if o.type == "const" and o.attributes["val"].WhichOneof("value") == "blobFileValue"
+        o for o in block.operations if o.type == "const" and o.attributes["val"].WhichOneof("value") == "blobFileValue"
     ]
 
 
@@ -250,9 +246,7 @@ def test_damage_anywhere_is_an_error_or_harmless(name: str, package: Path) -> No
             damaged = damaged[: draw.randrange(len(original))]
         else:
             for _ in range(draw.choice((1, 1, 2, 8))):
-                damaged[draw.randrange(len(damaged))] = draw.choice(
-                    (0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256))
-                )
+                damaged[draw.randrange(len(damaged))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
         (package / name).write_bytes(damaged)
         try:
             Evaluator(package).run(IDS)

@@ -44,8 +44,9 @@ def test_rows_are_run_one_by_one(bert16: Path) -> None:
 def test_the_signature_names_the_open_axis(bert16: Path, build_program: Callable[..., Path]) -> None:
     signature = CoremlPredictor(bert16).signature
     assert [(t.name, t.dtype, t.shape) for t in signature.inputs] == [
-        ("input_ids", "int32", [1, "sequence"]), ("attention_mask", "int32", [1, "sequence"])
-    ]  # fmt: skip
+        ("input_ids", "int32", [1, "sequence"]),
+        ("attention_mask", "int32", [1, "sequence"]),
+    ]
     assert [(t.name, t.dtype, t.shape) for t in signature.outputs] == [("logits", "float16", [1, 3])]
     assert signature.lengths == [8, 16, 24]
     fixed = CoremlPredictor(
@@ -127,9 +128,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.MLModel = FakeModel  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "coremltools.models", fake)
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(
-        module, "version_of", lambda name: {"coremltools": "9.0", "pocketbert": "0.1"}.get(name)
-    )
+    monkeypatch.setattr(module, "version_of", lambda name: {"coremltools": "9.0", "pocketbert": "0.1"}.get(name))
 
 
 @pytest.mark.usefixtures("mac")

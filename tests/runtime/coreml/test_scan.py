@@ -67,9 +67,7 @@ def test_fp32_results_may_be_large_but_not_broken(build_program: Callable[..., P
     assert "NaN" in scan.summary
 
 
-def test_statistics_are_those_of_all_values(
-    bert16: Path, batch: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_statistics_are_those_of_all_values(bert16: Path, batch: Callable[..., dict[str, np.ndarray]]) -> None:
     rows = [batch(n, seed=n) for n in (8, 16, 24)]
     found = activation_statistics(bert16, iter(rows))
     values: dict[str, list[np.ndarray]] = {}
@@ -107,9 +105,7 @@ def test_differences_name_the_operation_that_loses_precision(build_program: Call
 def test_two_packages_are_compared_by_names(build_program: Callable[..., Path]) -> None:
     def model(scale: float) -> Path:
         weight = (np.eye(4) * scale).astype(np.float32)
-        return build_program(
-            [(1, 4)], lambda mb, x: mb.relu(x=mb.linear(x=x, weight=weight, name="inner"), name="out")
-        )
+        return build_program([(1, 4)], lambda mb, x: mb.relu(x=mb.linear(x=x, weight=weight, name="inner"), name="out"))
 
     found = layer_differences(model(1.5), {"x0": np.ones((1, 4), np.float32)}, model(1.0))
     assert found[0].output == "inner" and found[0].relative == pytest.approx(0.5) and found[0].largest == 0.5

@@ -46,8 +46,6 @@ def test_a_saved_model_reads_the_same(bert16: Path) -> None:
     theirs, ours = Model_pb2.Model(), parse_model(data)
     theirs.ParseFromString(data)
     mine = {k: len(f.block_specializations[f.opset].operations) for k, f in ours.mlProgram.functions.items()}
-    assert mine == {
-        k: len(f.block_specializations[f.opset].operations) for k, f in theirs.mlProgram.functions.items()
-    }
+    assert mine == {k: len(f.block_specializations[f.opset].operations) for k, f in theirs.mlProgram.functions.items()}
     # nothing was skipped as unknown: what is written again is as long
     assert len(ours.SerializeToString()) == len(data)

@@ -39,7 +39,7 @@ class EvalSet:
 
 def evaluate(
     predictor: Predictor, tokenizer: TextTokenizer, rows: EvalSet, batch: int = 1, label: str = "", side: str = "right"
-) -> tuple[Score, list[Matrix]]:  # fmt: skip
+) -> tuple[Score, list[Matrix]]:
     """Score a predictor on labelled rows.
 
     Args:
@@ -55,9 +55,16 @@ def evaluate(
     """
     head, prepared = rows.head, rows.rows
     kept = run_rows(
-        predictor, tokenizer, prepared.encoded, head.task, batch, 0.1, side, label,
+        predictor,
+        tokenizer,
+        prepared.encoded,
+        head.task,
+        batch,
+        0.1,
+        side,
+        label,
         reduce=lambda i, m: head.reduce(i, m, prepared),
-    )  # fmt: skip
+    )
     return score(kept, rows), kept
 
 

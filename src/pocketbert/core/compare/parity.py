@@ -118,9 +118,7 @@ def build_probe(
     return probe.model_copy(update={"expected": expected, "mask_effect": moved / _scale(expected)})
 
 
-def compare(
-    subject: Predictor, name: str, reference: str, probe: Probe, names: Sequence[str], bound: float
-) -> Parity:
+def compare(subject: Predictor, name: str, reference: str, probe: Probe, names: Sequence[str], bound: float) -> Parity:
     """Run the probe's inputs through a predictor.
 
     Args:
@@ -133,15 +131,20 @@ def compare(
     """
     scale = _scale(probe.expected)
     differences = [
-        worst_difference(probe.read(subject, b, names), e)
-        for b, e in zip(probe.batches, probe.expected, strict=True)
+        worst_difference(probe.read(subject, b, names), e) for b, e in zip(probe.batches, probe.expected, strict=True)
     ]
     worst = float(np.max(differences)) / scale
     shapes = sorted({(int(b["input_ids"].shape[0]), int(b["input_ids"].shape[1])) for b in probe.batches})
     return Parity(
-        subject=name, reference=reference, worst=worst, mask_effect=probe.mask_effect, bound=bound,
-        spread=scale, shapes=shapes, passed=bool(worst <= bound),
-    )  # fmt: skip
+        subject=name,
+        reference=reference,
+        worst=worst,
+        mask_effect=probe.mask_effect,
+        bound=bound,
+        spread=scale,
+        shapes=shapes,
+        passed=bool(worst <= bound),
+    )
 
 
 def worst_of(results: Sequence[Parity]) -> Parity:
@@ -150,9 +153,14 @@ def worst_of(results: Sequence[Parity]) -> Parity:
 
 
 def padding_difference(
-    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task, side: str,
-    own: Matrix | None = None, keep: Pick | None = None,
-) -> float:  # fmt: skip
+    predictor: Predictor,
+    tokenizer: TextTokenizer,
+    rows: Sequence[Encoded],
+    task: Task,
+    side: str,
+    own: Matrix | None = None,
+    keep: Pick | None = None,
+) -> float:
     """How far padding moves a file's answers, relative to their spread; a right mask moves fp32 by rounding only.
 
     Args:

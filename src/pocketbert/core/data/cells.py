@@ -43,7 +43,7 @@ def joined(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 def read_label(
     kind: LabelKind, cell: Any, text: str, words: Sequence[tuple[int, int]] | None, pair: str | None, starts: Any
-) -> Label | None:  # fmt: skip
+) -> Label | None:
     """A label out of a cell.
 
     Args:
@@ -89,9 +89,7 @@ def _names(cell: Any) -> tuple[int | str, ...]:
     if isinstance(cell, str):  # csv and tsv have no lists
         cell = [part.strip() for part in cell.split(";") if part.strip()]
     if not isinstance(cell, list | tuple) or not all(isinstance(v, int | str) for v in cell):
-        raise LabelError(
-            f"labels are {_kind(cell)}, not a list of names or numbers (in csv: separated by ';')."
-        )
+        raise LabelError(f"labels are {_kind(cell)}, not a list of names or numbers (in csv: separated by ';').")
     return tuple(int(v) if isinstance(v, bool) else v for v in cell)
 
 
@@ -123,9 +121,7 @@ def _spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tup
             "tags are neither names nor {start, end, label}; numbers need names: save the data set with them."
         )
     if words is None:
-        raise LabelError(
-            "tags need a text that is a list of words; a running text needs {start, end, label}."
-        )
+        raise LabelError("tags need a text that is a list of words; a running text needs {start, end, label}.")
     if len(cell) != len(words):
         raise LabelError(f"{len(cell)} tags for {len(words)} words.")
     return tuple(spans_of([*cell], words))
@@ -135,9 +131,7 @@ def _span(entry: dict[str, Any], text: str) -> Span:
     start, end, label = entry.get("start"), entry.get("end"), entry.get("label")
     good = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
     if not good or not 0 <= start < end <= len(text):  # type: ignore[operator]
-        raise LabelError(
-            f"span {entry!r} is not {{start, end, label}} within the {len(text)} characters of the text."
-        )
+        raise LabelError(f"span {entry!r} is not {{start, end, label}} within the {len(text)} characters of the text.")
     if str(label) == OUTSIDE or label_of(str(label)) != label:
         raise LabelError(f"label {label!r} reads like a tag (O, B-, I-, S-, E-): rename it.")
     return Span(int(start), int(end), str(label))  # type: ignore[arg-type]

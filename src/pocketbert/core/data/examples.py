@@ -48,9 +48,7 @@ class Example:
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
-def read_examples(
-    source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME
-) -> list[Example]:
+def read_examples(source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME) -> list[Example]:
     """Read one split.
 
     Args:

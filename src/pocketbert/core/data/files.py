@@ -97,9 +97,7 @@ def read_rows(source: DataSource, bad: BadRows) -> Iterator[tuple[int, dict[str,
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InputError(Problem(source.title, f"broken gzip file: {error}.")) from error
     except UnicodeDecodeError as error:
-        raise InputError(
-            Problem(source.title, f"not UTF-8: {error}.", "Convert the file to UTF-8.")
-        ) from error
+        raise InputError(Problem(source.title, f"not UTF-8: {error}.", "Convert the file to UTF-8.")) from error
 
 
 def _jsonl_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -109,9 +107,7 @@ def _jsonl_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]
             if not line:
                 return
             if len(line) > MAX_LINE:
-                raise InputError(
-                    Problem(f"{path}:{number}", f"line longer than {MAX_LINE} bytes; no row is.")
-                )
+                raise InputError(Problem(f"{path}:{number}", f"line longer than {MAX_LINE} bytes; no row is."))
             if not line.strip():
                 continue
             try:
@@ -138,8 +134,12 @@ def _table_rows(path: Path, separator: str, bad: BadRows) -> Iterator[tuple[int,
             twice = sorted({name for name in header if header.count(name) > 1})
             if twice:
                 raise InputError(
-                    Problem(f"{path}:1", f"the header names {', '.join(map(repr, twice))} twice.", "Give each column a name of its own.")
-                )  # fmt: skip
+                    Problem(
+                        f"{path}:1",
+                        f"the header names {', '.join(map(repr, twice))} twice.",
+                        "Give each column a name of its own.",
+                    )
+                )
             for number, cells in enumerate(reader, 2):
                 if not cells:
                     continue  # a blank line
@@ -237,11 +237,12 @@ def _load_dataset(source: DataSource) -> Any:
 
     assert source.dataset is not None
     try:
-        return datasets.load_dataset(
-            source.dataset, source.config, split=source.split, revision=source.revision
-        )
+        return datasets.load_dataset(source.dataset, source.config, split=source.split, revision=source.revision)
     except Exception as error:  # the library raises many kinds, network ones included
         raise InputError(
-            Problem(source.title, f"could not be loaded: {type(error).__name__}: {str(error).splitlines()[0]}",
-                    "Check name, config, split and network, or give a local file with 'path'.")
-        ) from error  # fmt: skip
+            Problem(
+                source.title,
+                f"could not be loaded: {type(error).__name__}: {str(error).splitlines()[0]}",
+                "Check name, config, split and network, or give a local file with 'path'.",
+            )
+        ) from error

@@ -59,8 +59,11 @@ class Labels:
             found = _index(example.label, index)
             if found is None:
                 hint = nearest(str(example.label), list(self.names))
-                bad.add(example.row, f"label {example.label!r} is not in the label set; {hint}.",
-                        "Correct the row, or add the label under data.labels.")  # fmt: skip
+                bad.add(
+                    example.row,
+                    f"label {example.label!r} is not in the label set; {hint}.",
+                    "Correct the row, or add the label under data.labels.",
+                )
             else:
                 out[i] = found
         if bad.count:
@@ -81,8 +84,11 @@ class Labels:
                 found = _index(label, index)
                 if found is None:
                     hint = nearest(str(label), list(self.names))
-                    bad.add(example.row, f"label {label!r} is not in the label set; {hint}.",
-                            "Correct the row, or add the label under data.labels.")  # fmt: skip
+                    bad.add(
+                        example.row,
+                        f"label {label!r} is not in the label set; {hint}.",
+                        "Correct the row, or add the label under data.labels.",
+                    )
                 else:
                     out[i, found] = True
         if bad.count:
@@ -99,13 +105,14 @@ class Labels:
         bad = BadRows(title)
         out = []
         for example in examples:
-            spans = (
-                [s for s in example.label if isinstance(s, Span)] if isinstance(example.label, tuple) else []
-            )
+            spans = [s for s in example.label if isinstance(s, Span)] if isinstance(example.label, tuple) else []
             for span in spans:
                 if span.label not in known:
-                    bad.add(example.row, f"span label '{span.label}' is not in the label set; {nearest(span.label, sorted(known))}.",
-                            "Correct the row, or add the label under data.labels.")  # fmt: skip
+                    bad.add(
+                        example.row,
+                        f"span label '{span.label}' is not in the label set; {nearest(span.label, sorted(known))}.",
+                        "Correct the row, or add the label under data.labels.",
+                    )
             out.append([s for s in spans if s.label in known])
         if bad.count:
             raise InputError(bad.close())
@@ -129,10 +136,13 @@ class Labels:
         if set(self.names) != set(other.names):
             ours, theirs = set(self.names) - set(other.names), set(other.names) - set(self.names)
             raise InputError(
-                Problem(where, f"the model's labels differ from the data's: only in the data {sorted(ours)}, "
-                        f"only in the model {sorted(theirs)}.",
-                        "Use data.labels with the model's names, or fine-tune the teacher on these labels.")
-            )  # fmt: skip
+                Problem(
+                    where,
+                    f"the model's labels differ from the data's: only in the data {sorted(ours)}, "
+                    f"only in the model {sorted(theirs)}.",
+                    "Use data.labels with the model's names, or fine-tune the teacher on these labels.",
+                )
+            )
         position = {name: i for i, name in enumerate(other.names)}
         return [position[name] for name in self.names]
 
@@ -154,9 +164,11 @@ def placeholder_names(names: Sequence[str]) -> bool:
 
 
 def resolve_labels(
-    declared: Sequence[str] | None, teacher: Sequence[str] | None, examples: Sequence[Example],
+    declared: Sequence[str] | None,
+    teacher: Sequence[str] | None,
+    examples: Sequence[Example],
     kind: LabelKind = LabelKind.NAME,
-) -> Labels:  # fmt: skip
+) -> Labels:
     """The label order of a run.
 
     Args:
@@ -183,15 +195,11 @@ def resolve_labels(
         labels = Labels(tags_of(labels.names), labels.note)
         if OUTSIDE not in labels.names:
             raise InputError(
-                Problem(
-                    "data.labels", f"tags need '{OUTSIDE}' for words of no label; found {list(labels.names)}."
-                )
+                Problem("data.labels", f"tags need '{OUTSIDE}' for words of no label; found {list(labels.names)}.")
             )
     if len(labels) < _FEWEST[kind]:
         raise InputError(
-            Problem(
-                "data.labels", f"the task needs at least {_FEWEST[kind]} labels, found {list(labels.names)}."
-            )
+            Problem("data.labels", f"the task needs at least {_FEWEST[kind]} labels, found {list(labels.names)}.")
         )
     if len(set(labels.names)) != len(labels):
         raise InputError(Problem("data.labels", f"a label occurs twice in {list(labels.names)}."))
@@ -216,10 +224,13 @@ def _from_data(values: set[object]) -> Labels:
     numbers = [int(v) for v in values if isinstance(v, int) or (isinstance(v, str) and v.isdecimal())]
     if len(numbers) == len(values) and numbers:
         if max(numbers) >= MAX_LABELS:
-            raise InputError(Problem("data.labels", f"the data has the label number {max(numbers)}; that is no label id.",
-                                     "Check which column holds the labels, or give data.labels."))  # fmt: skip
+            raise InputError(
+                Problem(
+                    "data.labels",
+                    f"the data has the label number {max(numbers)}; that is no label id.",
+                    "Check which column holds the labels, or give data.labels.",
+                )
+            )
         names = tuple(f"LABEL_{i}" for i in range(max(numbers) + 1))
-        return Labels(
-            names, "the data has numbers only and data.labels is not given: labels are called LABEL_i"
-        )
+        return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
     return Labels(tuple(sorted(str(v) for v in values)), "label names taken from the training data, sorted")

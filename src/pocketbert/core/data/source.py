@@ -13,12 +13,8 @@ class DataSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str | None = Field(
-        None, description="Local .jsonl[.gz], .csv, .tsv or .parquet file with named columns."
-    )
-    dataset: str | None = Field(
-        None, description="Hub data set, or a folder that `datasets` loads, instead of path."
-    )
+    path: str | None = Field(None, description="Local .jsonl[.gz], .csv, .tsv or .parquet file with named columns.")
+    dataset: str | None = Field(None, description="Hub data set, or a folder that `datasets` loads, instead of path.")
     config: str | None = Field(None, description="Configuration of the data set.")
     split: str | None = Field(None, description="Split of the data set.")
     revision: str | None = Field(None, description="Revision of the data set; pin it for repeatable runs.")

@@ -123,6 +123,4 @@ class SpanCounts:
 def count_spans(gold: Sequence[Iterable[Span]], found: Sequence[Iterable[Span]]) -> SpanCounts:
     """Compare answers with gold, text by text: a span is right when both ends and the label are."""
     pairs = [(set(g), set(f)) for g, f in zip(gold, found, strict=True)]
-    return SpanCounts(
-        sum(len(g & f) for g, f in pairs), sum(len(f) for _, f in pairs), sum(len(g) for g, _ in pairs)
-    )
+    return SpanCounts(sum(len(g & f) for g, f in pairs), sum(len(f) for _, f in pairs), sum(len(g) for g, _ in pairs))

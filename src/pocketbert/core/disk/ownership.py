@@ -53,9 +53,7 @@ class Contents:
 
     def __call__(self, folder: Path) -> list[str]:
         """Paths in a folder that no such folder holds; all of them where the sign is missing."""
-        paths = sorted(
-            p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()
-        )
+        paths = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
         if self.sign not in paths:
             return paths
         return [p for p in paths if not any(fnmatch(p, known) for known in (self.sign, *self.names))]
@@ -122,9 +120,12 @@ def refuse_strangers(path: Path, recognise: Recognise) -> None:
     if strangers:
         shown = ", ".join(strangers[:3]) + (f" and {len(strangers) - 3} more" if len(strangers) > 3 else "")
         raise InputError(
-            Problem(str(path), f"holds what PocketBERT did not write ({shown}); nothing was removed.",
-                    "Move it away, or choose another place.")
-        )  # fmt: skip
+            Problem(
+                str(path),
+                f"holds what PocketBERT did not write ({shown}); nothing was removed.",
+                "Move it away, or choose another place.",
+            )
+        )
 
 
 def remove(path: Path, recognise: Recognise | None = None) -> None:
@@ -203,9 +204,7 @@ def temporary_file(destination: Path) -> Iterator[Path]:
     Yields:
         ``.NAME.<random>.pocketbert-tmp``, with the permissions that a new file has.
     """
-    handle, name = tempfile.mkstemp(
-        dir=destination.parent, prefix=sibling_prefix(destination), suffix=TEMPORARY
-    )
+    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=sibling_prefix(destination), suffix=TEMPORARY)
     mask = os.umask(0)
     os.umask(mask)
     os.fchmod(handle, 0o666 & ~mask)

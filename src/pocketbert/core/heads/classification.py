@@ -40,10 +40,7 @@ class ClassificationHead(Labelled):
         predicted = whole(reduced).argmax(-1).astype(np.int64)
         scores = classification_scores(gold, predicted, len(self.labels))
         value = scores.pop(self.task.metric.name)
-        return Score.of(
-            self.task.metric, value, scores, len(gold),
-            chance_ceiling(gold, len(self.labels)), finite,
-        )  # fmt: skip
+        return Score.of(self.task.metric, value, scores, len(gold), chance_ceiling(gold, len(self.labels)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The most probable label of each text."""

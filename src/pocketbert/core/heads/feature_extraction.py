@@ -25,9 +25,7 @@ class FeatureExtractionHead(PerText):
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
+    def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """The two texts of a scored pair are two rows; others are one. Truth: the scores.
 
         Without scores the truth is empty, and whoever scores puts the teacher's vectors there.
@@ -37,9 +35,7 @@ class FeatureExtractionHead(PerText):
         """
         without = [e.row for e in examples if e.pair is not None and e.label is None]
         if labelled and without and any(e.pair is not None and e.label is not None for e in examples):
-            what = (
-                f"{len(without):,} of {len(examples):,} pairs have no score, the first in row {without[0]}."
-            )
+            what = f"{len(without):,} of {len(examples):,} pairs have no score, the first in row {without[0]}."
             raise InputError(Problem(title, what, "Give every pair a score, or none."))
         if not scored(examples):
             return per_text([replace(e, pair=None) for e in examples], tokenizer)
@@ -63,10 +59,7 @@ class FeatureExtractionHead(PerText):
             value, others, metric = float((vectors * theirs).sum(-1).mean()), {}, MEAN_COSINE
             # always answering the teachers' mean direction looks at no text
             chance = float((theirs @ unit(theirs.mean(0, keepdims=True))[0]).mean())
-        return Score.of(
-            metric, value, others if finite else {},
-            len(truth), chance, finite,
-        )  # fmt: skip
+        return Score.of(metric, value, others if finite else {}, len(truth), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The vector of each text."""

@@ -30,9 +30,7 @@ class FillMaskHead:
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
+    def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Rows to score have tokens masked, the same ones for the same text; others are left as they are.
 
         Truth: ids of the masked tokens, one array per row; `IGNORED` where the text itself had the mask.
@@ -69,9 +67,13 @@ class FillMaskHead:
         gold = np.concatenate([np.asarray(t, np.int64) for t in prepared.truth])
         gold = gold[gold != IGNORED]
         return Score.of(
-            self.task.metric, float(values[:, 0].mean(dtype=np.float64)),
-            {TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}, len(prepared.examples), entropy(gold), finite,
-        )  # fmt: skip
+            self.task.metric,
+            float(values[:, 0].mean(dtype=np.float64)),
+            {TOP_1.name: float(values[:, 1].mean(dtype=np.float64))},
+            len(prepared.examples),
+            entropy(gold),
+            finite,
+        )
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The most probable tokens of each masked place."""
@@ -82,10 +84,12 @@ class FillMaskHead:
             masked = bool((encoded.ids == tokenizer.mask_id).any())
             scores = probabilities(matrix, self.task.score) if masked else np.empty((0, 1))
             places = [
-                tuple(Guess(tokenizer.token(int(i)), tokenizer.decode([int(i)]), float(row[i]))
-                      for i in np.argsort(-row, kind="stable")[:GUESSES])
+                tuple(
+                    Guess(tokenizer.token(int(i)), tokenizer.decode([int(i)]), float(row[i]))
+                    for i in np.argsort(-row, kind="stable")[:GUESSES]
+                )
                 for row in scores
-            ]  # fmt: skip
+            ]
             out.append(Filled(tuple(places), encoded.truncated))
         return out
 

@@ -65,9 +65,7 @@ class Head(Protocol):
 
     task: Task
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
+    def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Tokenize rows and read their labels.
 
         Args:
@@ -105,9 +103,7 @@ class PerText:
 class Labelled(PerText):
     """What tasks share that are trained on one label cell per text; a subclass says how to read it."""
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
+    def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Targets ``labels``: one entry per text; see `Head.prepare`."""
         rows = per_text(examples, tokenizer)
         if not labelled:

@@ -45,9 +45,8 @@ class MultiLabelHead(Labelled):
         value = multi_label_f1(gold, found)
         exact = float((gold == found).all(-1).mean())
         return Score.of(
-            self.task.metric, value, {"exact_rows": exact},
-            len(gold), luck(constant_f1(gold), len(gold)), finite,
-        )  # fmt: skip
+            self.task.metric, value, {"exact_rows": exact}, len(gold), luck(constant_f1(gold), len(gold)), finite
+        )
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The labels that reach their thresholds."""

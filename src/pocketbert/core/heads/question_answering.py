@@ -47,9 +47,7 @@ class QuestionAnsweringHead:
     def __init__(self, task: Task, settings: AnswerSettings) -> None:
         self.task, self.settings = task, settings
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
+    def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Targets ``start_positions`` and ``end_positions``: tokens of the first answer, int64 [N]; 0 where a window has none."""
         windows = tokenizer.windows([(e.text, e.pair or "") for e in examples], self.settings.stride)
         owner = np.repeat(np.arange(len(examples)), [len(w) for w in windows])
@@ -94,16 +92,22 @@ class QuestionAnsweringHead:
         f1 = [token_f1(t, g) for t, g in zip(texts, gold, strict=True)]
         exact = [exact_match(t, g) for t, g in zip(texts, gold, strict=True)]
         return Score.of(
-            self.task.metric, float(np.mean(f1)),
-            {EXACT_MATCH.name: float(np.mean(exact))}, len(gold), self._chance(prepared), finite,
-        )  # fmt: skip
+            self.task.metric,
+            float(np.mean(f1)),
+            {EXACT_MATCH.name: float(np.mean(exact))},
+            len(gold),
+            self._chance(prepared),
+            finite,
+        )
 
     def _chance(self, prepared: Prepared) -> float:
         """F1 of answering every question with the context's first sentence, or with nothing."""
         gold = [[g.text for g in truth] for truth in prepared.truth]
         first = [(e.pair or "").split(". ")[0] for e in prepared.examples]
-        blind = [np.mean([token_f1(a, g) for a, g in zip(answers, gold, strict=True)])
-                 for answers in (first, [""] * len(gold))]  # fmt: skip
+        blind = [
+            np.mean([token_f1(a, g) for a, g in zip(answers, gold, strict=True)])
+            for answers in (first, [""] * len(gold))
+        ]
         return luck(float(max(blind)), len(gold))
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:

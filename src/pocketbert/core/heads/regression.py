@@ -33,10 +33,15 @@ class RegressionHead(Labelled):
         gold, values = np.asarray(prepared.truth, np.float64), whole(reduced)[:, 0].astype(np.float64)
         finite = all_finite(reduced)
         return Score.of(
-            PEARSON, pearson(gold, values),
-            {SPEARMAN.name: spearman(gold, values), "rmse": float(np.sqrt(((gold - values) ** 2).mean()))} if finite else {},
-            len(gold), min(1.0, 3 / np.sqrt(max(1, len(gold)))), finite,
-        )  # fmt: skip
+            PEARSON,
+            pearson(gold, values),
+            {SPEARMAN.name: spearman(gold, values), "rmse": float(np.sqrt(((gold - values) ** 2).mean()))}
+            if finite
+            else {},
+            len(gold),
+            min(1.0, 3 / np.sqrt(max(1, len(gold)))),
+            finite,
+        )
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """The number of each text."""

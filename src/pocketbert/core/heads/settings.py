@@ -21,9 +21,7 @@ class AnswerSettings(BaseModel):
         description="multi-label: probability from which a label is given, one for all or one per label; default the "
         "ones that give the trained model the best F1 on training rows, 0.5 where nothing is trained.",
     )
-    stride: PositiveInt = Field(
-        128, description="question-answering: tokens that two windows of a long context share."
-    )
+    stride: PositiveInt = Field(128, description="question-answering: tokens that two windows of a long context share.")
     answer_length: PositiveInt = Field(30, description="question-answering: longest answer in tokens.")
     null_answers: bool = Field(
         False,

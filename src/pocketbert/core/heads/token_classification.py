@@ -36,9 +36,7 @@ class TokenClassificationHead:
     def __init__(self, task: Task, labels: Labels) -> None:
         self.task, self.labels = task, labels
 
-    def prepare(
-        self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True
-    ) -> Prepared:
+    def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Targets ``labels``: the tag of each word at its first token, `IGNORED` elsewhere, N int64 arrays [tokens]."""
         rows = per_text(examples, tokenizer, places=True)
         if not labelled:
@@ -68,10 +66,13 @@ class TokenClassificationHead:
         ]
         counts = count_spans(list(prepared.truth), found)
         return Score.of(
-            self.task.metric, counts.f1,
-            {"precision": counts.precision, "recall": counts.recall}, len(prepared.examples),
-            self._chance(prepared), finite,
-        )  # fmt: skip
+            self.task.metric,
+            counts.f1,
+            {"precision": counts.precision, "recall": counts.recall},
+            len(prepared.examples),
+            self._chance(prepared),
+            finite,
+        )
 
     def _chance(self, prepared: Prepared) -> float:
         """F1 of the best answer that looks at nothing: every word a span of the commonest label."""
@@ -96,12 +97,22 @@ class TokenClassificationHead:
             sure = scores.max(-1)
             found = [
                 FoundSpan(
-                    s.start, s.end, s.label, example.text[s.start : s.end],
-                    float(np.mean([p for p, w, t in zip(sure, places, tags, strict=True)
-                                   if s.start <= w[0] < s.end and label_of(t) == s.label])),
+                    s.start,
+                    s.end,
+                    s.label,
+                    example.text[s.start : s.end],
+                    float(
+                        np.mean(
+                            [
+                                p
+                                for p, w, t in zip(sure, places, tags, strict=True)
+                                if s.start <= w[0] < s.end and label_of(t) == s.label
+                            ]
+                        )
+                    ),
                 )
                 for s in spans_of(tags, places)
-            ]  # fmt: skip
+            ]
             out.append(Spans(tuple(found), encoded.truncated))
         return out
 

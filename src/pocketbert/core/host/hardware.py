@@ -71,9 +71,13 @@ def machine() -> Machine:
     arch = platform.machine()
     wanted = _ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS
     return Machine(
-        cpu=name, arch=arch, isa=[f for f in wanted if f in flags], cores=available_cores(),
-        system=f"{platform.system()} {platform.release()}", python=platform.python_version(),
-    )  # fmt: skip
+        cpu=name,
+        arch=arch,
+        isa=[f for f in wanted if f in flags],
+        cores=available_cores(),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
 
 
 def load_average() -> float:

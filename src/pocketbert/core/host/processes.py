@@ -97,9 +97,13 @@ class Channel:
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         server = TCPStore(
-            host, port, is_master=place.main and not agent, wait_for_workers=False, multi_tenant=True,
+            host,
+            port,
+            is_master=place.main and not agent,
+            wait_for_workers=False,
+            multi_tenant=True,
             timeout=timedelta(minutes=5),
-        )  # fmt: skip
+        )
         self.place, self._store, self._sent = place, PrefixStore(f"pocketbert/{attempt}", server), 0
 
     def send(self, order: Order) -> None:
@@ -163,9 +167,7 @@ def _watched(channel: Channel) -> Iterator[None]:
                 if channel.place.main:
                     print(f"Error: {channel.failure()} {_RESUMES}", file=sys.stderr, flush=True)
                     channel.send(Order(None, code=code))
-                os._exit(
-                    code
-                )  # as a kill would: checkpoints are whole at any moment, and the lock dies with us
+                os._exit(code)  # as a kill would: checkpoints are whole at any moment, and the lock dies with us
 
     threading.Thread(target=watch, daemon=True, name="pocketbert-watch").start()
     try:
@@ -185,9 +187,7 @@ def directing() -> Iterator[None]:
         yield
         return
     if _open:
-        raise MachineError(
-            "one launch runs one verb: the other processes ended with the first. Start a second launch."
-        )
+        raise MachineError("one launch runs one verb: the other processes ended with the first. Start a second launch.")
     channel = Channel(here())
     _open.append(channel)
     try:

@@ -72,10 +72,16 @@ class Meter:
         """Open the bar."""
         if self.label and sys.stderr.isatty() and not _state["quiet"]:
             self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), _Rate(),
-                TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
-                console=console(), transient=True, auto_refresh=False,
-            )  # fmt: skip  # no refresh thread: it would run inside what a benchmark measures
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=28),
+                MofNCompleteColumn(),
+                _Rate(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=console(),
+                transient=True,
+                auto_refresh=False,
+            )  # no refresh thread: it would run inside what a benchmark measures
             self._bar.start()
             self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, note="")
         return self

@@ -81,18 +81,14 @@ def load_model(
         AttributeError,
     ) as error:
         what = str(error).split("\n")[0] or type(error).__name__
-        raise InputError(
-            Problem(f"{folder.path}/config.json", f"does not describe a model: {what}.")
-        ) from error
+        raise InputError(Problem(f"{folder.path}/config.json", f"does not describe a model: {what}.")) from error
     state = _fitting(sketch, state, folder, task, new_head)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = auto.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            Problem(f"{folder.path}/config.json", f"does not describe a model: {error}.")
-        ) from error
+        raise InputError(Problem(f"{folder.path}/config.json", f"does not describe a model: {error}.")) from error
     if hasattr(model, "config"):
         model.config.architectures = [type(model).__name__]
     model.load_state_dict(state, strict=False)
@@ -108,9 +104,7 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
         )
     except Exception as error:  # strict validation of the library raises its own kinds
         message = str(error).splitlines()[0]
-        raise InputError(
-            Problem(f"{folder.path}/config.json", f"refused by transformers: {message}.")
-        ) from error
+        raise InputError(Problem(f"{folder.path}/config.json", f"refused by transformers: {message}.")) from error
     if task.name is TaskName.REGRESSION and new_head:
         config.num_labels = 1
     elif labels and (new_head or folder.labels is None):
@@ -131,18 +125,24 @@ def _check_problem(folder: ModelFolder, task: Task) -> None:
     one = count == 1
     if stated == task.problem_type and task.name is TaskName.REGRESSION and not one:
         raise InputError(
-            Problem(str(folder.path), f"its head answers {count} numbers to a text; regression is one number per text.",
-                    "Export it with another tool, or train a head with one output.")
-        )  # fmt: skip
+            Problem(
+                str(folder.path),
+                f"its head answers {count} numbers to a text; regression is one number per text.",
+                "Export it with another tool, or train a head with one output.",
+            )
+        )
     if stated not in (None, task.problem_type) or (one and stated is None) != (
         task.name is TaskName.REGRESSION and stated is None
     ):
         known = next((t.name for t in TASKS.values() if t.problem_type == stated), None) if stated else None
         kind = known or (TaskName.REGRESSION if one else TaskName.TEXT_CLASSIFICATION)
         raise InputError(
-            Problem(str(folder.path), f"its head was trained for {kind} ({count} outputs), not for {task.name}: it would be "
-                    "scored wrongly.", f"Set task: {kind} (on the command line --task {kind}).")
-        )  # fmt: skip
+            Problem(
+                str(folder.path),
+                f"its head was trained for {kind} ({count} outputs), not for {task.name}: it would be scored wrongly.",
+                f"Set task: {kind} (on the command line --task {kind}).",
+            )
+        )
 
 
 def _read_state(path: Path) -> dict[str, torch.Tensor]:
@@ -161,9 +161,12 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign pickle fails in many ways
         raise InputError(
-            Problem(str(path), f"cannot be read as plain weights: {_first_sentence(error)}.",
-                    "Convert it to model.safetensors where you trust its origin.")
-        ) from error  # fmt: skip
+            Problem(
+                str(path),
+                f"cannot be read as plain weights: {_first_sentence(error)}.",
+                "Convert it to model.safetensors where you trust its origin.",
+            )
+        ) from error
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise InputError(Problem(str(path), "does not hold a state dict of tensors."))
     return state
@@ -180,9 +183,7 @@ def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolde
     have = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
     said = getattr(config, "num_hidden_layers", have)
     if not isinstance(said, int) or not 1 <= said <= max(have, 1):
-        raise InputError(
-            Problem(f"{folder.path}/config.json", f"says {said!r:.40} layers, the weights have {have}.")
-        )
+        raise InputError(Problem(f"{folder.path}/config.json", f"says {said!r:.40} layers, the weights have {have}."))
 
 
 def _fitting(
@@ -200,8 +201,11 @@ def _fitting(
     elif not any(k.startswith(prefix) for k in state):
         # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
         state = {prefix + k: v for k, v in state.items()}
-    wrong = [f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}" for k, v in own.items()
-             if k in state and state[k].shape != v.shape]  # fmt: skip
+    wrong = [
+        f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}"
+        for k, v in own.items()
+        if k in state and state[k].shape != v.shape
+    ]
     head = [k for k in own if not k.startswith(prefix)]
     if wrong and new_head:
         # a head for another label set: train a new one
@@ -212,18 +216,17 @@ def _fitting(
     missing = [k for k in own if twins.get(k, k) not in given and not _HARMLESS.search(k)]
     lost_head = [k for k in missing if k in head]
     lost = [k for k in missing if k not in head and not (".pooler." in k and new_head)]
-    problems = [
-        Problem(str(folder.path), f"weight has another shape than config.json says: {w}.") for w in wrong[:5]
-    ]
+    problems = [Problem(str(folder.path), f"weight has another shape than config.json says: {w}.") for w in wrong[:5]]
     if lost:
-        problems.append(
-            Problem(str(folder.path), f"{len(lost)} weights are missing, e.g. {', '.join(lost[:3])}.")
-        )
+        problems.append(Problem(str(folder.path), f"{len(lost)} weights are missing, e.g. {', '.join(lost[:3])}."))
     if lost_head and not new_head:
         problems.append(
-            Problem(str(folder.path), f"has no trained head for {task.name} ({', '.join(lost_head)} missing).",
-                    "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.")
-        )  # fmt: skip
+            Problem(
+                str(folder.path),
+                f"has no trained head for {task.name} ({', '.join(lost_head)} missing).",
+                "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.",
+            )
+        )
     if problems:
         raise InputError(problems)
     return state
@@ -257,9 +260,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
     write_json(target / "config.json", config)
     state, twins = model.state_dict(), _twins(model.state_dict(keep_vars=True))
     tensors = {
-        k: v.detach().contiguous().cpu()
-        for k, v in state.items()
-        if not _HARMLESS.search(k) and twins.get(k, k) == k
+        k: v.detach().contiguous().cpu() for k, v in state.items() if not _HARMLESS.search(k) and twins.get(k, k) == k
     }
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.path, max_length, target)
@@ -322,6 +323,4 @@ def _convert_tokenizer(source: Path) -> str:
             raise ValueError("the folder has neither tokenizer.json nor a vocabulary.")
         return str(backend.to_str())
     except Exception as error:  # many kinds, among them missing vocabulary files
-        raise InputError(
-            Problem(str(source), f"no usable tokenizer: {str(error).splitlines()[0]}")
-        ) from error
+        raise InputError(Problem(str(source), f"no usable tokenizer: {str(error).splitlines()[0]}")) from error

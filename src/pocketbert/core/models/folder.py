@@ -56,9 +56,7 @@ class ModelFolder:
             return None
         if not all(str(k).isdecimal() for k in raw):
             raise InputError(
-                Problem(
-                    f"{self.path}/config.json", f"id2label has keys that are no numbers: {list(raw)[:3]}."
-                )
+                Problem(f"{self.path}/config.json", f"id2label has keys that are no numbers: {list(raw)[:3]}.")
             )
         names = [str(raw[k]) for k in sorted(raw, key=int)]
         if len(set(names)) < len(names):
@@ -96,8 +94,13 @@ class ModelFolder:
                     check_safetensors(self.path / name)
                 return self.path / name
         if (self.path / "model.safetensors.index.json").is_file():
-            raise InputError(Problem(str(self.path), "the weights are split over several files.",
-                                     "Save the model with max_shard_size='20GB'."))  # fmt: skip
+            raise InputError(
+                Problem(
+                    str(self.path),
+                    "the weights are split over several files.",
+                    "Save the model with max_shard_size='20GB'.",
+                )
+            )
         raise InputError(Problem(str(self.path), "has neither model.safetensors nor pytorch_model.bin."))
 
     @cached_property
@@ -154,8 +157,13 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     elif name == DEMO_TEACHER:
         path, licence = _demo_teacher(), "Apache-2.0 (model card of sentence-transformers/all-MiniLM-L6-v2)"
     elif path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
-        raise InputError(Problem(where, f"no model folder '{name}'.",
-                                 f"Give a Hugging Face folder, a Hub name like org/model, or '{DEMO_TEACHER}'."))  # fmt: skip
+        raise InputError(
+            Problem(
+                where,
+                f"no model folder '{name}'.",
+                f"Give a Hugging Face folder, a Hub name like org/model, or '{DEMO_TEACHER}'.",
+            )
+        )
     else:
         path = _download(name, revision, where)
     config_path = path / "config.json"
@@ -163,9 +171,7 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
         raise InputError(Problem(str(path), "is no Hugging Face model folder: it has no config.json."))
     config = read_json(config_path)
     if not isinstance(config, dict) or "model_type" not in config:
-        raise InputError(
-            Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained().")
-        )
+        raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     return ModelFolder(path, name, config, family_of(str(config["model_type"]), str(config_path)), licence)
 
 
@@ -176,31 +182,36 @@ def _demo_teacher() -> Path:
         raise MissingBackendError(f"the demo teacher '{DEMO_TEACHER}'", DEMO_INSTALL) from None
     found = [f for f in files if f.name == "model.safetensors"]
     if not found or not Path(str(found[0].locate())).is_file():
-        raise MissingBackendError(f"the demo teacher '{DEMO_TEACHER}' (its package is incomplete)",
-                                  f"{DEMO_INSTALL} --force-reinstall")  # fmt: skip
+        raise MissingBackendError(
+            f"the demo teacher '{DEMO_TEACHER}' (its package is incomplete)", f"{DEMO_INSTALL} --force-reinstall"
+        )
     weights = Path(str(found[0].locate()))
     if (digest := sha256_file(weights)) != DEMO_SHA256:
         raise InputError(
-            Problem(str(weights), f"sha256 is {digest}, the genuine weights have {DEMO_SHA256}; refused.",
-                    f"{DEMO_INSTALL} --force-reinstall")
-        )  # fmt: skip
+            Problem(
+                str(weights),
+                f"sha256 is {digest}, the genuine weights have {DEMO_SHA256}; refused.",
+                f"{DEMO_INSTALL} --force-reinstall",
+            )
+        )
     return weights.parent
 
 
 def _download(name: str, revision: str | None, where: str) -> Path:
     if version_of("huggingface_hub") is None:
-        raise MissingBackendError(
-            f"the library that loads '{name}' from the Hub", "pip install 'pocketbert[train]'"
-        )
+        raise MissingBackendError(f"the library that loads '{name}' from the Hub", "pip install 'pocketbert[train]'")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES))
     except Exception as error:  # the library raises many kinds, network ones included
         raise InputError(
-            Problem(where, f"'{name}' is no folder here and could not be had from the Hub "
-                    f"({type(error).__name__}).", "Check the name and the network, or give a local folder.")
-        ) from error  # fmt: skip
+            Problem(
+                where,
+                f"'{name}' is no folder here and could not be had from the Hub ({type(error).__name__}).",
+                "Check the name and the network, or give a local folder.",
+            )
+        ) from error
 
 
 def check_safetensors(path: Path) -> None:
@@ -216,9 +227,7 @@ def check_safetensors(path: Path) -> None:
             head = stream.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
             if not 2 <= length <= min(size - 8, 100 << 20):
-                raise InputError(
-                    Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN)
-                )
+                raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN))
             header = json.loads(stream.read(length))
             end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
     except OSError as error:
@@ -227,9 +236,7 @@ def check_safetensors(path: Path) -> None:
         raise InputError(Problem(str(path), f"broken safetensors header: {error}.", _AGAIN)) from error
     if size != 8 + length + end:
         raise InputError(
-            Problem(
-                str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN
-            )
+            Problem(str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN)
         )
 
 

@@ -45,9 +45,5 @@ def save_package(model: bytes, weights: Path, target: Path) -> None:
             for path, (name, text) in _ITEMS.items()
         }
         # coremltools writes the file again, with sorted keys, whenever it opens a package
-        manifest = {
-            "fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": names[MODEL],
-        }  # fmt: skip
-        (folder / "Manifest.json").write_text(
-            json.dumps(manifest, indent=4, sort_keys=True) + "\n", encoding="utf-8"
-        )
+        manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": names[MODEL]}
+        (folder / "Manifest.json").write_text(json.dumps(manifest, indent=4, sort_keys=True) + "\n", encoding="utf-8")

@@ -33,9 +33,7 @@ def load_model(model: bytes) -> Any:
     """
     schema = tflite_schema()
     if model[4:8] != IDENTIFIER:
-        raise InputError(
-            Problem("model", f"no TFLite file: identifier {model[4:8]!r} instead of {IDENTIFIER!r}.")
-        )
+        raise InputError(Problem("model", f"no TFLite file: identifier {model[4:8]!r} instead of {IDENTIFIER!r}."))
     try:
         loaded = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
     except (struct.error, IndexError, TypeError, ValueError, UnicodeDecodeError) as error:
@@ -44,8 +42,12 @@ def load_model(model: bytes) -> Any:
         if buffer.offset > 1:  # 0 and 1 mean "inside"
             if buffer.offset + buffer.size > len(model):
                 raise InputError(
-                    Problem("model", f"buffer {number} lies at {buffer.offset}+{buffer.size}, behind the file's {len(model)} bytes.",
-                            "The weights were cut off: write the file again."))  # fmt: skip
+                    Problem(
+                        "model",
+                        f"buffer {number} lies at {buffer.offset}+{buffer.size}, behind the file's {len(model)} bytes.",
+                        "The weights were cut off: write the file again.",
+                    )
+                )
             buffer.data = np.frombuffer(model, np.uint8, buffer.size, buffer.offset)
         buffer.offset = buffer.size = 0
     for graph in loaded.subgraphs or []:

@@ -200,9 +200,7 @@ class Filled:
 
     def fields(self, top: int = 1) -> dict[str, Any]:
         """See `Answer`."""
-        return {
-            "masks": [[{**vars(g), "score": round(g.score, 6)} for g in place[:top]] for place in self.places]
-        }
+        return {"masks": [[{**vars(g), "score": round(g.score, 6)} for g in place[:top]] for place in self.places]}
 
     def line(self, top: int = 1) -> str:
         """See `Answer`."""

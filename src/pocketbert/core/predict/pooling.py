@@ -71,10 +71,13 @@ def pooling_of(folder: Path) -> Pooling | None:
     kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InputError(
-            Problem(str(path), f"the modules {', '.join(k or '?' for k in kinds) or 'are none'}; "
-                    "served: Transformer, Pooling and, behind them, Normalize.",
-                    "Choose a model without further layers behind the encoder, or leave modules.json out and take the mean.")
-        )  # fmt: skip
+            Problem(
+                str(path),
+                f"the modules {', '.join(k or '?' for k in kinds) or 'are none'}; "
+                "served: Transformer, Pooling and, behind them, Normalize.",
+                "Choose a model without further layers behind the encoder, or leave modules.json out and take the mean.",
+            )
+        )
     place = safe_join(folder, str(modules[1].get("path", "")), str(path))
     return Pooling(_kind(place / "config.json"), len(kinds) == 3)
 
@@ -90,10 +93,13 @@ def write_modules(folder: Path, pooling: Pooling, width: int, length: int) -> No
     """
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
     listed = modules if pooling.normalize else modules[:2]
-    write_json(folder / MODULES_FILE, [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for i, (name, path) in enumerate(listed)
-    ])  # fmt: skip
+    write_json(
+        folder / MODULES_FILE,
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (name, path) in enumerate(listed)
+        ],
+    )
     (folder / POOLING_FILE).parent.mkdir(exist_ok=True)
     flags = {flag: kind is pooling.kind for flag, kind in _FLAGS.items()}
     write_json(folder / POOLING_FILE, {"word_embedding_dimension": width, **flags})
@@ -112,13 +118,18 @@ def _kind(path: Path) -> PoolingKind:
     problems = []
     if len(modes) != 1 or modes[0] not in set(PoolingKind):
         problems.append(
-            Problem(str(path), f"pools by {' and '.join(modes) or 'nothing'}; served is one of {', '.join(PoolingKind)}.")
-        )  # fmt: skip
+            Problem(
+                str(path), f"pools by {' and '.join(modes) or 'nothing'}; served is one of {', '.join(PoolingKind)}."
+            )
+        )
     if settings.get("include_prompt", True) is not True:
         problems.append(
-            Problem(str(path), "leaves the prompt's tokens out (include_prompt: false); a file cannot know them.",
-                    "Set include_prompt: true if the texts have no prompt.")
-        )  # fmt: skip
+            Problem(
+                str(path),
+                "leaves the prompt's tokens out (include_prompt: false); a file cannot know them.",
+                "Set include_prompt: true if the texts have no prompt.",
+            )
+        )
     if problems:
         raise InputError(problems)
     return PoolingKind(modes[0])

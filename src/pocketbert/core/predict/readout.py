@@ -96,9 +96,7 @@ def run_rows(
         for batch in length_batches([len(e) for e in encoded], rows, slack):
             inputs = feed(predictor, tokenizer, [encoded[i] for i in batch], side)
             results: Arrays = predictor.run(inputs)
-            for i, matrix in zip(
-                batch, matrices(results, inputs, chosen, task, tokenizer.mask_id), strict=True
-            ):
+            for i, matrix in zip(batch, matrices(results, inputs, chosen, task, tokenizer.mask_id), strict=True):
                 out[i] = reduce(i, matrix) if reduce else matrix
             if label:
                 meter.advance(len(batch))

@@ -38,9 +38,7 @@ class Score(BaseModel):
     ) -> Score:
         """A score whose value is NaN where an output was not finite: nothing was computed then."""
         shown = float(value) if finite else float("nan")
-        return cls(
-            metric=metric.name, value=shown, others=others, rows=rows, chance=float(chance), finite=finite
-        )
+        return cls(metric=metric.name, value=shown, others=others, rows=rows, chance=float(chance), finite=finite)
 
 
 def probabilities(logits: NDArray[np.floating], score: ScoreFunction) -> NDArray[np.float64]:

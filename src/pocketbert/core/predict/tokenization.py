@@ -89,9 +89,7 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         special = self._tokenizer.num_special_tokens_to_add(True)
         if max_length <= special:
-            raise InputError(
-                Problem("max_length", f"{max_length} leaves no room beside {special} special tokens.")
-            )
+            raise InputError(Problem("max_length", f"{max_length} leaves no room beside {special} special tokens."))
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
@@ -146,12 +144,14 @@ class TextTokenizer:
             room = self.max_length - taken
             if room < 1:
                 raise InputError(
-                    Problem("question", f"{question[:60]!r} has {taken} tokens with the special ones, the model takes "
-                            f"{self.max_length}: no room for the context.", "Shorten it, or raise max_length.")
-                )  # fmt: skip
-            self._tokenizer.enable_truncation(
-                self.max_length, stride=min(stride, room - 1), strategy="only_second"
-            )
+                    Problem(
+                        "question",
+                        f"{question[:60]!r} has {taken} tokens with the special ones, the model takes "
+                        f"{self.max_length}: no room for the context.",
+                        "Shorten it, or raise max_length.",
+                    )
+                )
+            self._tokenizer.enable_truncation(self.max_length, stride=min(stride, room - 1), strategy="only_second")
             first = self._tokenizer.encode(question, context)
             out.append([_placed(e, False) for e in (first, *first.overflowing)])
         self._tokenizer.enable_truncation(self.max_length)
@@ -184,9 +184,7 @@ class TextTokenizer:
                         f"{chunk[bad]!r} is neither Unicode text nor a pair of texts.",
                     )
                 ) from error
-            except (
-                Exception
-            ) as error:  # a vocabulary without its unknown token: the library raises plain Exception
+            except Exception as error:  # a vocabulary without its unknown token: the library raises plain Exception
                 raise InputError(Problem("tokenizer.json", f"cannot encode: {error}.")) from error
             if places:
                 out.extend(_placed(e, bool(e.overflowing)) for e in encodings)
@@ -201,8 +199,12 @@ class TextTokenizer:
         """Ids, segments and code-point offsets of one text, to check a tokenizer written in another language."""
         encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {"text": text if isinstance(text, str) else list(text)}
-        return {**row, "ids": encoding.ids, "type_ids": encoding.type_ids,
-                "offsets": [list(o) for o in encoding.offsets]}  # fmt: skip
+        return {
+            **row,
+            "ids": encoding.ids,
+            "type_ids": encoding.type_ids,
+            "offsets": [list(o) for o in encoding.offsets],
+        }
 
     def pad(
         self, rows: Sequence[Encoded], length: int | None = None, side: str = "right"
@@ -240,8 +242,12 @@ def _placed(encoding: Encoding, truncated: bool) -> Encoded:
     words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
     parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return Encoded(np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64), truncated,
-                   Places(offsets, words, parts))  # fmt: skip
+    return Encoded(
+        np.array(encoding.ids, np.int64),
+        np.array(encoding.type_ids, np.int64),
+        truncated,
+        Places(offsets, words, parts),
+    )
 
 
 def is_unicode(text: str) -> bool:

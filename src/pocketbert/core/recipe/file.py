@@ -51,9 +51,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         InputError: Listing every problem with file, line, nearest valid key and the fix.
     """
     if not path.is_file():
-        raise InputError(
-            Problem(str(path), "recipe not found.", "List the shipped ones: pocketbert recipes ls")
-        )
+        raise InputError(Problem(str(path), "recipe not found.", "List the shipped ones: pocketbert recipes ls"))
     if path.stat().st_size > MAX_BYTES:
         raise InputError(Problem(str(path), f"larger than {MAX_BYTES} bytes; no recipe is."))
     try:
@@ -99,9 +97,7 @@ def option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
         InputError: Listing every problem.
     """
     tree = _Tree({})
-    problems = [
-        Problem(option, f"{_shown(text)}: {p.what}", p.fix) for text in texts for p in _apply(tree, text)
-    ]
+    problems = [Problem(option, f"{_shown(text)}: {p.what}", p.fix) for text in texts for p in _apply(tree, text)]
     if problems:
         raise InputError(problems)
     return dict(tree.value)
@@ -158,9 +154,7 @@ def _document(text: str, title: str) -> _Tree | None:
 def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> Any:
     tree.lines.setdefault(keys, node.start_mark.line + 1)
     if depth > 20:
-        raise InputError(
-            Problem(f"{title}:{node.start_mark.line + 1}", "nested more than 20 deep; no recipe is.")
-        )
+        raise InputError(Problem(f"{title}:{node.start_mark.line + 1}", "nested more than 20 deep; no recipe is."))
     tree.nodes += 1
     if tree.nodes > MAX_NODES:
         raise InputError(Problem(title, f"more than {MAX_NODES:,} values; no recipe has."))
@@ -170,9 +164,7 @@ def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> 
             key = str(key_node.value)
             line = key_node.start_mark.line + 1
             if key in out:
-                tree.problems.append(
-                    Problem(f"{title}:{line} {_dotted((*keys, key))}", "the key occurs twice.")
-                )
+                tree.problems.append(Problem(f"{title}:{line} {_dotted((*keys, key))}", "the key occurs twice."))
             tree.lines[(*keys, key)] = line
             out[key] = _build(value_node, (*keys, key), tree, title, depth + 1)
         return out
@@ -300,9 +292,7 @@ def _problem(error: Any, tree: _Tree, title: str) -> Problem:
         return Problem(where, f"required key '{_dotted(keys)}' is missing.", f"Add '{keys[-1]}'.")
     message = str(error["msg"]).removeprefix("Value error, ")
     if kind in ("enum", "literal_error"):
-        allowed = [
-            w.strip("'") for w in str(error["ctx"].get("expected", "")).replace(" or ", ", ").split(", ")
-        ]
+        allowed = [w.strip("'") for w in str(error["ctx"].get("expected", "")).replace(" or ", ", ").split(", ")]
         return Problem(where, f"{_shown(str(value))} is not allowed; {nearest(str(value)[:80], allowed)}.")
     if kind == "value_error":
         return Problem(where, f"{message}.")
@@ -345,9 +335,7 @@ def _allowed_keys(keys: Keys, tags: set[str]) -> list[str]:
         if not inner:
             return []
         fitting = [
-            m
-            for m in inner
-            if "method" in m.model_fields and set(get_args(m.model_fields["method"].annotation)) & tags
+            m for m in inner if "method" in m.model_fields and set(get_args(m.model_fields["method"].annotation)) & tags
         ]
         model = (fitting or inner)[0]
     return [f.alias or n for n, f in model.model_fields.items()]

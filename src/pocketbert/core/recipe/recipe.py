@@ -89,9 +89,7 @@ class TeacherSection(Section):
 
     model: str = Field(min_length=1, description="Folder, Hub name, or 'minilm-l6' (the demo teacher).")
     revision: str | None = Field(None, description="Hub revision.")
-    finetune: Optimisation | None = Field(
-        None, description="Train a head (and the encoder) on the data first."
-    )
+    finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
 
 
 class StudentSection(Section):
@@ -109,9 +107,7 @@ class StudentSection(Section):
         description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of one with bottlenecks: "
         "mobilebert, tiny or mini.",
     )
-    init: Literal["teacher-layers", "random"] = Field(
-        "teacher-layers", description="Where its weights start."
-    )
+    init: Literal["teacher-layers", "random"] = Field("teacher-layers", description="Where its weights start.")
     teacher_layers: list[PositiveInt] | None = Field(
         None, description="Teacher layers (from 1) to start from; default round(m*N/M)."
     )
@@ -138,29 +134,19 @@ class StudentSection(Section):
         if self.model is not None and given:
             raise ValueError(f"{', '.join(given)}: the student in model has its own; leave them out")
         if self.size is not None and given:
-            raise ValueError(
-                f"{', '.join(given)}: a student of size {self.size} has the teacher's; leave them out"
-            )
+            raise ValueError(f"{', '.join(given)}: a student of size {self.size} has the teacher's; leave them out")
         if self.model is None and self.revision is not None:
             raise ValueError("revision is that of model, which is not given")
         if self.init == "teacher-layers" and (self.hidden or self.heads or self.intermediate):
             raise ValueError(
                 "a student of another width or head count cannot start from teacher layers; set init: random"
             )
-        if (
-            self.teacher_layers is not None
-            and self.layers is not None
-            and len(self.teacher_layers) != self.layers
-        ):
-            raise ValueError(
-                f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}"
-            )
+        if self.teacher_layers is not None and self.layers is not None and len(self.teacher_layers) != self.layers:
+            raise ValueError(f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}")
         if self.teacher_layers is not None and self.init == "random":
             raise ValueError("teacher_layers has no meaning with init: random")
         if self.fold_segments and (self.family is None or self.init == "random"):
-            raise ValueError(
-                "fold_segments is for a student of another family that starts from teacher layers"
-            )
+            raise ValueError("fold_segments is for a student of another family that starts from teacher layers")
         return self
 
 
@@ -271,14 +257,10 @@ class Recipe(Section):
     task: TaskName = Field(description="Hub task name.")
     seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of every random choice.")
     data: DataSection = Field(default_factory=lambda: DataSection())
-    answer: AnswerSettings = Field(
-        default_factory=lambda: AnswerSettings(), description="How outputs become answers."
-    )
+    answer: AnswerSettings = Field(default_factory=lambda: AnswerSettings(), description="How outputs become answers.")
     teacher: TeacherSection
     student: StudentSection | None = Field(None, description="Leave out to export the teacher itself.")
-    distill: list[Stage] = Field(
-        default_factory=list, description="Distillation stages, in order: general ones first."
-    )
+    distill: list[Stage] = Field(default_factory=list, description="Distillation stages, in order: general ones first.")
     export: ExportSection = Field(default_factory=lambda: ExportSection())
     quantize: QuantizeSection = Field(default_factory=lambda: QuantizeSection())
     verify: VerifySection = Field(default_factory=lambda: VerifySection())
@@ -314,9 +296,7 @@ class Recipe(Section):
             problems.append("distill: distill stages need a student section, e.g. student: {layers: 3}")
         general = [isinstance(s, GENERAL) for s in self.distill]
         if self.teacher.finetune or not all(general):
-            problems += [
-                f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None
-            ]
+            problems += [f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None]
         problems += self._general_problems(general) + self._task_problems()
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
@@ -326,9 +306,7 @@ class Recipe(Section):
                 and depth is not None
                 and len(stage.layers) != depth
             ):
-                problems.append(
-                    f"distill.{i}.layers: lists {len(stage.layers)} layers, the student has {depth}"
-                )
+                problems.append(f"distill.{i}.layers: lists {len(stage.layers)} layers, the student has {depth}")
         if problems:
             raise ContradictionError(problems)
         return self
@@ -340,9 +318,7 @@ class Recipe(Section):
                 f"data.corpus: a general stage ({_GENERAL_METHODS}) needs plain text: {{sources: [{{path: text.jsonl.gz}}]}}"
             )
         if self.data.corpus is not None and not any(general):
-            problems.append(
-                f"data.corpus: is read by general stages only ({_GENERAL_METHODS}), the recipe has none"
-            )
+            problems.append(f"data.corpus: is read by general stages only ({_GENERAL_METHODS}), the recipe has none")
         if general != sorted(general, reverse=True):
             problems.append(f"distill: general stages ({_GENERAL_METHODS}) come before the others")
         if (
@@ -360,9 +336,7 @@ class Recipe(Section):
             )
         augmented = [i for i, s in enumerate(self.distill) if getattr(s, "augmented", False)]
         if augmented and self.data.augment is None:
-            problems.append(
-                f"distill.{augmented[0]}.augmented: needs data.augment, e.g. augment: {{copies: 20}}"
-            )
+            problems.append(f"distill.{augmented[0]}.augmented: needs data.augment, e.g. augment: {{copies: 20}}")
         if self.data.augment is not None and not augmented:
             problems.append("data.augment: no stage learns on the augmented rows: set augmented: true in one")
         if general and all(general) and self.task is not TaskName.FILL_MASK:
@@ -393,9 +367,7 @@ class Recipe(Section):
             ]
         if task.labels in (LabelKind.SPANS, LabelKind.NONE):
             problems += [
-                f"data.{k}.text_pair: {self.task} takes one text"
-                for k, s in sources
-                if s.text_pair is not None
+                f"data.{k}.text_pair: {self.task} takes one text" for k, s in sources if s.text_pair is not None
             ]
         if self.data.labels and not task.names_labels:
             problems.append(f"data.labels: {self.task} has no labels")

@@ -19,15 +19,11 @@ class Updates(Section):
         None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
     )
     lr: Rate = Field(1e-4, description="Peak learning rate.")
-    weight_decay: float = Field(
-        0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms."
-    )
+    weight_decay: float = Field(0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms.")
     beta2: Rate = Field(0.999, description="The optimiser's decay of squared gradients.")
     eps: float = Field(1e-8, gt=0, description="The optimiser's epsilon.")
     clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
-    dropout: float | None = Field(
-        None, ge=0, lt=1, description="Dropout of the trained model; default its own."
-    )
+    dropout: float | None = Field(None, ge=0, lt=1, description="Dropout of the trained model; default its own.")
     freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
     checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
 
@@ -58,9 +54,7 @@ class TermWeights(Section):
 class SignalWeights(TermWeights):
     """Weight of each term of the loss; 0 leaves it out."""
 
-    logits: float = Field(
-        1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2."
-    )
+    logits: float = Field(1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2.")
     hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
     attention: float = Field(1.0, ge=0, description="KL of the attention distributions of mapped layers.")
     labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
@@ -139,9 +133,7 @@ class DistilBertStage(GeneralText, Optimisation):
         False, description="Learn soft targets at hidden tokens only, not at all: 6 times less memory."
     )
     masking: MaskingKind = Field(MaskingKind.FREQUENCY, description="How tokens to hide are chosen.")
-    freeze_positions: bool = Field(
-        False, description="Keep the position table as it is, as the original run did."
-    )
+    freeze_positions: bool = Field(False, description="Keep the position table as it is, as the original run did.")
     cache: SparseCache | None = Field(
         None,
         description="Ask the teacher about all steps beforehand and keep its guesses at hidden tokens on disk; needs masked_only: "
@@ -230,9 +222,7 @@ class TinyBertPredictionStage(Optimisation):
 class RelationWeights(TermWeights):
     """Weight of each term of MiniLM's loss; 0 leaves it out. The defaults are version 2's; version 1 is attention and value."""
 
-    attention: float = Field(
-        0.0, ge=0, description="KL of the attention distributions; as many heads as the teacher."
-    )
+    attention: float = Field(0.0, ge=0, description="KL of the attention distributions; as many heads as the teacher.")
     query: float = Field(1.0, ge=0, description="KL of the relations between queries.")
     key: float = Field(1.0, ge=0, description="KL of the relations between keys.")
     value: float = Field(1.0, ge=0, description="KL of the relations between values.")
@@ -244,9 +234,7 @@ class MiniLmStage(GeneralText, Optimisation):
     method: Literal["minilm"] = Field(description="Distillation method.")
     batch: PositiveInt = Field(256, description="Rows per step.")
     lr: Rate = Field(6e-4, description="Peak learning rate.")
-    weights: RelationWeights = Field(
-        default_factory=lambda: RelationWeights(), description="Terms of the loss."
-    )
+    weights: RelationWeights = Field(default_factory=lambda: RelationWeights(), description="Terms of the loss.")
     relation_heads: PositiveInt | None = Field(
         None,
         description="Heads that queries, keys and values are cut into for the comparison; both widths are multiples of it. Default: "
@@ -284,9 +272,7 @@ class MobileBertStage(GeneralText, Updates):
     """
 
     method: Literal["mobilebert"] = Field(description="Distillation method.")
-    strategy: Transfer = Field(
-        Transfer.PROGRESSIVE, description="In which order layers and guesses are learnt."
-    )
+    strategy: Transfer = Field(Transfer.PROGRESSIVE, description="In which order layers and guesses are learnt.")
     transfer_steps: PositiveInt | None = Field(
         None,
         description="Steps for the layers, the others being for the guesses; default as published: 10,000 a layer to 500,000.",
@@ -295,9 +281,7 @@ class MobileBertStage(GeneralText, Updates):
     lr: Rate = Field(1.5e-3, description="Peak learning rate.")
     eps: float = Field(1e-6, gt=0, description="The optimiser's epsilon.")
     dropout: float | None = Field(0.0, ge=0, lt=1, description="Dropout of the trained model.")
-    weights: TransferWeights = Field(
-        default_factory=lambda: TransferWeights(), description="Terms of the loss."
-    )
+    weights: TransferWeights = Field(default_factory=lambda: TransferWeights(), description="Terms of the loss.")
     truth: Fraction = Field(
         0.5, description="Share of the original token, against the teacher's guess, in what is to be guessed."
     )
@@ -320,21 +304,13 @@ class MobileBertStage(GeneralText, Updates):
             problems.append("masking: none leaves nothing to guess: set weights.guesses: 0, or hide tokens")
         own = self.weights
         if not (own.maps or own.means or own.variances or own.attention):
-            problems.append(
-                "weights.maps, means, variances and attention are 0: the layers would learn nothing"
-            )
+            problems.append("weights.maps, means, variances and attention are 0: the layers would learn nothing")
         if not (self.weights.guesses or self.weights.next_sentence):
-            problems.append(
-                "weights.guesses and weights.next_sentence are 0: the last phase would learn nothing"
-            )
+            problems.append("weights.guesses and weights.next_sentence are 0: the last phase would learn nothing")
         if self.transfer_steps is not None and self.strategy is Transfer.AUXILIARY:
-            problems.append(
-                "transfer_steps has no meaning with strategy: auxiliary, which learns both at once"
-            )
+            problems.append("transfer_steps has no meaning with strategy: auxiliary, which learns both at once")
         if self.transfer_steps is not None and self.transfer_steps >= self.steps:
-            problems.append(
-                f"transfer_steps {self.transfer_steps} leaves none of {self.steps} steps for the guesses"
-            )
+            problems.append(f"transfer_steps {self.transfer_steps} leaves none of {self.steps} steps for the guesses")
         if problems:
             raise ValueError("; ".join(problems))
         return self

@@ -83,10 +83,7 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
     if scheme is None:
         return []
     stage = quantized_stage(format, scheme)
-    out = [
-        _file(stage, format, info.stem if b.client is None else b.client.value, scheme, b.client)
-        for b in bases
-    ]
+    out = [_file(stage, format, info.stem if b.client is None else b.client.value, scheme, b.client) for b in bases]
     runtimes = [t for t in recipe.quantize.targets if t in info.targets]
     return [*out, *(_file(stage, format, info.stem, scheme, None, t) for t in runtimes)]
 
@@ -112,11 +109,9 @@ def _exported(format: Format, stem: str, recipe: Recipe, client: Client | None =
 
 def _file(
     stage: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Target | None = None
-) -> ModelFile:  # fmt: skip
+) -> ModelFile:
     unnamed = scheme is FORMATS[format].base
-    name = (
-        stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
-    )
+    name = stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
     return ModelFile(f"{stage}/{name}", f"{format}/{name}", format, scheme, client, runtime)
 
 

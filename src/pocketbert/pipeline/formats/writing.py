@@ -91,13 +91,20 @@ def _coreml(job: ExportJob, file: ModelFile, path: Path) -> None:
 
     settings, labels = job.recipe.export.coreml, named_labels(job.folder, job.task)
     form = coreml.CoremlForm(settings.ios, settings.lengths, settings.precision)
-    notes = {"pocketbert.task": job.task.name.value, "pocketbert.family": job.folder.family.name,
-             "pocketbert.layout": settings.layout.value, "pocketbert.labels": json.dumps(labels, ensure_ascii=False)}  # fmt: skip
+    notes = {
+        "pocketbert.task": job.task.name.value,
+        "pocketbert.family": job.folder.family.name,
+        "pocketbert.layout": settings.layout.value,
+        "pocketbert.labels": json.dumps(labels, ensure_ascii=False),
+    }
     info = coreml.CoremlInfo(
         description=_description_of(job.recipe, job.folder, job.task),
-        version=f"{job.recipe.name} {job.folder.sha256[:12]}", author=_maker(), license=job.folder.licence, labels=labels,
+        version=f"{job.recipe.name} {job.folder.sha256[:12]}",
+        author=_maker(),
+        license=job.folder.licence,
+        labels=labels,
         notes=tuple(notes.items()),
-    )  # fmt: skip
+    )
     lengths = file_lengths(job.recipe, file, job.length)
     coreml.export(job.module, job.folder.family, job.task, lengths, path, form, info)
 
@@ -119,9 +126,15 @@ def write_client_data(recipe: Recipe, folder: ModelFolder, task: Task, path: Pat
     from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
 
     info = MediaPipeInfo(
-        name=recipe.name, description=_description_of(recipe, folder, task), version=f"made by {_maker()}", author="", license=folder.licence,
-        labels=named_labels(folder, task), vocabulary=vocabulary_of(folder.path), **_output(folder, task),
-    )  # fmt: skip
+        name=recipe.name,
+        description=_description_of(recipe, folder, task),
+        version=f"made by {_maker()}",
+        author="",
+        license=folder.licence,
+        labels=named_labels(folder, task),
+        vocabulary=vocabulary_of(folder.path),
+        **_output(folder, task),
+    )
     path.write_bytes(write_metadata(path.read_bytes(), info))
 
 

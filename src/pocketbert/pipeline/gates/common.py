@@ -32,8 +32,12 @@ EXACT = 1e-3
 RMS = {Scheme.FP16: 0.02, Scheme.W8: 0.5, Scheme.INT8: 0.5}
 """Largest RMS error on golden rows, relative to the spread. Unrelated answers are at 1.4; sound int8 files were
 measured at 0.02 to 0.25."""
-_PADDING = {(Format.ONNX, Scheme.INT8): 1.0, (Format.TFLITE, Scheme.INT8): 0.02, (Format.COREML, Scheme.FP16): 0.05,
-            (Format.COREML, Scheme.W8): 0.05}  # fmt: skip
+_PADDING = {
+    (Format.ONNX, Scheme.INT8): 1.0,
+    (Format.TFLITE, Scheme.INT8): 0.02,
+    (Format.COREML, Scheme.FP16): 0.05,
+    (Format.COREML, Scheme.W8): 0.05,
+}
 """How far padding may move the answers relative to their spread, where not everything is computed in fp32. ONNX Runtime's
 dynamic int8 takes one range for the whole tensor, padding included; XNNPACK's one for each token; Core ML computes in fp16.
 A file that ignores the mask moves by 1 to 4."""
@@ -117,12 +121,7 @@ class Subject:
         """What the file answers to golden rows, one row at a time: the recorded places of each."""
         encoded = self.tokenizer.encode([r.input for r in rows])
         return run_rows(
-            self.predictor,
-            self.tokenizer,
-            encoded,
-            self.task,
-            side=self.side,
-            reduce=lambda i, m: rows[i].pick(m),
+            self.predictor, self.tokenizer, encoded, self.task, side=self.side, reduce=lambda i, m: rows[i].pick(m)
         )
 
     def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
@@ -136,10 +135,7 @@ class Subject:
         """What the torch model answers, padded where this file has to pad."""
         lengths = [len(e) for e in self.tokenizer.encode([r.input for r in rows])]
         pads = [n not in self.predictor.lengths if self.predictor.lengths else False for n in lengths]
-        return [
-            self.recorded(r, r.padded if p and r.padded else r.reference)
-            for r, p in zip(rows, pads, strict=True)
-        ]
+        return [self.recorded(r, r.padded if p and r.padded else r.reference) for r, p in zip(rows, pads, strict=True)]
 
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
         """The golden rows that are not too long for this file."""
@@ -150,21 +146,22 @@ def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int |
     """Whether the tokenizer is the one the model was made with."""
     worst = tokenizer.vocabulary_size
     if vocabulary is not None and worst > vocabulary:
-        return Gate(name="tokenizer", file="tokenizer.json", passed=False, value=worst, bound=vocabulary,
-                    detail=f"the tokenizer has {worst:,} tokens, the model only {vocabulary:,} rows: "
-                    "it belongs to another model.")  # fmt: skip
+        return Gate(
+            name="tokenizer",
+            file="tokenizer.json",
+            passed=False,
+            value=worst,
+            bound=vocabulary,
+            detail=f"the tokenizer has {worst:,} tokens, the model only {vocabulary:,} rows: "
+            "it belongs to another model.",
+        )
     rows = [json.loads(line) for line in golden_tokens.read_text(encoding="utf-8").splitlines()]
     wrong = [r["text"] for r in rows if tokenizer.golden(_text(r["text"]))["ids"] != r["ids"]]
     detail = f"{len(rows)} golden texts give the recorded ids."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden texts give other ids, e.g. {str(wrong[0])[:60]!r}: another model's tokenizer?"
     return Gate(
-        name="tokenizer",
-        file="tokenizer.json",
-        passed=not wrong,
-        value=float(len(wrong)),
-        bound=0.0,
-        detail=detail,
+        name="tokenizer", file="tokenizer.json", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
     )
 
 
@@ -178,26 +175,42 @@ def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     answers, references = subject.answers(rows), subject.reference(rows)
     bad = sum(not np.isfinite(a).all() for a in answers)
     if bad:
-        return [Gate(name="finite", file=subject.name, passed=False, value=float("nan"),
-                     detail=f"{bad} of {len(rows)} golden rows give NaN or infinite logits.")]  # fmt: skip
+        return [
+            Gate(
+                name="finite",
+                file=subject.name,
+                passed=False,
+                value=float("nan"),
+                detail=f"{bad} of {len(rows)} golden rows give NaN or infinite logits.",
+            )
+        ]
     wrong_shape = [(a.shape, r.shape) for a, r in zip(answers, references, strict=True) if a.shape != r.shape]
     if wrong_shape:
-        return [Gate(name="golden", file=subject.name, passed=False,
-                     detail=f"logits have shape {wrong_shape[0][0]}, the golden rows {wrong_shape[0][1]}.")]  # fmt: skip
+        return [
+            Gate(
+                name="golden",
+                file=subject.name,
+                passed=False,
+                detail=f"logits have shape {wrong_shape[0][0]}, the golden rows {wrong_shape[0][1]}.",
+            )
+        ]
     logits, reference = whole(answers), whole(references)
     gates = [
-        Gate(
-            name="finite",
-            file=subject.name,
-            passed=True,
-            detail=f"all logits of {len(rows)} golden rows are finite.",
-        )
+        Gate(name="finite", file=subject.name, passed=True, detail=f"all logits of {len(rows)} golden rows are finite.")
     ]
     if subject.name in rows[0].outputs:
         expected = whole([r.expected(subject.name) for r in rows])
         bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
-        gates.append(Gate(name="golden", file=subject.name, passed=worst <= bound, value=worst, bound=bound,
-                          detail=f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}."))  # fmt: skip
+        gates.append(
+            Gate(
+                name="golden",
+                file=subject.name,
+                passed=worst <= bound,
+                value=worst,
+                bound=bound,
+                detail=f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}.",
+            )
+        )
     gates.append(_fidelity(subject, logits, reference))
     if subject.task.names_labels:
         gates.append(_names(subject, rows))
@@ -211,9 +224,7 @@ def _names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     detail = f"labels of {len(rows)} golden rows have the recorded names."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
-    return Gate(
-        name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
-    )
+    return Gate(name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
 
 
 def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
@@ -224,11 +235,23 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
     )
     if subject.scheme is Scheme.FP32:
         worst = worst_difference(logits, reference) / yardstick(reference)
-        return Gate(name="reference", file=subject.name, passed=worst <= EXACT, value=worst, bound=EXACT,
-                    detail=f"differs from the torch model by {worst:.3g} of the logits' spread{same}.")  # fmt: skip
+        return Gate(
+            name="reference",
+            file=subject.name,
+            passed=worst <= EXACT,
+            value=worst,
+            bound=EXACT,
+            detail=f"differs from the torch model by {worst:.3g} of the logits' spread{same}.",
+        )
     error, bound = rms_error(logits, reference), RMS[subject.scheme]
-    return Gate(name="reference", file=subject.name, passed=error <= bound, value=error, bound=bound,
-                detail=f"RMS difference to the torch model {error:.3g} of the logits' spread{same}.")  # fmt: skip
+    return Gate(
+        name="reference",
+        file=subject.name,
+        passed=error <= bound,
+        value=error,
+        bound=bound,
+        detail=f"RMS difference to the torch model {error:.3g} of the logits' spread{same}.",
+    )
 
 
 def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
@@ -251,25 +274,33 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
         if all(r.padded for r in chosen):
             padded = whole([subject.recorded(r, r.padded) for r in chosen])
             own = padded - whole(subject.reference(chosen))
-    moved = padding_difference(
-        subject.predictor, subject.tokenizer, inputs, subject.task, subject.side, own, keep
+    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, subject.side, own, keep)
+    return Gate(
+        name="padding",
+        file=subject.name,
+        passed=moved <= bound,
+        value=moved,
+        bound=bound,
+        detail=f"padding moves the logits by {moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
+        f"{'.' if moved <= bound else ': is the attention mask ignored?'}",
     )
-    return Gate(name="padding", file=subject.name, passed=moved <= bound, value=moved, bound=bound,
-                detail=f"padding moves the logits by {moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
-                f"{'.' if moved <= bound else ': is the attention mask ignored?'}")  # fmt: skip
 
 
 def labels_gate(have: Sequence[str], want: Sequence[str]) -> Gate:
     """Whether config.json calls the outputs what data or artifacts.json call them; golden rows may miss a rare label."""
     wrong = [
-        f"output {i} is '{h}' instead of '{w}'"
-        for i, (h, w) in enumerate(zip(have, want, strict=False))
-        if h != w
+        f"output {i} is '{h}' instead of '{w}'" for i, (h, w) in enumerate(zip(have, want, strict=False)) if h != w
     ]
     if len(have) != len(want):
         wrong.insert(0, f"{len(have)} labels instead of {len(want)}")
-    return Gate(name="labels", file="config.json", passed=not wrong, value=float(len(wrong)), bound=0.0,
-                detail=f"{'; '.join(wrong[:3])}: label order changed?" if wrong else f"{len(have)} labels in the right order.")  # fmt: skip
+    return Gate(
+        name="labels",
+        file="config.json",
+        passed=not wrong,
+        value=float(len(wrong)),
+        bound=0.0,
+        detail=f"{'; '.join(wrong[:3])}: label order changed?" if wrong else f"{len(have)} labels in the right order.",
+    )
 
 
 def weights_gate(subject: Subject) -> Gate:
@@ -284,9 +315,16 @@ def weights_gate(subject: Subject) -> Gate:
         count += 1
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             broken.append(name)
-    return Gate(name="weights", file=subject.name, passed=not broken, value=float(len(broken)), bound=0.0,
-                detail=f"NaN or infinite numbers in {', '.join(broken[:3])} ({len(broken)} in all)." if broken
-                else f"all numbers of {count} tensors are finite.")  # fmt: skip
+    return Gate(
+        name="weights",
+        file=subject.name,
+        passed=not broken,
+        value=float(len(broken)),
+        bound=0.0,
+        detail=f"NaN or infinite numbers in {', '.join(broken[:3])} ({len(broken)} in all)."
+        if broken
+        else f"all numbers of {count} tensors are finite.",
+    )
 
 
 def unread_gate(subject: Subject, gate: str) -> Gate | None:
@@ -295,8 +333,9 @@ def unread_gate(subject: Subject, gate: str) -> Gate | None:
     if version_of(reader) is not None:
         return None
     # a phone-side or core-only install cannot read the graph; say so rather than pass silently
-    return Gate(name=gate, file=subject.name, passed=True, skipped=True,
-                detail=f"not checked: {reader} is not installed here.")  # fmt: skip
+    return Gate(
+        name=gate, file=subject.name, passed=True, skipped=True, detail=f"not checked: {reader} is not installed here."
+    )
 
 
 def types_gate(subject: Subject) -> Gate | None:
@@ -311,9 +350,7 @@ def types_gate(subject: Subject) -> Gate | None:
 
     types = quantizer_of(subject.format).weight_types(subject.path)
     problems = type_problems(types, subject.name, subject.scheme, subject.runtime, subject.format)
-    return Gate(
-        name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}."
-    )
+    return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
 
 
 def metadata_gate(subject: Subject) -> Gate | None:
@@ -324,45 +361,74 @@ def metadata_gate(subject: Subject) -> Gate | None:
     if subject.client is not Client.MEDIAPIPE:
         return None
     if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
-        return Gate(name="metadata", file=subject.name, passed=True, skipped=True,
-                    detail="not checked: ai-edge-litert and flatbuffers are not installed here.")  # fmt: skip
+        return Gate(
+            name="metadata",
+            file=subject.name,
+            passed=True,
+            skipped=True,
+            detail="not checked: ai-edge-litert and flatbuffers are not installed here.",
+        )
     from pocketbert.export.mediapipe_vocabulary import vocabulary_of
     from pocketbert.export.tflite_metadata import metadata_problems
 
     problems = metadata_problems(subject.path.read_bytes(), subject.labels, vocabulary_of(subject.folder))
-    return Gate(name="metadata", file=subject.name, passed=not problems,
-                detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.")  # fmt: skip
+    return Gate(
+        name="metadata",
+        file=subject.name,
+        passed=not problems,
+        detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.",
+    )
 
 
 def chance_gate(name: str, score: Score, rows: str) -> Gate:
     """Whether a score tells anything at all."""
     better = bool(score.finite and METRICS[score.metric].beats(score.value, score.chance))
     verdict = "better than" if better else "at"
-    return Gate(name="chance", file=name, passed=better, value=score.value, bound=score.chance,
-                detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level "
-                f"({CHANCE[score.metric]}: {score.chance:.4f}).")  # fmt: skip
+    return Gate(
+        name="chance",
+        file=name,
+        passed=better,
+        value=score.value,
+        bound=score.chance,
+        detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level "
+        f"({CHANCE[score.metric]}: {score.chance:.4f}).",
+    )
 
 
 def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str) -> Gate:
     """Whether a file loses more than allowed against a reference's score on the same rows."""
     metric = METRICS[score.metric]
     drop = metric.drop(reference.value, score.value)
-    return Gate(name="drop", file=name, passed=bool(drop <= bound), value=drop, bound=bound,
-                detail=f"{score.metric} {metric.format(score.value)} against {metric.format(reference.value)} "
-                f"of {what}: loses {metric.lost(drop)}, allowed {bound * 100:.2f}.")  # fmt: skip
+    return Gate(
+        name="drop",
+        file=name,
+        passed=bool(drop <= bound),
+        value=drop,
+        bound=bound,
+        detail=f"{score.metric} {metric.format(score.value)} against {metric.format(reference.value)} "
+        f"of {what}: loses {metric.lost(drop)}, allowed {bound * 100:.2f}.",
+    )
 
 
 def kept_gate(name: str, score: Score, teacher: Score, bound: float) -> Gate:
     """Whether a file keeps the wanted share of the teacher's score."""
     kept = METRICS[score.metric].kept(teacher.value, score.value)
-    return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound,
-                detail=f"keeps {kept:.1%} of the teacher's {score.metric}, wanted {bound:.1%}.")  # fmt: skip
+    return Gate(
+        name="kept",
+        file=name,
+        passed=bool(kept >= bound),
+        value=kept,
+        bound=bound,
+        detail=f"keeps {kept:.1%} of the teacher's {score.metric}, wanted {bound:.1%}.",
+    )
 
 
 def seen_right(predictor: Predictor) -> SeenRight:
     """A record that this engine computed a file right on this machine."""
     emulated = predictor.engine == REFERENCE
     return SeenRight(
-        engine=predictor.engine, version=predictor.engine_version, isa=machine().isa,
+        engine=predictor.engine,
+        version=predictor.engine_version,
+        isa=machine().isa,
         provenance=Provenance.EMULATED if emulated else Provenance.MEASURED,
-    )  # fmt: skip
+    )

@@ -50,9 +50,16 @@ def _labels(subject: Subject) -> Gate:
     wrong = [f"'{i}' instead of '{w}'" for i, w in zip(inside, subject.labels, strict=False) if i != w]
     if len(inside) != len(subject.labels):
         wrong.insert(0, f"{len(inside)} labels instead of {len(subject.labels)}")
-    return Gate(name="metadata", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0,
-                detail=f"labels inside the package: {'; '.join(wrong[:3])}." if wrong
-                else f"{len(inside)} labels inside are the folder's.")  # fmt: skip
+    return Gate(
+        name="metadata",
+        file=subject.name,
+        passed=not wrong,
+        value=float(len(wrong)),
+        bound=0.0,
+        detail=f"labels inside the package: {'; '.join(wrong[:3])}."
+        if wrong
+        else f"{len(inside)} labels inside are the folder's.",
+    )
 
 
 def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32]]]) -> Gate:
@@ -69,9 +76,15 @@ def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32
         wrong += not (isinstance(table, dict) and label == max(table, key=lambda k: table[k]))
     worst = float(np.max(differences))  # keeps a NaN
     passed = worst <= PROBABILITY and not wrong
-    return Gate(name="classifier", file=subject.name, passed=passed, value=worst, bound=PROBABILITY,
-                detail=f"`{SCORES}` differs from the logits' probabilities by {worst:.2g}, `{LABEL}` is another label "
-                f"than the most probable one in {wrong} of {len(inputs)} golden rows.")  # fmt: skip
+    return Gate(
+        name="classifier",
+        file=subject.name,
+        passed=passed,
+        value=worst,
+        bound=PROBABILITY,
+        detail=f"`{SCORES}` differs from the logits' probabilities by {worst:.2g}, `{LABEL}` is another label "
+        f"than the most probable one in {wrong} of {len(inputs)} golden rows.",
+    )
 
 
 def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32]]]) -> Gate:
@@ -81,5 +94,11 @@ def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32]]
 
     scan = overflow_scan(subject.path, inputs)
     largest = scan.largest.largest if scan.largest else 0.0
-    return Gate(name="overflow", file=subject.name, passed=scan.first is None, value=largest, bound=float(LARGEST),
-                detail=f"{scan.summary}; {scan.rows} golden rows, every operation.")  # fmt: skip
+    return Gate(
+        name="overflow",
+        file=subject.name,
+        passed=scan.first is None,
+        value=largest,
+        bound=float(LARGEST),
+        detail=f"{scan.summary}; {scan.rows} golden rows, every operation.",
+    )

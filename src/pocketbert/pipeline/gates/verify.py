@@ -120,9 +120,7 @@ def verify_files(
     files = {s.name: sha256_path(s.path) for s in subjects}
     if vocabulary is not None and whole.vocabulary_size > vocabulary:
         # ids beyond the embedding table would stop the runtime before the other gates could speak
-        return Verification(
-            status=Status.FAILED, gates=gates, teacher=teacher, reference=reference, files=files
-        )
+        return Verification(status=Status.FAILED, gates=gates, teacher=teacher, reference=reference, files=files)
     scores: dict[str, dict[str, Score]] = {}
     right = {}
     if teacher is not None:
@@ -147,15 +145,26 @@ def verify_files(
             own += _against(subject, rows.name, score, scores, subjects, settings, teacher, reference)
         gates += own
     return Verification(
-        status=Status.PASSED if all(g.passed for g in gates) else Status.FAILED, gates=gates, scores=scores,
-        teacher=teacher, reference=reference, files=files, seen_right=right,
-    )  # fmt: skip
+        status=Status.PASSED if all(g.passed for g in gates) else Status.FAILED,
+        gates=gates,
+        scores=scores,
+        teacher=teacher,
+        reference=reference,
+        files=files,
+        seen_right=right,
+    )
 
 
 def _against(
-    subject: Subject, rows: str, score: Score, scores: dict[str, dict[str, Score]], subjects: Sequence[Subject],
-    settings: VerifySection, teacher: Score | None, reference: Score | None,
-) -> list[Gate]:  # fmt: skip
+    subject: Subject,
+    rows: str,
+    score: Score,
+    scores: dict[str, dict[str, Score]],
+    subjects: Sequence[Subject],
+    settings: VerifySection,
+    teacher: Score | None,
+    reference: Score | None,
+) -> list[Gate]:
     """What a score is compared with: exported files with the torch model, smaller ones with what they were made from."""
     out = []
     if subject.exported:
@@ -174,18 +183,28 @@ def _against(
     return out
 
 
-def run_subjects(
-    run: Path, files: Sequence[ModelFile], weights: Path, length: int, task: Task
-) -> list[Subject]:
+def run_subjects(run: Path, files: Sequence[ModelFile], weights: Path, length: int, task: Task) -> list[Subject]:
     """Open the files of a run folder."""
     folder = open_model_folder(str(weights))
     out = []
     for f in files:
         predictor = open_file(run / f.source, f.format, runtime=f.runtime)
-        out.append(Subject(
-            f.target, run / f.source, f.format, f.scheme, f.client, f.runtime, predictor,
-            file_tokenizer(weights, length, predictor), list(named_labels(folder, task)), task, folder.family.padding_side, weights,
-        ))  # fmt: skip
+        out.append(
+            Subject(
+                f.target,
+                run / f.source,
+                f.format,
+                f.scheme,
+                f.client,
+                f.runtime,
+                predictor,
+                file_tokenizer(weights, length, predictor),
+                list(named_labels(folder, task)),
+                task,
+                folder.family.padding_side,
+                weights,
+            )
+        )
     return out
 
 
@@ -194,9 +213,7 @@ def file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextToken
     return TextTokenizer(folder, min(length, max(predictor.lengths, default=length)))
 
 
-def verify_artefacts(
-    folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None
-) -> Verification:
+def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None) -> Verification:
     """Verify an artefact folder: its list, its golden rows, and with data the task metric.
 
     Args:
@@ -210,8 +227,14 @@ def verify_artefacts(
     artefacts = read_artefacts(folder)
     changed = changed_files(folder, artefacts)
     broken = integrity_problems(folder, artefacts, changed)
-    integrity = Gate(name="integrity", file="", passed=not broken, value=float(len(broken)), bound=0.0,
-                     detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.")  # fmt: skip
+    integrity = Gate(
+        name="integrity",
+        file="",
+        passed=not broken,
+        value=float(len(broken)),
+        bound=0.0,
+        detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.",
+    )
     models = artefacts.models()
     needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json"]
     if any(name in changed for name in needed):
@@ -219,13 +242,25 @@ def verify_artefacts(
         return Verification(status=Status.FAILED, gates=[integrity])
     lost = [name for name in needed if not (folder / name).exists()]
     if lost or not models:
-        complete = Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0,
-                        detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.")  # fmt: skip
+        complete = Gate(
+            name="complete",
+            file="",
+            passed=False,
+            value=float(len(lost)),
+            bound=0.0,
+            detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.",
+        )
         return Verification(status=Status.FAILED, gates=[integrity, complete])
     failed = [r.path for r in models if r.status is Status.FAILED]
     if failed:
-        marked = Gate(name="status", file="", passed=False, value=float(len(failed)), bound=0.0,
-                      detail=f"{', '.join(failed)}: marked failed in {ARTEFACTS_FILE}.")  # fmt: skip
+        marked = Gate(
+            name="status",
+            file="",
+            passed=False,
+            value=float(len(failed)),
+            bound=0.0,
+            detail=f"{', '.join(failed)}: marked failed in {ARTEFACTS_FILE}.",
+        )
         return Verification(status=Status.FAILED, gates=[integrity, marked])
     subjects, unopened = [], []
     for record in models:
@@ -233,21 +268,24 @@ def verify_artefacts(
             subjects.append(_subject(folder, artefacts, record))
         except MissingBackendError as error:
             unopened.append(
-                Gate(
-                    name="engine", file=record.path, passed=True, skipped=True, detail=f"not checked: {error}"
-                )
+                Gate(name="engine", file=record.path, passed=True, skipped=True, detail=f"not checked: {error}")
             )
             if len(unopened) == len(models):
                 raise
     result = verify_files(
-        subjects, read_golden(folder / FILE_NAME), folder / TOKENS_FILE_NAME, vocabulary_rows(folder), sets,
-        settings or VerifySection(), labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
+        subjects,
+        read_golden(folder / FILE_NAME),
+        folder / TOKENS_FILE_NAME,
+        vocabulary_rows(folder),
+        sets,
+        settings or VerifySection(),
+        labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
         tokenizer=TextTokenizer(folder, artefacts.processing.max_length),
-    )  # fmt: skip
+    )
     gates = [integrity, *result.gates, *unopened]
-    return result.model_copy(update={
-        "gates": gates, "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED,
-    })  # fmt: skip
+    return result.model_copy(
+        update={"gates": gates, "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED}
+    )
 
 
 def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
@@ -256,9 +294,19 @@ def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
     format, processing = record.format or Format.ONNX, artefacts.processing
     predictor = open_file(folder / record.path, format, runtime=record.runtime)
     return Subject(
-        record.path, folder / record.path, format, record.scheme or Scheme.FP32, record.client, record.runtime, predictor,
-        file_tokenizer(folder, processing.max_length, predictor), labels, task, processing.padding_side, folder,
-    )  # fmt: skip
+        record.path,
+        folder / record.path,
+        format,
+        record.scheme or Scheme.FP32,
+        record.client,
+        record.runtime,
+        predictor,
+        file_tokenizer(folder, processing.max_length, predictor),
+        labels,
+        task,
+        processing.padding_side,
+        folder,
+    )
 
 
 def vocabulary_rows(folder: Path) -> int | None:

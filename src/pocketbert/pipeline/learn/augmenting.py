@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from pocketbert.distill.augment.store import CopyStore
     from pocketbert.distill.training.train_set import TrainData
 
-TASKS_AUGMENTED = (
-    TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION,
-)  # fmt: skip
+TASKS_AUGMENTED = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION)
 """Tasks whose labels belong to the whole text."""
 _WHY_NOT = {
     TaskName.TOKEN_CLASSIFICATION: "its labels belong to words, and another word may have another label",
@@ -65,11 +63,7 @@ class AugmentCounts:
     @property
     def line(self) -> str:
         """The counts in words."""
-        left = (
-            f"; {self.left_out:,} copies left out that are evaluation or held-out rows"
-            if self.left_out
-            else ""
-        )
+        left = f"; {self.left_out:,} copies left out that are evaluation or held-out rows" if self.left_out else ""
         return f"{self.rows:,} rows and {self.copies:,} copies of them{left}"
 
 
@@ -87,23 +81,32 @@ def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
     section, problems = _section(recipe), []
     if recipe.task not in TASKS_AUGMENTED:
         problems.append(
-            Problem("data.augment", f"{recipe.task} cannot be augmented: {_WHY_NOT[recipe.task]}; "
-                    f"allowed: {', '.join(TASKS_AUGMENTED)}.", "Remove data.augment, and augmented: true from the stages.")
-        )  # fmt: skip
+            Problem(
+                "data.augment",
+                f"{recipe.task} cannot be augmented: {_WHY_NOT[recipe.task]}; allowed: {', '.join(TASKS_AUGMENTED)}.",
+                "Remove data.augment, and augmented: true from the stages.",
+            )
+        )
     if recipe.data.train is None:
-        problems.append(Problem("data.train", "the recipe has none, so there is nothing to augment.",
-                                "Add train: {path: rows.jsonl} to data."))  # fmt: skip
+        problems.append(
+            Problem(
+                "data.train",
+                "the recipe has none, so there is nothing to augment.",
+                "Add train: {path: rows.jsonl} to data.",
+            )
+        )
     if section.masked_lm and not _has_masked(model):
         kinds = ", ".join(map(str, model.config.get("architectures") or ["nothing that is named"]))
         problems.append(
-            Problem("data.augment.masked_lm", f"'{model.title}' has no masked-language-model head (it was saved as {kinds}).",
-                    "Leave masked_lm out, or start from a checkpoint with its pre-training head.")
-        )  # fmt: skip
+            Problem(
+                "data.augment.masked_lm",
+                f"'{model.title}' has no masked-language-model head (it was saved as {kinds}).",
+                "Leave masked_lm out, or start from a checkpoint with its pre-training head.",
+            )
+        )
     if section.vectors is not None and not section.vectors.is_file():
         problems.append(
-            Problem(
-                "data.augment.vectors", f"no file '{section.vectors}'.", "Give a text file of word vectors."
-            )
+            Problem("data.augment.vectors", f"no file '{section.vectors}'.", "Give a text file of word vectors.")
         )
     if problems:
         raise InputError(problems)
@@ -233,13 +236,19 @@ def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], wor
     rows = [Row(e.row, (e.text,) if alone or e.pair is None else (e.text, e.pair)) for e in examples]
     settings = section.model_dump(mode="json", exclude={"vectors"})
     vectors = section.vectors
-    key = sha256_json({
-        "version": _VERSION, "settings": settings, "seed": recipe.seed, "masked": _asks_masked(section, model),
-        "vectors": sha256_file(vectors) if vectors else None,
-        "weights": model.sha256, "tokenizer": tokenizer_digest(model.path),
-        "rows": sha256_json([[r.number, *r.texts] for r in rows]),
-        "with": installed(("torch", "transformers", "tokenizers", "numpy")),
-    })  # fmt: skip
+    key = sha256_json(
+        {
+            "version": _VERSION,
+            "settings": settings,
+            "seed": recipe.seed,
+            "masked": _asks_masked(section, model),
+            "vectors": sha256_file(vectors) if vectors else None,
+            "weights": model.sha256,
+            "tokenizer": tokenizer_digest(model.path),
+            "rows": sha256_json([[r.number, *r.texts] for r in rows]),
+            "with": installed(("torch", "transformers", "tokenizers", "numpy")),
+        }
+    )
     store = CopyStore(work, key, len(rows))
     store.fill(rows, partial(_augmenter, section, recipe.seed, model))
     return store
@@ -269,9 +278,12 @@ def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmen
         mask_id = TextTokenizer(model.path, model.positions).mask_id
         if mask_id is None:
             raise InputError(
-                Problem("data.augment.masked_lm", f"the tokenizer of '{model.title}' has no mask token.",
-                        "Set masked_lm: false.")
-            )  # fmt: skip
+                Problem(
+                    "data.augment.masked_lm",
+                    f"the tokenizer of '{model.title}' has no mask token.",
+                    "Set masked_lm: false.",
+                )
+            )
         loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu")
         masked = MaskedWords(loaded, model.family, reader, mask_id, model.positions, section.candidates)
     return Augmenter(reader, section, seed, Neighbours(vectors, section.candidates), masked)
@@ -301,9 +313,7 @@ def _line(title: str, number: int, row: dict[str, Any]) -> bytes:
         return (json.dumps(row, ensure_ascii=False) + "\n").encode()
     except (TypeError, ValueError) as error:  # dates and bytes of a Parquet file
         raise InputError(
-            Problem(
-                f"{title}:{number}", f"a column cannot be written as JSON: {error}.", "Leave that column out."
-            )
+            Problem(f"{title}:{number}", f"a column cannot be written as JSON: {error}.", "Leave that column out.")
         ) from error
 
 

@@ -96,14 +96,17 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
     from pocketbert.distill.text.corpora.tokenizer import tokenizer_digest
 
     digest = tokenizer_digest(tokenizer)
-    folders = [
-        Path(str(s.path)) if is_prepared(s) else written / f"{i:02d}" for i, s in enumerate(section.sources)
-    ]
+    folders = [Path(str(s.path)) if is_prepared(s) else written / f"{i:02d}" for i, s in enumerate(section.sources)]
     corpora = [open_corpus(folder, digest) for folder in folders]
     if any(c.info.settings.length > section.length for c in corpora):
         longest = max(c.info.settings.length for c in corpora)
-        raise InputError(Problem("data.corpus.length", f"{section.length}, a prepared corpus has rows of up to {longest} tokens.",
-                                 f"Set data.corpus.length: {longest}, or prepare the corpus again."))  # fmt: skip
+        raise InputError(
+            Problem(
+                "data.corpus.length",
+                f"{section.length}, a prepared corpus has rows of up to {longest} tokens.",
+                f"Set data.corpus.length: {longest}, or prepare the corpus again.",
+            )
+        )
     shares = [s.share for s in section.sources]
     if len(corpora) == 1 and section.rows is None:
         return corpora[0]

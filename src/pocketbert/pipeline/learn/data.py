@@ -76,11 +76,12 @@ def check_files(section: DataSection) -> None:
     """
     # not Path.exists, which raises at names that no file can have
     sources: dict[str, DataSource | None] = {"train": section.train, "eval": section.eval}
-    sources |= {
-        f"corpus.sources.{i}": s for i, s in enumerate(section.corpus.sources if section.corpus else [])
-    }
-    missing = [Problem(f"data.{key}.path", f"{source.path}: file not found.") for key, source in sources.items()
-               if source is not None and source.path is not None and not os.path.exists(source.path)]  # noqa: PTH110  # fmt: skip
+    sources |= {f"corpus.sources.{i}": s for i, s in enumerate(section.corpus.sources if section.corpus else [])}
+    missing = [
+        Problem(f"data.{key}.path", f"{source.path}: file not found.")
+        for key, source in sources.items()
+        if source is not None and source.path is not None and not os.path.exists(source.path)  # noqa: PTH110
+    ]
     if missing:
         raise InputError(missing)
 
@@ -97,8 +98,13 @@ def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
         wanted = usual if section.train or section.eval else model.positions
         return min(wanted, model.positions, model.tokenizer_length)
     if wanted > model.positions:
-        raise InputError(Problem("data.max_length", f"{wanted} tokens, '{model.title}' takes at most {model.positions}.",
-                                 f"Set data.max_length to {model.positions} or less."))  # fmt: skip
+        raise InputError(
+            Problem(
+                "data.max_length",
+                f"{wanted} tokens, '{model.title}' takes at most {model.positions}.",
+                f"Set data.max_length to {model.positions} or less.",
+            )
+        )
     return wanted
 
 
@@ -119,21 +125,29 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     theirs = None if recipe.teacher.finetune or not task.names_labels else model.labels
     if section.train is None and section.eval is None:
         if task.names_labels and not theirs and not section.labels:
-            raise InputError(Problem(str(model.path), "config.json names no labels (id2label) and there is no data.",
-                                     "Add id2label to config.json, or data.labels to the recipe."))  # fmt: skip
+            raise InputError(
+                Problem(
+                    str(model.path),
+                    "config.json names no labels (id2label) and there is no data.",
+                    "Add id2label to config.json, or data.labels to the recipe.",
+                )
+            )
         names = tuple(section.labels or theirs or ()) if task.names_labels else ()
         labels = Labels(tags_of(names) if task.labels is LabelKind.SPANS else names)
-        return RunData(
-            head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS
-        )
+        return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
     raw = _read(section, task.labels)
     notes = []
     train, held = hold_out(raw.get("train", []), section.holdout)
     train, leaked = without(train, raw.get("eval", []))
     held, _ = without(held, raw.get("eval", []))
     if section.train is not None and not train:
-        raise InputError(Problem("data.train", f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out.",
-                                 "Give other rows to data.train or data.eval, or a smaller data.holdout."))  # fmt: skip
+        raise InputError(
+            Problem(
+                "data.train",
+                f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out.",
+                "Give other rows to data.train or data.eval, or a smaller data.holdout.",
+            )
+        )
     parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}
     parts = {name: rows for name, rows in parts.items() if rows}
     declared = section.labels or _named(section)
@@ -167,8 +181,13 @@ def check_settings(recipe: Recipe, labels: Labels) -> None:
     """Refuse thresholds that do not fit the labels."""
     given = recipe.answer.thresholds
     if isinstance(given, list) and len(given) != len(labels):
-        raise InputError(Problem("answer.thresholds", f"lists {len(given)} thresholds for {len(labels)} labels.",
-                                 "Give one per label, in the order of data.labels, or a single number."))  # fmt: skip
+        raise InputError(
+            Problem(
+                "answer.thresholds",
+                f"lists {len(given)} thresholds for {len(labels)} labels.",
+                "Give one per label, in the order of data.labels, or a single number.",
+            )
+        )
 
 
 def _named(section: DataSection) -> list[str] | None:
@@ -199,5 +218,10 @@ def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
         return
     empty = [name for name, rows in train.labels.items() if not rows]
     if empty and recipe.teacher.finetune:
-        raise InputError(Problem("data.train", f"no training row has the label {', '.join(empty[:10])}.",
-                                 "Add rows, or remove the label from data.labels."))  # fmt: skip
+        raise InputError(
+            Problem(
+                "data.train",
+                f"no training row has the label {', '.join(empty[:10])}.",
+                "Add rows, or remove the label from data.labels.",
+            )
+        )

@@ -119,11 +119,7 @@ def finish(made: Finished, target: Path, teacher: Path | None = None) -> None:
         head = head_with(made.recipe, data, thresholds)
         rows = EvalSet("eval", head, data.splits["eval"])
         if not len(rows.rows.truth):  # vectors without scores: the teacher's own are what is wanted
-            vectors = (
-                _own_vectors(made, predictor, tokenizer, target)
-                if teacher is None
-                else teacher_vectors(teacher)
-            )
+            vectors = _own_vectors(made, predictor, tokenizer, target) if teacher is None else teacher_vectors(teacher)
             rows = EvalSet("eval", head, replace(rows.rows, truth=vectors))
         # a batch of logits over a vocabulary would take a gigabyte
         batch = 2 if task.name is TaskName.FILL_MASK else 64
@@ -182,11 +178,7 @@ def teacher_vectors(teacher: Path) -> Matrix:
 
 def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
     """How token states become a vector: as the recipe says, else as the model's own files do, else the default."""
-    own = (
-        pooling_of(folder.path) or DEFAULT_POOLING
-        if recipe.task is TaskName.FEATURE_EXTRACTION
-        else DEFAULT_POOLING
-    )
+    own = pooling_of(folder.path) or DEFAULT_POOLING if recipe.task is TaskName.FEATURE_EXTRACTION else DEFAULT_POOLING
     kind, unit = recipe.answer.pooling, recipe.answer.normalize
     return Pooling(own.kind if kind is None else kind, own.normalize if unit is None else unit)
 

@@ -87,9 +87,7 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
                 new = not curves and recipe.student is not None and recipe.student.model is None
                 curve, adapter = _transfer(part, teacher, student, stage, where, own, adapter, notes, new)
             else:
-                curve = part.train(
-                    student, _objective(job, teacher, student, stage, where, own), stage, where, own
-                )
+                curve = part.train(student, _objective(job, teacher, student, stage, where, own), stage, where, own)
             curves.append(curve)
             student.requires_grad_(True)
     return Learnt(student, projection, curves, notes)
@@ -124,17 +122,27 @@ def _teacher(source: ModelFolder, task: Task, stages: Mapping[str, object]) -> A
         return load_model(source, kinds[-1])
     except InputError as error:
         advice = [
-            Problem(f"{where}.truth", f"{transfer[where].truth}: the teacher's guesses are learnt, so it needs the head that makes them.",
-                    "Set truth: 1 to learn its layers, and the original tokens alone.")
+            Problem(
+                f"{where}.truth",
+                f"{transfer[where].truth}: the teacher's guesses are learnt, so it needs the head that makes them.",
+                "Set truth: 1 to learn its layers, and the original tokens alone.",
+            )
             for where in asking
-        ]  # fmt: skip
+        ]
         raise InputError([*error.problems, *advice]) from error
 
 
 def _transfer(
-    job: TrainingJob, teacher: Any, student: Any, stage: MobileBertStage, where: str, own: GeneralSet,
-    adapter: StateAdapter | None, notes: list[str], new: bool,
-) -> tuple[Curve, StateAdapter | None]:  # fmt: skip
+    job: TrainingJob,
+    teacher: Any,
+    student: Any,
+    stage: MobileBertStage,
+    where: str,
+    own: GeneralSet,
+    adapter: StateAdapter | None,
+    notes: list[str],
+    new: bool,
+) -> tuple[Curve, StateAdapter | None]:
     """A stage of bottleneck transfer.
 
     From a teacher without bottlenecks through an adapter, which the next stage goes on with; a student that is new then gets
@@ -151,12 +159,12 @@ def _transfer(
         adapter = fit_adapter(teacher, family, own, student.config.hidden_size)
         if new:
             reduce_embeddings(teacher, student, adapter)
-        notes.append(f"{family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
-                     "their variance, stand in for them")  # fmt: skip
+        notes.append(
+            f"{family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
+            "their variance, stand in for them"
+        )
         say(f"  {notes[-1]}")
-    objective = MobileBertDistillation(
-        teacher, student, family, stage, where, student_family=ours, adapter=adapter
-    )
+    objective = MobileBertDistillation(teacher, student, family, stage, where, student_family=ours, adapter=adapter)
     batch = "" if stage.batch == BATCH else f", batch {stage.batch:,} instead of {BATCH:,}"
     notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
     say(f"  {notes[-1]}")
@@ -166,7 +174,7 @@ def _transfer(
 
 def _objective(
     job: TrainingJob, teacher: Any, student: Any, stage: DistilBertStage | MiniLmStage, where: str, own: GeneralSet
-) -> Any:  # fmt: skip
+) -> Any:
     from pocketbert.distill.methods.distilbert import DistilBertDistillation
     from pocketbert.distill.methods.minilm import MiniLmDistillation
     from pocketbert.distill.students.build import freeze_positions
@@ -182,17 +190,30 @@ def _objective(
     objective = DistilBertDistillation(teacher, student, family, stage, where)
     if stage.cache is not None:
         order = BatchOrder(own.lengths, stage.batch, job.recipe.seed, where)
-        objective.replay(sparse_teacher(
-            teacher, own, order, stage.steps, stage.cache, stage.temperature, job.work / f"{where}-cache",
-            where=f"{where}.cache",
-        ))  # fmt: skip
+        objective.replay(
+            sparse_teacher(
+                teacher,
+                own,
+                order,
+                stage.steps,
+                stage.cache,
+                stage.temperature,
+                job.work / f"{where}-cache",
+                where=f"{where}.cache",
+            )
+        )
     return objective
 
 
 def layer_stage(
-    job: TrainingJob, teacher: Any, student: Any, stage: LayerStage, where: str, rows: TrainData,
+    job: TrainingJob,
+    teacher: Any,
+    student: Any,
+    stage: LayerStage,
+    where: str,
+    rows: TrainData,
     projection: LayerProjection | None,
-) -> tuple[Curve, LayerProjection | None]:  # fmt: skip
+) -> tuple[Curve, LayerProjection | None]:
     """One of TinyBERT's stages on layers; the projection is on the student while it is trained, and no longer.
 
     Args:
@@ -210,9 +231,7 @@ def layer_stage(
     from pocketbert.distill.methods.tinybert import TinyBertDistillation
     from pocketbert.distill.students.projection import attach_projection, detach_projection
 
-    attach_projection(
-        student, teacher.config.hidden_size, stage.projection, job.recipe.seed, where, carried=projection
-    )
+    attach_projection(student, teacher.config.hidden_size, stage.projection, job.recipe.seed, where, carried=projection)
     ours = family_of(student.config.model_type)
     objective = TinyBertDistillation(teacher, student, job.source.family, stage, where, student_family=ours)
     try:

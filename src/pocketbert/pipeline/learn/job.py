@@ -70,9 +70,14 @@ class TrainingJob:
         return GeneralSet(encoded, tokenizer, masking, side)
 
     def train(
-        self, model: Any, objective: Any, settings: Updates, purpose: str, rows: TrainData | None = None,
+        self,
+        model: Any,
+        objective: Any,
+        settings: Updates,
+        purpose: str,
+        rows: TrainData | None = None,
         course: Course | None = None,
-    ) -> Curve:  # fmt: skip
+    ) -> Curve:
         """Train a model in place, on the task's rows where no others are given, with AdamW where no other course is."""
         from pocketbert.distill.training.loop import train
 
@@ -89,7 +94,10 @@ class TrainingJob:
         )
         history = outcome.history
         return Curve(
-            stage=purpose, steps=[r.step for r in history], loss=[r.loss for r in history],
+            stage=purpose,
+            steps=[r.step for r in history],
+            loss=[r.loss for r in history],
             terms={k: [r.terms.get(k) for r in history] for k in dict.fromkeys(k for r in history for k in r.terms)},
-            dtype=outcome.dtype, threads=outcome.threads,
-        )  # fmt: skip
+            dtype=outcome.dtype,
+            threads=outcome.threads,
+        )

@@ -59,8 +59,8 @@ def _head_labels(model: ModelFolder, recipe: Recipe, ours: Labels) -> Labels:
 
 
 def make_student(
-    recipe: Recipe, teacher_folder: Path, model: ModelFolder, data: RunData, length: int, at: Places, corpora: Path,
-) -> Sequence[str]:  # fmt: skip
+    recipe: Recipe, teacher_folder: Path, model: ModelFolder, data: RunData, length: int, at: Places, corpora: Path
+) -> Sequence[str]:
     """Distil the student through the recipe's stages.
 
     Args:
@@ -121,16 +121,25 @@ def _start(job: TrainingJob, teacher: Any, task: Task) -> Any:
     start = open_model_folder(wanted.model, wanted.revision, "student.model")
     if vocabulary(start.path) != vocabulary(source.path):
         raise InputError(
-            Problem("student.model", f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
-                    "token is not about the other's.", "Start from a student of the teacher's vocabulary.")
-        )  # fmt: skip
+            Problem(
+                "student.model",
+                f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
+                "token is not about the other's.",
+                "Start from a student of the teacher's vocabulary.",
+            )
+        )
     labels = job.data.labels if task is job.data.head.task else None
     return load_model(start, task, labels, new_head=True).train()
 
 
 def _task_stage(
-    job: TrainingJob, teacher: Any, student: Any, stage: TaskStage | TinyBertPredictionStage, where: str, pooling: Pooling
-) -> Curve:  # fmt: skip
+    job: TrainingJob,
+    teacher: Any,
+    student: Any,
+    stage: TaskStage | TinyBertPredictionStage,
+    where: str,
+    pooling: Pooling,
+) -> Curve:
     from pocketbert.core.families import family_of
     from pocketbert.distill.methods.task import TaskDistillation
     from pocketbert.distill.methods.tinybert import prediction_stage
@@ -139,14 +148,26 @@ def _task_stage(
     task, source = job.data.head.task, job.source
     settings = stage if isinstance(stage, TaskStage) else prediction_stage(stage, task)
     objective = TaskDistillation(
-        teacher, student, source.family, task, settings, where, student_family=family_of(student.config.model_type), pooling=pooling
-    )  # fmt: skip
+        teacher,
+        student,
+        source.family,
+        task,
+        settings,
+        where,
+        student_family=family_of(student.config.model_type),
+        pooling=pooling,
+    )
     rows = job.rows(where, stage.augmented)
     if settings.cache_teacher:
         objective.signals = cached_teacher(
-            teacher, source.family, rows, objective.signals.wanted, job.work.parent / f"{where}-cache",
-            half=settings.cache_teacher == "fp16", where=f"{where}.cache_teacher",
-        )  # fmt: skip
+            teacher,
+            source.family,
+            rows,
+            objective.signals.wanted,
+            job.work.parent / f"{where}-cache",
+            half=settings.cache_teacher == "fp16",
+            where=f"{where}.cache_teacher",
+        )
     return job.train(student, objective, settings, where, rows)
 
 
@@ -170,11 +191,19 @@ def permute_head(model: Any, have: Labels, want: Labels) -> str | None:
     if order is None:
         return None
     rows = len(have)
-    last = [m for n, m in model.named_modules()
-            if isinstance(m, torch.nn.Linear) and m.out_features == rows and not n.startswith(model.base_model_prefix)]  # fmt: skip
+    last = [
+        m
+        for n, m in model.named_modules()
+        if isinstance(m, torch.nn.Linear) and m.out_features == rows and not n.startswith(model.base_model_prefix)
+    ]
     if not last:
-        raise InputError(Problem("teacher", "its classifier has no last linear layer to reorder.",
-                                 f"Set data.labels to the teacher's own order: {list(have.names)}."))  # fmt: skip
+        raise InputError(
+            Problem(
+                "teacher",
+                "its classifier has no last linear layer to reorder.",
+                f"Set data.labels to the teacher's own order: {list(have.names)}.",
+            )
+        )
     with torch.no_grad():
         last[-1].weight.copy_(last[-1].weight[order])
         if last[-1].bias is not None:

@@ -35,9 +35,14 @@ rounding errors that cancel take most back."""
 
 
 def make_export(
-    recipe: Recipe, weights: Path, texts: Sequence[Text], length: int, target: Path,
-    files: Sequence[ModelFile], ready: Mapping[str, Path] | None = None,
-) -> Sequence[str]:  # fmt: skip
+    recipe: Recipe,
+    weights: Path,
+    texts: Sequence[Text],
+    length: int,
+    target: Path,
+    files: Sequence[ModelFile],
+    ready: Mapping[str, Path] | None = None,
+) -> Sequence[str]:
     """Write one format's files, and compare wrapper and files with the untouched model.
 
     Args:
@@ -118,18 +123,20 @@ def read_parity(folder: Path) -> list[Parity]:
     return [Parity.model_validate(p) for p in json.loads(path.read_text())] if path.is_file() else []
 
 
-def probe_texts(
-    folder: ModelFolder, task: Task, texts: Sequence[Text], tokenizer: TextTokenizer
-) -> list[Text]:
+def probe_texts(folder: ModelFolder, task: Task, texts: Sequence[Text], tokenizer: TextTokenizer) -> list[Text]:
     """Real texts of every kind: the data's, the project's own, and pairs where segments matter."""
     pairs = list(sample_pairs()[:8]) if folder.family.uses_segments and takes_both(task) else []
     return [*texts[:16], *own_texts(task, tokenizer), *pairs]
 
 
 def make_quantized(
-    recipe: Recipe, run: Path, weights: Path, target: Path, pairs: Sequence[tuple[ModelFile, ModelFile]],
+    recipe: Recipe,
+    run: Path,
+    weights: Path,
+    target: Path,
+    pairs: Sequence[tuple[ModelFile, ModelFile]],
     calibration: Callable[[], Iterable[Mapping[str, NDArray[np.int64]]]],
-) -> Sequence[str]:  # fmt: skip
+) -> Sequence[str]:
     """Quantize files of one format and check the types in the results.
 
     Args:

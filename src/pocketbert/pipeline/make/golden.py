@@ -31,8 +31,12 @@ COLUMNS = 256
 """Most columns of an answer that are recorded: vocabularies and vectors are wider."""
 _EXACT = 1e-3
 """Of files that compute in fp32, whatever they store; relative to the spread of the logits."""
-_TOLERANCE = {(Format.ONNX, Scheme.INT8): 0.25, (Format.TFLITE, Scheme.INT8): 0.05, (Format.COREML, Scheme.FP16): 0.1,
-              (Format.COREML, Scheme.W8): 0.1}  # fmt: skip
+_TOLERANCE = {
+    (Format.ONNX, Scheme.INT8): 0.25,
+    (Format.TFLITE, Scheme.INT8): 0.05,
+    (Format.COREML, Scheme.FP16): 0.1,
+    (Format.COREML, Scheme.W8): 0.1,
+}
 """Of the others. ONNX Runtime's int8 kernels saturate on some ISAs and not on others; XNNPACK's
 agree (8e-3 between x86 and arm64), and the wrong answers of an old TFLite to the default form were mostly 0.3 and more
 away. Core ML's fp16 is emulated here; a device adds up in another order, some in fp16."""
@@ -50,8 +54,14 @@ def tolerance(file: ModelFile) -> float:
 
 
 def make_golden(
-    recipe: Recipe, run: Path, weights: Path, texts: Sequence[Text], length: int, target: Path, files: Sequence[ModelFile]
-) -> Sequence[str]:  # fmt: skip
+    recipe: Recipe,
+    run: Path,
+    weights: Path,
+    texts: Sequence[Text],
+    length: int,
+    target: Path,
+    files: Sequence[ModelFile],
+) -> Sequence[str]:
     """Write golden rows.
 
     A text that is longer than a file takes (MediaPipe's has one length) gets no row for that file.
@@ -89,13 +99,16 @@ def make_golden(
         allowed[file.target] = tolerance(file) * yardstick(whole(picked))
         found[file.target] = dict(zip(numbers, values, strict=True))
     golden = [
-        row.model_copy(update={
-            "reference": _plain(row.pick(reference[i])), "padded": _plain(row.pick(padded[i])),
-            "outputs": {p: _plain(row.pick(v[i])) for p, v in found.items() if i in v},
-            "tolerance": {p: allowed[p] for p, v in found.items() if i in v},
-        })
+        row.model_copy(
+            update={
+                "reference": _plain(row.pick(reference[i])),
+                "padded": _plain(row.pick(padded[i])),
+                "outputs": {p: _plain(row.pick(v[i])) for p, v in found.items() if i in v},
+                "tolerance": {p: allowed[p] for p, v in found.items() if i in v},
+            }
+        )
         for i, row in enumerate(blank)
-    ]  # fmt: skip
+    ]
     write_golden(target / FILE_NAME, golden)
     token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in rows]
     (target / TOKENS_FILE_NAME).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
@@ -111,9 +124,7 @@ def _blank(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> Gol
         # as many in every row, so that rows can be put below each other
         others = np.setdiff1d(np.arange(matrix.shape[1]), best)
         columns = sorted({*best, *others[_spread(len(others), COLUMNS - len(best))].tolist()})
-    row = GoldenRow(
-        text=text, label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns
-    )
+    row = GoldenRow(text=text, label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns)
     return row.model_copy(update={"label": decided(row.pick(matrix), task, labels)})
 
 
@@ -122,9 +133,7 @@ def _spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def golden_texts(
-    folder: ModelFolder, task: Task, texts: Sequence[Text], tokenizer: TextTokenizer
-) -> list[Text]:
+def golden_texts(folder: ModelFolder, task: Task, texts: Sequence[Text], tokenizer: TextTokenizer) -> list[Text]:
     """Rows from the data where there is any, filled up with the project's own, and four pairs."""
     own = own_texts(task, tokenizer)
     mixed = [*texts[: ROWS - 12], *own[-12:]] if texts else own

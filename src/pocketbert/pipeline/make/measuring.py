@@ -41,9 +41,7 @@ def teacher_file(recipe: Recipe) -> ModelFile:
     return ModelFile(path, path, format, exported_scheme(recipe, format))
 
 
-def run_variants(
-    recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int
-) -> list[Variant]:
+def run_variants(recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int) -> list[Variant]:
     """A run's files as the benchmark takes them, the teacher's first.
 
     Files for one client or one older runtime are left out, the same graph opened by something else than is timed here,
@@ -53,9 +51,7 @@ def run_variants(
 
     out, teacher = [], teacher_file(recipe)
     if (run / teacher.source).exists():
-        out.append(
-            Variant.of(TEACHER, run / teacher.source, run / "teacher", length, teacher.scheme, teacher.format)
-        )
+        out.append(Variant.of(TEACHER, run / teacher.source, run / "teacher", length, teacher.scheme, teacher.format))
     timed = (f for f in files if f.for_toolkit and FORMATS[f.format].timed)
     return [
         *out,
@@ -85,9 +81,7 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
             prefix = f"{folder} " if len(folders) > 1 else ""
             format = record.format or Format.ONNX
             lengths = record.signature.lengths if record.signature else []
-            longest = min(
-                artefacts.processing.max_length, max(lengths, default=artefacts.processing.max_length)
-            )
+            longest = min(artefacts.processing.max_length, max(lengths, default=artefacts.processing.max_length))
             out.append(
                 Variant.of(
                     f"{prefix}{record.path}",
@@ -135,8 +129,10 @@ def measure(
     if root is None:
         return result
     # paths of this machine have no place in a folder that others read
-    local = [v.model_copy(update={"path": _relative(v.path, root), "tokenizer": _relative(v.tokenizer, root)})
-             for v in result.variants]  # fmt: skip
+    local = [
+        v.model_copy(update={"path": _relative(v.path, root), "tokenizer": _relative(v.tokenizer, root)})
+        for v in result.variants
+    ]
     return result.model_copy(update={"variants": local})
 
 

@@ -49,10 +49,13 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
         facts: Measured figures and lineage.
     """
     parts = [
-        _head(artefacts, facts), _files(artefacts, facts), _latency(artefacts, facts), snippets(artefacts),
+        _head(artefacts, facts),
+        _files(artefacts, facts),
+        _latency(artefacts, facts),
+        snippets(artefacts),
         _processing(artefacts),
         _lineage(artefacts, facts),
-    ]  # fmt: skip
+    ]
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
@@ -106,22 +109,15 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
             METRICS[s.metric].format(s.value) if (s := record.scores.get(k)) else "not measured"
             for k in ("eval", "holdout")
         ]
-        purpose = (
-            " (default)"
-            if record.default
-            else f" (for {x})"
-            if (x := record.client or record.runtime)
-            else ""
-        )
-        rows.append(
-            f"| `{record.path}`{purpose} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |"
-        )
+        purpose = " (default)" if record.default else f" (for {x})" if (x := record.client or record.runtime) else ""
+        rows.append(f"| `{record.path}`{purpose} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |")
     aliases = [f"`{r.path}` equals `{r.alias_of}`." for r in artefacts.files if r.alias_of]
     text = ["## Files", "", *rows, ""]
     if facts.teacher_score:
         text.append(facts.teacher_score)
-    text.append("Scores: provenance measured, on the file itself, every row alone and unpadded. "
-                f"Machine: {artefacts.machine}.")  # fmt: skip
+    text.append(
+        f"Scores: provenance measured, on the file itself, every row alone and unpadded. Machine: {artefacts.machine}."
+    )
     if emulated := [f"`{r.path}`" for r in artefacts.models() if _emulated(r)]:
         text.append(f"Those of {', '.join(emulated)}: provenance emulated, by the project's evaluator.")
     absent = [f"No `{path}`: {reason}" for path, reason in artefacts.absent.items()]
@@ -148,11 +144,7 @@ def _latency(artefacts: Artefacts, facts: CardFacts) -> str:
 
 def _processing(artefacts: Artefacts) -> str:
     p = artefacts.processing
-    cut = (
-        "longer texts are read in windows"
-        if row_of(artefacts).labels is LabelKind.ANSWERS
-        else "cut at the end"
-    )
+    cut = "longer texts are read in windows" if row_of(artefacts).labels is LabelKind.ANSWERS else "cut at the end"
     pair = f" Inputs are pairs, in the order {', '.join(p.pair_order)}." if artefacts.pair else ""
     lines = [
         f"At most {p.max_length} tokens, special ones included, {cut}; padding on the {p.padding_side}, masked.{pair}",
@@ -162,17 +154,21 @@ def _processing(artefacts: Artefacts) -> str:
     ]
     formats = {r.format for r in artefacts.models()}
     if Format.ONNX in formats:
-        lines.append("ONNX: int64 inputs, both axes free. Dynamic int8 depends a little on batch and padding: feed one unpadded "
-                     "text at a time for the recorded figures.")  # fmt: skip
+        lines.append(
+            "ONNX: int64 inputs, both axes free. Dynamic int8 depends a little on batch and padding: feed one unpadded "
+            "text at a time for the recorded figures."
+        )
     tflite = smallest(artefacts, Format.TFLITE)
     if tflite is not None and tflite.signature:
         known = ", ".join(map(str, lengths(tflite)))
         lines.append(
             f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one."
         )
-        lines.append("An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
-                     "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
-                     "before first use; an app should run one as well.")  # fmt: skip
+        lines.append(
+            "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
+            "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
+            "before first use; an app should run one as well."
+        )
     coreml = smallest(artefacts, Format.COREML)
     if coreml is not None and coreml.signature:
         known = ", ".join(map(str, lengths(coreml)))
@@ -198,7 +194,7 @@ def _decision(artefacts: Artefacts) -> str:
                 "Sigmoid over the logits gives each label's probability; a label is given from its threshold: "
                 f"{shown}{', and so on' if len(limits) > LABELS_SHOWN else ''} (`processing.thresholds` of `artifacts.json`, in the "
                 "order of `id2label`)."
-            )  # fmt: skip
+            )
         case TaskName.REGRESSION:
             return "The one logit is the number itself: no score function, and none of a client's either."
         case TaskName.TOKEN_CLASSIFICATION:
@@ -220,9 +216,7 @@ def _decision(artefacts: Artefacts) -> str:
                 f"`end_logits`, at most {p.answer_length} tokens long, the best of all windows. {none} Offsets count Unicode code points."
             )
         case TaskName.FILL_MASK:
-            return (
-                "Softmax over the logits of a masked token gives each vocabulary entry's probability there."
-            )
+            return "Softmax over the logits of a masked token gives each vocabulary entry's probability there."
         case TaskName.FEATURE_EXTRACTION:
             pooling = Pooling(PoolingKind(p.pooling or PoolingKind.MEAN), bool(p.normalize))
             return (

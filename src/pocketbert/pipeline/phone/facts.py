@@ -94,28 +94,23 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
     """What a reader of the figures must know."""
     out = []
     if recipe.data.eval is None:
-        out.append("No labelled data was given: the files were compared with the torch model on golden rows, no task "
-                   "score was measured.")  # fmt: skip
+        out.append(
+            "No labelled data was given: the files were compared with the torch model on golden rows, no task "
+            "score was measured."
+        )
     else:
         out.append("One seed; the last checkpoint, not the best one.")
     if Format.COREML in recipe.export.formats and not FORMATS[Format.COREML].timed:
         from pocketbert.runtime.coreml import LIMITS
 
-        out.append(f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(LIMITS)} "
-                   "`coreml/benchmark_on_mac.py` checks and times them on one.")  # fmt: skip
+        out.append(
+            f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(LIMITS)} "
+            "`coreml/benchmark_on_mac.py` checks and times them on one."
+        )
     if Format.COREML in recipe.export.formats and recipe.export.coreml.layout is Layout.ANE:
-        out.append(
-            "Core ML layout `ane`: same answers as the plain layout; whether it is faster was not measured."
-        )
-    if (
-        recipe.student is not None
-        and not family.uses_segments
-        and recipe.data.eval
-        and recipe.data.eval.text_pair
-    ):
-        out.append(
-            "The family has no segment ids: the model tells the two texts of a pair apart by separators only."
-        )
+        out.append("Core ML layout `ane`: same answers as the plain layout; whether it is faster was not measured.")
+    if recipe.student is not None and not family.uses_segments and recipe.data.eval and recipe.data.eval.text_pair:
+        out.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")
     return out
 
 
@@ -139,20 +134,38 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
     files = model_files(recipe, weights)
     data = run / "data.json"
     return ReportData(
-        title=recipe.name, description=recipe.description, task=recipe.task, machine=machine(), versions=installed(),
-        rows=_rows(recipe, run, weights, result), benchmark=read_benchmark(run) if recipe.benchmark else None,
+        title=recipe.name,
+        description=recipe.description,
+        task=recipe.task,
+        machine=machine(),
+        versions=installed(),
+        rows=_rows(recipe, run, weights, result),
+        benchmark=read_benchmark(run) if recipe.benchmark else None,
         parity=[
-            ParityRow(file=p.subject, worst=p.worst, bound=p.bound, lengths=sorted({s[1] for s in p.shapes}),
-                      passed=p.passed, against=p.reference)
+            ParityRow(
+                file=p.subject,
+                worst=p.worst,
+                bound=p.bound,
+                lengths=sorted({s[1] for s in p.shapes}),
+                passed=p.passed,
+                against=p.reference,
+            )
             for p in parities
         ],
         gates=[GateRow(**g.model_dump()) for g in result.gates],
         data=DataReport.model_validate(read_json(data)) if data.is_file() and recipe.data.eval else None,
-        curves=_curves(run), confusion=confusion,
+        curves=_curves(run),
+        confusion=confusion,
         confusion_of=f"{row_name(default_file(files), recipe)} on eval" if confusion else "",
-        notes=[result.protocol, *honest_notes(recipe, family), *_learning_notes(recipe, run), *(f"{family.title}: {x}" for x in family.limits)],
-        recipe=dump_recipe(recipe), command=command,
-    )  # fmt: skip
+        notes=[
+            result.protocol,
+            *honest_notes(recipe, family),
+            *_learning_notes(recipe, run),
+            *(f"{family.title}: {x}" for x in family.limits),
+        ],
+        recipe=dump_recipe(recipe),
+        command=command,
+    )
 
 
 def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> list[ModelRow]:
@@ -161,11 +174,18 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
     rows = []
     teacher = teacher_file(recipe)
     if (run / teacher.source).exists():
-        rows.append(ModelRow(
-            name=TEACHER, scheme=teacher.scheme, bytes=path_bytes(run / teacher.source),
-            parameters=read_training(run / "teacher").parameters, eval_score=result.teacher,
-            kept=1.0 if result.teacher else None, is_teacher=True, path=teacher.source,
-        ))  # fmt: skip
+        rows.append(
+            ModelRow(
+                name=TEACHER,
+                scheme=teacher.scheme,
+                bytes=path_bytes(run / teacher.source),
+                parameters=read_training(run / "teacher").parameters,
+                eval_score=result.teacher,
+                kept=1.0 if result.teacher else None,
+                is_teacher=True,
+                path=teacher.source,
+            )
+        )
     files = model_files(recipe, weights)
     for file in files:
         scores = result.scores.get(file.target, {})
@@ -175,14 +195,22 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
             if score and result.teacher and recipe.student
             else None
         )
-        rows.append(ModelRow(
-            name=row_name(file, recipe), scheme=file.scheme,
-            bytes=path_bytes(run / file.source), parameters=read_training(weights).parameters,
-            eval_score=score, holdout_score=scores.get("holdout"), kept=kept,
-            status=Status.PASSED if result.passed(file.target) else Status.FAILED,
-            is_default=file is default_file(files), path=file.target, sha256=result.files[file.target],
-            provenance=right.provenance if (right := result.seen_right.get(file.target)) else Provenance.MEASURED,
-        ))  # fmt: skip
+        rows.append(
+            ModelRow(
+                name=row_name(file, recipe),
+                scheme=file.scheme,
+                bytes=path_bytes(run / file.source),
+                parameters=read_training(weights).parameters,
+                eval_score=score,
+                holdout_score=scores.get("holdout"),
+                kept=kept,
+                status=Status.PASSED if result.passed(file.target) else Status.FAILED,
+                is_default=file is default_file(files),
+                path=file.target,
+                sha256=result.files[file.target],
+                provenance=right.provenance if (right := result.seen_right.get(file.target)) else Provenance.MEASURED,
+            )
+        )
     return rows
 
 
@@ -195,9 +223,7 @@ def _curves(run: Path) -> dict[str, list[tuple[int, float]]]:
             out[base] = list(zip(curve.steps, curve.loss, strict=True))
             if len(curve.terms) > 1:
                 out |= {
-                    f"{base}/{term}": [
-                        (s, v) for s, v in zip(curve.steps, values, strict=True) if v is not None
-                    ]
+                    f"{base}/{term}": [(s, v) for s, v in zip(curve.steps, values, strict=True) if v is not None]
                     for term, values in curve.terms.items()
                 }
     return out

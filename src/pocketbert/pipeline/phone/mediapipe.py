@@ -38,9 +38,10 @@ class TokenizerEffect(BaseModel):
     def summary(self) -> str:
         """One sentence for the card."""
         answers = (
-            f"{self.scores:.0%} other vectors" if self.labels is None
+            f"{self.scores:.0%} other vectors"
+            if self.labels is None
             else f"{self.scores:.0%} other probabilities and {self.labels:.0%} another label"
-        )  # fmt: skip
+        )
         return (
             f"Its built-in tokenizer keeps accents and lower-cases A-Z only: of {self.sentences} sentences with accents, other "
             f"scripts and emoji {self.ids:.0%} get other tokens, {answers} than with `tokenizer.json`; of {len(ASCII_SENTENCES)} ASCII sentences {self.ascii:.0%} get other tokens "
@@ -62,9 +63,7 @@ def tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
     length = max(predictor.lengths)
     own, theirs = TextTokenizer(weights, length), MediaPipeTokenizer(weights, length)
     ours, others = own.encode(list(UNICODE_SENTENCES)), theirs.encode(list(UNICODE_SENTENCES))
-    before, after = (
-        whole(run_rows(predictor, own, rows, task)).astype(np.float64) for rows in (ours, others)
-    )
+    before, after = (whole(run_rows(predictor, own, rows, task)).astype(np.float64) for rows in (ours, others))
     plain = zip(own.encode(list(ASCII_SENTENCES)), theirs.encode(list(ASCII_SENTENCES)), strict=True)
     return TokenizerEffect(
         sentences=len(ours),

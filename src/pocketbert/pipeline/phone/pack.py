@@ -55,11 +55,18 @@ _VECTOR_FILES = (MODULES_FILE, POOLING_FILE, "sentence_bert_config.json")
 MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
 
 _KINDS = {
-    "config.json": Kind.CONFIG, "recipe.resolved.yaml": Kind.CONFIG, "model.safetensors": Kind.WEIGHTS,
-    "golden.jsonl": Kind.GOLDEN, "golden_tokens.jsonl": Kind.GOLDEN, "README.md": Kind.DOCUMENT, MAC_SCRIPT: Kind.TOOL,
-    "parity.json": Kind.FIGURES, "benchmark.json": Kind.FIGURES, **dict.fromkeys(_TOKENIZER_FILES, Kind.TOKENIZER),
+    "config.json": Kind.CONFIG,
+    "recipe.resolved.yaml": Kind.CONFIG,
+    "model.safetensors": Kind.WEIGHTS,
+    "golden.jsonl": Kind.GOLDEN,
+    "golden_tokens.jsonl": Kind.GOLDEN,
+    "README.md": Kind.DOCUMENT,
+    MAC_SCRIPT: Kind.TOOL,
+    "parity.json": Kind.FIGURES,
+    "benchmark.json": Kind.FIGURES,
+    **dict.fromkeys(_TOKENIZER_FILES, Kind.TOKENIZER),
     **dict.fromkeys(_VECTOR_FILES, Kind.CONFIG),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,7 @@ class Origin:
 def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
     """Files that are packed as they are, by their path in the artefact folder."""
     out = {file.target: run / file.source for file in model_files(recipe, weights)}
-    out |= {
-        name: weights / name
-        for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES, *_VECTOR_FILES)
-    }
+    out |= {name: weights / name for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES, *_VECTOR_FILES)}
     out |= {name: run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl")}
     return {name: path for name, path in out.items() if path.exists()}
 
@@ -99,15 +103,11 @@ def check_packable(recipe: Recipe, run: Path, weights: Path) -> Verification:
     failures = result.failures
     now = sources(recipe, run, weights)
     failures += [
-        f"{name}: not there, though it was when the run was verified"
-        for name in result.files
-        if name not in now
+        f"{name}: not there, though it was when the run was verified" for name in result.files if name not in now
     ]
     for name, path in now.items():
         if sha256_path(path) != result.files.get(name):
-            failures.append(
-                f"{path.relative_to(run)}: changed since it was verified; run: pocketbert verify -m {run}"
-            )
+            failures.append(f"{path.relative_to(run)}: changed since it was verified; run: pocketbert verify -m {run}")
     if result.status is not Status.PASSED or failures:
         raise GateError([*failures, "Nothing was packed."])
     return result
@@ -169,9 +169,7 @@ def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> No
     measured = {v.sha256 for v in bench.variants} if bench else set()
     strange = [name for name in files if result.files[name] not in measured]
     if strange:
-        raise GateError(
-            [f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."]
-        )
+        raise GateError([f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."])
 
 
 def _alias(source: Path, target: Path) -> None:
@@ -182,36 +180,64 @@ def _alias(source: Path, target: Path) -> None:
 
 
 def _artefacts(
-    recipe: Recipe, folder: ModelFolder, length: int, pair: bool, files: Sequence[ModelFile], result: Verification,
-    run: Path, facts: CardFacts, origin: Origin,
-) -> Artefacts:  # fmt: skip
+    recipe: Recipe,
+    folder: ModelFolder,
+    length: int,
+    pair: bool,
+    files: Sequence[ModelFile],
+    result: Verification,
+    run: Path,
+    facts: CardFacts,
+    origin: Origin,
+) -> Artefacts:
     task = task_of(recipe.task)
     weights, default = folder.sha256, default_file(files)
     records = [
         FileRecord(
-            path=f.target, sha256=result.files[f.target], bytes=path_bytes(run / f.source), kind=Kind.MODEL,
-            format=f.format, scheme=f.scheme, client=f.client, runtime=f.runtime, default=f is default,
+            path=f.target,
+            sha256=result.files[f.target],
+            bytes=path_bytes(run / f.source),
+            kind=Kind.MODEL,
+            format=f.format,
+            scheme=f.scheme,
+            client=f.client,
+            runtime=f.runtime,
+            default=f is default,
             signature=open_file(run / f.source, f.format, runtime=f.runtime).signature,
-            status=Status.PASSED, lineage=weights, scores=result.scores.get(f.target, {}),
+            status=Status.PASSED,
+            lineage=weights,
+            scores=result.scores.get(f.target, {}),
             seen_right=[result.seen_right[f.target]] if f.target in result.seen_right else [],
         )
         for f in files
-    ]  # fmt: skip
+    ]
     lineage = {
-        "teacher": recipe.teacher.model if not Path(recipe.teacher.model).is_absolute() else Path(recipe.teacher.model).name,
+        "teacher": recipe.teacher.model
+        if not Path(recipe.teacher.model).is_absolute()
+        else Path(recipe.teacher.model).name,
         **({"revision": recipe.teacher.revision} if recipe.teacher.revision else {}),
-        "source_sha256": origin.weights, "weights_sha256": weights, "licence": facts.licence,
-    }  # fmt: skip
+        "source_sha256": origin.weights,
+        "weights_sha256": weights,
+        "licence": facts.licence,
+    }
     if recipe.data.train is not None:
         lineage["training data"] = (
             Path(recipe.data.train.title).name if recipe.data.train.path else recipe.data.train.title
         )
     return Artefacts(
-        name=recipe.name, task=recipe.task, family=folder.family.name, labels=(folder.labels or []) if task.names_labels else [], pair=pair,
+        name=recipe.name,
+        task=recipe.task,
+        family=folder.family.name,
+        labels=(folder.labels or []) if task.names_labels else [],
+        pair=pair,
         processing=_processing(recipe, folder, length),
-        files=records, absent=absent_files(recipe, folder.path), lineage=lineage, versions=installed(), machine=machine().summary,
+        files=records,
+        absent=absent_files(recipe, folder.path),
+        lineage=lineage,
+        versions=installed(),
+        machine=machine().summary,
         made_from=origin.everything,
-    )  # fmt: skip
+    )
 
 
 def _processing(recipe: Recipe, folder: ModelFolder, length: int) -> Processing:
@@ -223,8 +249,12 @@ def _processing(recipe: Recipe, folder: ModelFolder, length: int) -> Processing:
         chosen = answer if tuned is None else answer.model_copy(update={"thresholds": tuned})
         own["thresholds"] = list(thresholds_of(chosen, len(folder.labels or [])))
     if task.labels is LabelKind.ANSWERS:
-        own |= {"stride": answer.stride, "answer_length": answer.answer_length, "null_answers": answer.null_answers,
-                "pair_order": ["question", "context"]}  # fmt: skip
+        own |= {
+            "stride": answer.stride,
+            "answer_length": answer.answer_length,
+            "null_answers": answer.null_answers,
+            "pair_order": ["question", "context"],
+        }
     if task.name is TaskName.FEATURE_EXTRACTION:
         pooling = pooling_of(folder.path) or DEFAULT_POOLING
         own |= {"pooling": pooling.kind.value, "normalize": pooling.normalize}
@@ -241,13 +271,9 @@ def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:
             continue
         same = known.get("onnx/model_int8.onnx") if name == ALIAS else None
         if same is not None:
-            out.append(
-                same.model_copy(update={"path": name, "alias_of": same.path, "default": False, "scores": {}})
-            )
+            out.append(same.model_copy(update={"path": name, "alias_of": same.path, "default": False, "scores": {}}))
         else:
-            out.append(
-                FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=_KINDS[name])
-            )
+            out.append(FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=_KINDS[name]))
     return out
 
 

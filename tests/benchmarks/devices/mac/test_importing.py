@@ -52,13 +52,16 @@ def phone(mac_phone, folder, tmp_path_factory):
     shutil.copyfile(folder / "tokenizer.json", path / "tokenizer.json")
     artefacts = read_artefacts(path)
     onnx = FileRecord(
-        path="onnx/model.onnx", sha256=sha256_file(path / "onnx" / "model.onnx"), bytes=1, kind=Kind.MODEL,
-        format=Format.ONNX, scheme=Scheme.FP32, default=True,
-    )  # fmt: skip
-    processing = artefacts.processing.model_copy(update={"max_length": 32})
-    write_artefacts(
-        path, artefacts.model_copy(update={"files": [onnx, *artefacts.files], "processing": processing})
+        path="onnx/model.onnx",
+        sha256=sha256_file(path / "onnx" / "model.onnx"),
+        bytes=1,
+        kind=Kind.MODEL,
+        format=Format.ONNX,
+        scheme=Scheme.FP32,
+        default=True,
     )
+    processing = artefacts.processing.model_copy(update={"max_length": 32})
+    write_artefacts(path, artefacts.model_copy(update={"files": [onnx, *artefacts.files], "processing": processing}))
     return path
 
 
@@ -67,20 +70,7 @@ def both(phone, mac_json, tmp_path_factory):
     """One call that measures the ONNX file here and imports the Mac's figures; its output and its file."""
     output = tmp_path_factory.mktemp("out") / "bench.json"
     result = pocketbert(
-        "-m",
-        phone,
-        "--import",
-        mac_json,
-        "--runs",
-        10,
-        "--repeats",
-        2,
-        "--threads",
-        1,
-        "--lengths",
-        16,
-        "-o",
-        output,
+        "-m", phone, "--import", mac_json, "--runs", 10, "--repeats", 2, "--threads", 1, "--lengths", 16, "-o", output
     )
     assert result.exit_code == 0, result.output
     return result, BenchmarkResult.read(output)
@@ -129,8 +119,15 @@ def test_the_table_shows_both_and_says_where(both):
     shown, result = both
     header, *rows = [line.split("\t") for line in shown.stdout.splitlines() if "\t" in line]
     assert header == [
-        "file", "device", "threads", "length", "p50 ms", "p90 ms", "CPU ms", "time ratio to the device's first",
-    ]  # fmt: skip
+        "file",
+        "device",
+        "threads",
+        "length",
+        "p50 ms",
+        "p90 ms",
+        "CPU ms",
+        "time ratio to the device's first",
+    ]
     assert [r[:4] for r in rows[:2]] == [["onnx/model.onnx", "local", "1", x] for x in ("text", "16")]
     assert {r[1] for r in rows[2:]} == {result.imported[0].measurements[0].device}
     assert {r[2] for r in rows[2:]} == {"–"}
@@ -140,10 +137,7 @@ def test_the_table_shows_both_and_says_where(both):
     assert "Imported from mac.json" in shown.stdout
     assert "coreml/Model_w8.mlpackage: compiled in " in shown.stdout
     assert UNCHECKED not in shown.stdout
-    assert (
-        "coreml/Model_w8.mlpackage cpu-and-ne could not be measured: CPU_AND_NE is not available"
-        in shown.stdout
-    )
+    assert "coreml/Model_w8.mlpackage cpu-and-ne could not be measured: CPU_AND_NE is not available" in shown.stdout
     assert "coreml/Model_w8.mlpackage all: no compute plan: MLComputePlan is not supported." in shown.stdout
     assert f"{MODEL} all: 3 golden rows: largest difference" in shown.stdout
     assert [v.scheme for v in result.imported[0].variants][::4] == [Scheme.FP16, Scheme.W8]
@@ -180,9 +174,7 @@ def test_other_files_are_refused(phone, mac_json, written, synthetic):
     assert f"in {phone} that file has sha256 {digest}. Figures belong to the files" in refused.stderr
     assert refused.stdout == ""
     synthetic["packages"][0]["path"] = "coreml/Other.mlpackage"
-    other = pocketbert(
-        "-m", phone, "--import", written(synthetic), "--import", mac_json, "--import", mac_json
-    )
+    other = pocketbert("-m", phone, "--import", written(synthetic), "--import", mac_json, "--import", mac_json)
     assert other.exit_code == 2
     assert other.stderr.startswith("2 problems:")
     assert f"{phone} lists no such file" in other.stderr
@@ -229,28 +221,24 @@ def test_what_the_reader_should_know_is_noted(written, synthetic):
 def test_the_page_shows_each_machine_apart(phone, mac_json, tmp_path):
     page = tmp_path / "b.html"
     done = pocketbert(
-        "-m",
-        phone,
-        "--import",
-        mac_json,
-        "--runs",
-        10,
-        "--repeats",
-        2,
-        "--threads",
-        1,
-        "--lengths",
-        16,
-        "-o",
-        page,
+        "-m", phone, "--import", mac_json, "--runs", 10, "--repeats", 2, "--threads", 1, "--lengths", 16, "-o", page
     )
     assert done.exit_code == 0, done.output
     html = page.read_text()
     device = import_mac([mac_json], [])[0].measurements[0].device
     for words in (
-        "Benchmark of tiny", "onnx/model.onnx<span class=\"badge\">default</span>", "<h3>On local</h3>", f"<h3>On {device}</h3>", "Nothing is compared across machines.", "Answers there",
-        "70.0 % of the estimated cost", "nodes on Neural Engine", "by Core ML's clock", "estimated · 128 tokens", "onnx/model.onnx",
-    ):  # fmt: skip
+        "Benchmark of tiny",
+        'onnx/model.onnx<span class="badge">default</span>',
+        "<h3>On local</h3>",
+        f"<h3>On {device}</h3>",
+        "Nothing is compared across machines.",
+        "Answers there",
+        "70.0 % of the estimated cost",
+        "nodes on Neural Engine",
+        "by Core ML's clock",
+        "estimated · 128 tokens",
+        "onnx/model.onnx",
+    ):
         assert words in html, words
     ids = [part.split('"')[0] for part in html.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
@@ -292,11 +280,14 @@ def test_a_folder_of_packages_alone_needs_a_mac(mac_phone):
         ({"schema_version": None}, "schema version 'None' cannot be read"),
         ({"kind": "other"}, "not a file of benchmark_on_mac.py."),
         ({"packages": []}, "packages: List should have at least 1 item"),
-        ({"protocol": {"runs": 9, "repeats": 3, "burst": 5, "inputs": "", "took_s": 1}}, "protocol says 9 runs in 3 repeats"),
+        (
+            {"protocol": {"runs": 9, "repeats": 3, "burst": 5, "inputs": "", "took_s": 1}},
+            "protocol says 9 runs in 3 repeats",
+        ),
         ({"load": {"before": math.nan, "after": -1}}, "load.before: Input should be"),
         ({"made": "\x1b[2J"}, "made: String should match pattern"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(written, synthetic, change, said):
     with pytest.raises(InputError) as error:
         read_mac_record(written({**synthetic, **change}))
@@ -318,9 +309,7 @@ def test_a_failed_unit_needs_nothing_and_a_measured_one_everything(written, synt
         units[1] = {"unit": "cpu-only", "failed": "nor here"}
         read_mac_record(written(synthetic))
     units[1] = {"unit": "cpu-only", "cells": []}
-    with pytest.raises(
-        InputError, match="no answers, first_ms, load_ms, plan, specialize_ms, though it did not fail"
-    ):
+    with pytest.raises(InputError, match="no answers, first_ms, load_ms, plan, specialize_ms, though it did not fail"):
         read_mac_record(written(synthetic))
     units[1] = {"unit": "all", "failed": "again"}
     with pytest.raises(InputError, match="unit all is there twice"):
@@ -344,9 +333,7 @@ def test_all_problems_at_once_and_bounded(written, synthetic):
 def places(value, path=()):
     """Every place in a JSON value."""
     yield path
-    inner = (
-        value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
-    )
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
     for key, content in inner:
         yield from places(content, (*path, key))
 

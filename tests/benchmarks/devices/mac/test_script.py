@@ -47,11 +47,7 @@ def content_of(path):
 def test_on_other_systems_it_refuses_with_one_line(mac_phone, tmp_path):
     for python in (sys.executable,):
         done = subprocess.run(
-            [python, mac_phone / "coreml" / FILE_NAME],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            check=False,
+            [python, mac_phone / "coreml" / FILE_NAME], capture_output=True, text=True, cwd=tmp_path, check=False
         )
         if platform.system() == "Darwin":
             pytest.skip("this is a Mac")
@@ -100,12 +96,13 @@ def test_what_it_writes(mac_json, mac_phone):
     assert first["units"][0]["cells"][0]["engine_ms"][0][0] == 0.005
     assert second["units"][0]["cells"][0]["engine_ms"] is None
     assert first["units"][0]["answers"] == {
-        "rows": 3, "skipped": 0, "largest": pytest.approx(0, abs=1e-5), "tolerance": 0.01, "finite": True,
-    }  # fmt: skip
-    assert second["units"][3] == {
-        "unit": "cpu-and-ne",
-        "failed": "CPU_AND_NE is not available on this machine",
+        "rows": 3,
+        "skipped": 0,
+        "largest": pytest.approx(0, abs=1e-5),
+        "tolerance": 0.01,
+        "finite": True,
     }
+    assert second["units"][3] == {"unit": "cpu-and-ne", "failed": "CPU_AND_NE is not available on this machine"}
     assert second["units"][0]["plan"] == {"absent": "MLComputePlan is not supported."}
     assert first["units"][0]["plan"] == {
         "constants": 1,
@@ -117,8 +114,10 @@ def test_what_it_writes(mac_json, mac_phone):
         ],
     }
     assert first["units"][1]["plan"]["devices"][0] == {
-        "device": "CPU", "cost": pytest.approx(0.8), "op_types": {"gather": 1, "linear": 1},
-    }  # fmt: skip
+        "device": "CPU",
+        "cost": pytest.approx(0.8),
+        "op_types": {"gather": 1, "linear": 1},
+    }
 
 
 def test_progress_table_and_default_output(mac, mac_phone, capfd):
@@ -130,7 +129,7 @@ def test_progress_table_and_default_output(mac, mac_phone, capfd):
     assert [r[:2] for r in rows[1:]] == [
         *([f"coreml/Model.mlpackage {u}", x] for u in ("all", "cpu-only") for x in ("32", "64", "128")),
         *([f"coreml/Model_w8.mlpackage {u}", "64"] for u in ("all", "cpu-only")),
-    ]  # fmt: skip
+    ]
     assert "coreml/Model.mlpackage all: 3 answers, largest difference" in shown.out
     output = mac_phone.parent / "phone-mac.json"
     assert f"written: {output}\nnext: pocketbert benchmark -m FOLDER --import phone-mac.json" in shown.out
@@ -175,11 +174,7 @@ def test_lengths_and_answers_of_other_shapes(mac_kit, tmp_path, wish, lengths):
 def test_float_inputs_left_padding_and_segment_ids(mac_kit, tmp_path):
     phone = mac_kit.folder(
         tmp_path / "phone",
-        Model={
-            "dtype": "float32",
-            "lengths": [32],
-            "inputs": ["input_ids", "attention_mask", "token_type_ids"],
-        },
+        Model={"dtype": "float32", "lengths": [32], "inputs": ["input_ids", "attention_mask", "token_type_ids"]},
     )
     listed = json.loads((phone / "artifacts.json").read_text())
     listed["processing"]["padding_side"] = "left"
@@ -191,9 +186,7 @@ def test_float_inputs_left_padding_and_segment_ids(mac_kit, tmp_path):
 
 
 def test_answers_per_token_from_two_outputs(mac_kit, tmp_path):
-    phone = mac_kit.folder(
-        tmp_path / "phone", Model={"lengths": [32], "spans": True, "wrong": {"CPU_ONLY": 0.5}}
-    )
+    phone = mac_kit.folder(tmp_path / "phone", Model={"lengths": [32], "spans": True, "wrong": {"CPU_ONLY": 0.5}})
     path, name = phone / "golden.jsonl", "coreml/Model.mlpackage"
     tokens = [json.loads(line)["ids"] for line in (phone / "golden_tokens.jsonl").read_text().splitlines()]
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -219,7 +212,7 @@ def test_it_reads_answers_as_the_toolkit_records_them(mac, mac_kit, tmp_path, ta
     out = {
         name: draw.normal(size=(1, *sizes.get(name, (3,) if per_text else (length,) if "_" in name else (length, 280))))
         for name in TASKS[task].outputs
-    }  # fmt: skip
+    }
     row = np.zeros((1, length), np.int64)
     row[0, : len(ids)] = ids
     inputs = {"input_ids": row, "attention_mask": (row > 0).astype(np.int64)}
@@ -229,9 +222,7 @@ def test_it_reads_answers_as_the_toolkit_records_them(mac, mac_kit, tmp_path, ta
     [matrix] = matrices(out, inputs, TASKS[task].answer, TASKS[task], mask_id)
     places = [] if per_text else [0, len(matrix) - 1]
     columns = [0, 5, 250] if matrix.shape[1] > 256 else []
-    recorded = GoldenRow(
-        text="", label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns
-    )
+    recorded = GoldenRow(text="", label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns)
 
     (tmp_path / "artifacts.json").write_text(json.dumps({"task": task, "processing": {"padding_side": side}}))
     added = [{"id": 4, "content": "[MASK]"}, {"id": 3, "content": "[SEP]"}]
@@ -353,11 +344,7 @@ def test_what_the_mac_tells_of_itself(mac, tmp_path, monkeypatch):
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     told = mac.machine()
-    assert (told["model"], told["chip"], told["memory_bytes"]) == (
-        "Synthetic1,1",
-        "Synthetic chip",
-        17179869184,
-    )
+    assert (told["model"], told["chip"], told["memory_bytes"]) == ("Synthetic1,1", "Synthetic chip", 17179869184)
     assert (told["build"], told["isa"], told["power"]) == ("24B83", ["i8mm"], "AC Power")
     assert told["thermal"] == "Note: No thermal warning level"
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
@@ -400,9 +387,7 @@ def test_the_fake_is_the_part_of_coremltools_that_the_script_uses(mac, mac_kit):
     if not _real_coremltools():
         pytest.skip("coremltools is not installed")
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=clean, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean, check=False)
     assert done.returncode == 0, done.stderr
     units, opening, predicting, compiling, loading, planning, costing, using, devices, int32 = json.loads(
         done.stdout.splitlines()[-1]

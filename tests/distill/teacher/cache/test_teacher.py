@@ -27,10 +27,17 @@ from pocketbert.distill.teacher.cache.teacher import CachedTeacher
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
 
 TEXTS = [
-    "a good film", "not bad", "the day was far better than I had expected, never again", "ok",
-    "you and me", "no.", "the quick brown fox jumps over the lazy dog", "stop",
-    "would you please turn the light down a little, it is night", "very poor music",
-]  # fmt: skip
+    "a good film",
+    "not bad",
+    "the day was far better than I had expected, never again",
+    "ok",
+    "you and me",
+    "no.",
+    "the quick brown fox jumps over the lazy dog",
+    "stop",
+    "would you please turn the light down a little, it is night",
+    "very poor music",
+]
 ALL = Wanted(hidden=(0, 2, 3), attention=(0, 2))
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 MASKED = -1e4
@@ -55,9 +62,7 @@ class Rows:
         return {"rows": torch.tensor(list(rows)), **{k: torch.from_numpy(v) for k, v in padded.items()}}
 
 
-def rows_of(
-    tokenizer: Any, texts: Sequence[str] = TEXTS, side: str = "right", width: int | None = None
-) -> Rows:
+def rows_of(tokenizer: Any, texts: Sequence[str] = TEXTS, side: str = "right", width: int | None = None) -> Rows:
     return Rows(tokenizer.encode(list(texts)), tokenizer, side, width)
 
 
@@ -65,25 +70,21 @@ def assert_same(found: Taught, wanted: Taught, mask: Tensor, atol: float = 1e-5)
     """Equal at all real tokens, attention as distributions and as scores of real keys."""
     real = mask.bool()
     assert (list(found.outputs), list(found.hidden), list(found.scores)) == (
-        list(wanted.outputs), list(wanted.hidden), list(wanted.scores)
-    )  # fmt: skip
+        list(wanted.outputs),
+        list(wanted.hidden),
+        list(wanted.scores),
+    )
     for name, value in wanted.outputs.items():
         ours = found.outputs[name]
         per_row = ours.shape[1:2] != mask.shape[1:]
-        torch.testing.assert_close(
-            *((ours, value) if per_row else (ours[real], value[real])), rtol=1e-5, atol=atol
-        )
+        torch.testing.assert_close(*((ours, value) if per_row else (ours[real], value[real])), rtol=1e-5, atol=atol)
     for number, value in wanted.hidden.items():
         scale = max(1.0, float(value[real].abs().max()))
-        torch.testing.assert_close(
-            found.hidden[number][real] / scale, value[real] / scale, rtol=1e-5, atol=atol
-        )
+        torch.testing.assert_close(found.hidden[number][real] / scale, value[real] / scale, rtol=1e-5, atol=atol)
     pairs = real[:, None, :, None] & real[:, None, None, :]
     for number, value in wanted.scores.items():
         ours = found.scores[number]
-        torch.testing.assert_close(
-            ours[pairs.expand_as(ours)], value[pairs.expand_as(ours)], rtol=1e-5, atol=atol
-        )
+        torch.testing.assert_close(ours[pairs.expand_as(ours)], value[pairs.expand_as(ours)], rtol=1e-5, atol=atol)
         a, b = ours.softmax(-1).transpose(1, 2)[real], value.softmax(-1).transpose(1, 2)[real]
         torch.testing.assert_close(a, b, rtol=1e-5, atol=atol)
 
@@ -154,9 +155,7 @@ def test_the_terms_of_task_distillation_and_their_gradients_are_equal(
         student.zero_grad()
         terms = {k: t.mean for k, t in objective(student, batch).items()}
         torch.stack(list(terms.values())).sum().backward()
-        found.append(
-            (terms, {k: p.grad.clone() for k, p in student.named_parameters() if p.grad is not None})
-        )
+        found.append((terms, {k: p.grad.clone() for k, p in student.named_parameters() if p.grad is not None}))
     (online, gradients), (cached, others) = found
     assert set(online) == {"logits", "attention"} | ({"hidden"} if hidden else set())
     assert all(float(v.detach()) > 1e-4 for v in online.values()) and len(gradients) > 10
@@ -249,13 +248,9 @@ def test_a_cache_that_is_too_large_is_refused_before_anything_runs(
     model, folder, tokenizer = open_tiny("bert", 3)
     data = rows_of(tokenizer)
     with pytest.raises(InputError) as caught:
-        cached_teacher(
-            model, folder.family, data, ALL, tmp_path / "cache", limit_bytes=20_000, where="distill.0"
-        )
+        cached_teacher(model, folder.family, data, ALL, tmp_path / "cache", limit_bytes=20_000, where="distill.0")
     text = str(caught.value)
-    size = estimate_bytes(
-        layout_of(OnlineTeacher(model, folder.family, ALL)(data.batch([0], 0)), False), data.lengths
-    )
+    size = estimate_bytes(layout_of(OnlineTeacher(model, folder.family, ALL)(data.batch([0], 0)), False), data.lengths)
     assert text.startswith("distill.0: teacher outputs of 10 rows") and f"{size:,} bytes" in text
     costs = text.index("hidden "), text.index("attention "), text.index("logits ")
     assert "run the teacher online" in text and max(costs) < text.index("Fix:")
@@ -295,9 +290,7 @@ def test_a_full_disk_leaves_the_old_cache_and_nothing_half_written(
     with pytest.raises(OSError, match="No space"):
         cached_teacher(model, folder.family, data, Wanted(hidden=(1,)), path)
     assert {p.name: p.read_bytes() for p in path.iterdir()} == before
-    assert sorted(
-        p.name for p in tmp_path.iterdir() if p.name.startswith("cache") or "partial" in p.name
-    ) == ["cache"]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("cache") or "partial" in p.name) == ["cache"]
 
 
 def test_too_little_room_is_said_before_the_teacher_runs_through(
@@ -321,9 +314,7 @@ def test_rows_that_change_with_the_step_are_refused(open_tiny: Callable[..., Any
             return out
 
     with pytest.raises(InputError, match="rows change from step to step"):
-        cached_teacher(
-            model, folder.family, Masked(tokenizer.encode(TEXTS), tokenizer), Wanted(), tmp_path / "cache"
-        )
+        cached_teacher(model, folder.family, Masked(tokenizer.encode(TEXTS), tokenizer), Wanted(), tmp_path / "cache")
 
 
 def test_relations_are_refused(open_tiny: Callable[..., Any], tmp_path: Path) -> None:
@@ -347,9 +338,11 @@ def test_fp16_rounds_by_what_it_says(open_tiny: Callable[..., Any], tmp_path: Pa
     half = cached_teacher(model, folder.family, data, ALL, tmp_path / "half", half=True)
     batch = data.batch(range(len(TEXTS)), 0)
     wanted, found = exact(batch), half(batch)
-    for a, b in ((found.outputs["logits"], wanted.outputs["logits"]),
-                 *((found.hidden[n], wanted.hidden[n]) for n in ALL.hidden),
-                 *((found.scores[n], wanted.scores[n]) for n in ALL.attention)):  # fmt: skip
+    for a, b in (
+        (found.outputs["logits"], wanted.outputs["logits"]),
+        *((found.hidden[n], wanted.hidden[n]) for n in ALL.hidden),
+        *((found.scores[n], wanted.scores[n]) for n in ALL.attention),
+    ):
         assert a.dtype == torch.float32 and not torch.equal(a, b)
         assert ((a - b).abs() <= b.abs() * 2**-11 + 2**-25).all()
 

@@ -19,8 +19,18 @@ MASKS = {0: [1, 4], 1: [2], 2: [], 3: [1, 2, 7], 4: [3]}
 
 
 def settings_of(**changes: Any) -> StoreSettings:
-    plain = {"teacher": "t", "data": "d", "masks": "m", "seed": 1, "rows": 6, "vocabulary": V, "k": K, "samples": M,
-             "temperature": 2.0, "half": False}  # fmt: skip
+    plain = {
+        "teacher": "t",
+        "data": "d",
+        "masks": "m",
+        "seed": 1,
+        "rows": 6,
+        "vocabulary": V,
+        "k": K,
+        "samples": M,
+        "temperature": 2.0,
+        "half": False,
+    }
     return StoreSettings(**{**plain, **changes})
 
 
@@ -49,9 +59,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SparseStore:
 
 
 @given(st.lists(st.sampled_from(sorted(MASKS)), min_size=1, max_size=6), st.sampled_from([0, 3]))
-def test_reading_gives_back_what_was_written_in_any_order(
-    filled: SparseStore, rows: list[int], epoch: int
-) -> None:
+def test_reading_gives_back_what_was_written_in_any_order(filled: SparseStore, rows: list[int], epoch: int) -> None:
     found, wanted = filled.read(epoch, rows, [MASKS[r] for r in rows]), sparse_of(rows, epoch)
     assert torch.equal(found.ids, wanted.ids) and torch.equal(found.weights, wanted.weights)
     assert torch.equal(found.negative_entropy, wanted.negative_entropy)
@@ -87,9 +95,7 @@ def test_bert_with_64_ids_takes_262_bytes() -> None:
 
 
 def test_other_masks_or_a_row_that_is_not_there_are_noticed(filled: SparseStore) -> None:
-    with pytest.raises(
-        RuntimeError, match=r"row 0 of epoch 0 is masked at \[1, 5\], in the store at \[1, 4\]"
-    ):
+    with pytest.raises(RuntimeError, match=r"row 0 of epoch 0 is masked at \[1, 5\], in the store at \[1, 4\]"):
         filled.read(0, [1, 0], [[2], [1, 5]])
     for masked in ([], [1]):
         with pytest.raises(RuntimeError, match=r"row 5 of epoch 0 .* at no time"):

@@ -70,9 +70,11 @@ class World:
 
 @pytest.fixture
 def world(
-    tmp_path: Path, make_classifier: Callable[..., Any], make_tokenizer: Callable[..., None],
+    tmp_path: Path,
+    make_classifier: Callable[..., Any],
+    make_tokenizer: Callable[..., None],
     labelled_rows: Callable[..., list[dict[str, Any]]],
-) -> World:  # fmt: skip
+) -> World:
     make_tokenizer(tmp_path)
     tokenizer = TextTokenizer(tmp_path, 48)
     rows = EncodedRows(tokenizer.encode([r["text"] for r in labelled_rows(20)]), tokenizer.vocabulary_size)
@@ -83,8 +85,14 @@ def world(
 
 
 def stage_of(**more: Any) -> DistilBertStage:
-    plain = {"method": "distilbert", "steps": STEPS, "batch": BATCH, "lr": 1e-3, "masked_only": True,
-             "weights": {"logits": 5, "mlm": 2, "cosine": 0}}  # fmt: skip
+    plain = {
+        "method": "distilbert",
+        "steps": STEPS,
+        "batch": BATCH,
+        "lr": 1e-3,
+        "masked_only": True,
+        "weights": {"logits": 5, "mlm": 2, "cosine": 0},
+    }
     return DistilBertStage(**{**plain, **more})
 
 
@@ -100,9 +108,7 @@ def fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def trained(
-    world: World, work: Path, stage: DistilBertStage, cached: SparseTeacher | None
-) -> tuple[Any, Any]:
+def trained(world: World, work: Path, stage: DistilBertStage, cached: SparseTeacher | None) -> tuple[Any, Any]:
     student, objective = objective_of(world, stage)
     if cached is not None:
         objective.replay(cached)
@@ -115,9 +121,7 @@ def test_a_cache_of_every_token_trains_as_the_teacher_itself(
     side: str, world: World, fp32: None, tmp_path: Path
 ) -> None:
     world.side = side
-    cached = build(
-        world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS
-    )
+    cached = build(world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS)
     before = len(world.asked)
     one, replayed = trained(world, tmp_path / "cached", stage_of(micro_batch=4), cached)
     assert len(world.asked) == before
@@ -158,9 +162,7 @@ def test_a_part_of_the_tokens_brings_the_student_as_near_to_the_teacher(
     assert sum(curves[0]) / STEPS == pytest.approx(sum(curves[1]) / STEPS, abs=0.03)
 
 
-def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(world: World, tmp_path: Path) -> None:
     store = world.store(tmp_path / "c", world.every_token())
     cached = build(store, world.teacher, world.data(), world.order(), STEPS, portion=4)
     batch = world.data().batch(world.order().rows(4).tolist(), 4)
@@ -177,9 +179,7 @@ def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(
 
 
 def test_other_masks_than_the_teacher_saw_are_an_error(world: World, tmp_path: Path) -> None:
-    cached = build(
-        world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS
-    )
+    cached = build(world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS)
     batch = world.data(seed=SEED + 1).batch(world.order().rows(4).tolist(), 4)
     with pytest.raises(RuntimeError, match="other masks"):
         cached(batch)
@@ -223,8 +223,13 @@ def test_more_steps_complete_the_last_epoch(world: World, tmp_path: Path) -> Non
 
 def changed_settings(world: World) -> Iterator[tuple[str, Any]]:
     def of(**more: Any) -> Any:
-        plain: dict[str, Any] = {"teacher": world.teacher, "data": world.data(), "order": world.order(),
-                                 "cache": SparseCache(), "temperature": 2.0}  # fmt: skip
+        plain: dict[str, Any] = {
+            "teacher": world.teacher,
+            "data": world.data(),
+            "order": world.order(),
+            "cache": SparseCache(),
+            "temperature": 2.0,
+        }
         return settings_of(**{**plain, **more})
 
     other = copy.deepcopy(world.teacher)

@@ -18,9 +18,7 @@ from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer, tokenizer
 from pocketbert.distill.text.corpora.writer import write_corpus
 
 SETTINGS = CorpusSettings(length=16, shortest=4)
-WORDS = (
-    "the film was far better than had expected would recommend play some music stop little good bad".split()
-)
+WORDS = "the film was far better than had expected would recommend play some music stop little good bad".split()
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +59,7 @@ def expected(tokenizer: Path, texts: Sequence[str], settings: CorpusSettings) ->
 
 
 @pytest.mark.parametrize("rows_per_shard", [1, 7, 1000])
-def test_rows_are_the_pieces_of_the_texts_in_order(
-    tokenizer: Path, tmp_path: Path, rows_per_shard: int
-) -> None:
+def test_rows_are_the_pieces_of_the_texts_in_order(tokenizer: Path, tmp_path: Path, rows_per_shard: int) -> None:
     texts = sentences(40)
     info = write_corpus(texts, tokenizer, SETTINGS, tmp_path / "c", rows_per_shard)
     corpus = open_corpus(tmp_path / "c", tokenizer_digest(tokenizer))
@@ -194,8 +190,18 @@ def test_a_folder_of_something_else_is_not_replaced(tokenizer: Path, tmp_path: P
     assert (tmp_path / "home" / "letter.txt").read_text() == "dear"
 
 
-@pytest.mark.parametrize("keys", [{"length": 3}, {"length": 9000}, {"shortest": 0}, {"length": 8, "shortest": 9},
-                                  {"unknown_share": 0}, {"unknown_share": 1.1}, {"pakced": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"length": 3},
+        {"length": 9000},
+        {"shortest": 0},
+        {"length": 8, "shortest": 9},
+        {"unknown_share": 0},
+        {"unknown_share": 1.1},
+        {"pakced": True},
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(keys: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CorpusSettings.model_validate(keys)
@@ -226,13 +232,20 @@ def edit(key: str, value: object) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("rows-00001.arrow", lambda raw: raw[:-40]), ("rows-00001.arrow", lambda raw: b"\0" * len(raw)),
-        ("rows-00001.arrow", lambda raw: raw + b"x"), ("counts.npy", lambda raw: raw[:-8]),
-        ("counts.npy", lambda raw: raw[:-8] + b"\x01" + raw[-7:]), ("counts.npy", lambda _: b""),
-        ("corpus.json", lambda raw: raw[:-9]), ("corpus.json", lambda _: b"{}"), ("corpus.json", edit("rows", 1)),
-        ("corpus.json", edit("schema_version", 2)), ("corpus.json", edit("tokens", -1)), ("corpus.json", edit("shards", [])),
+        ("rows-00001.arrow", lambda raw: raw[:-40]),
+        ("rows-00001.arrow", lambda raw: b"\0" * len(raw)),
+        ("rows-00001.arrow", lambda raw: raw + b"x"),
+        ("counts.npy", lambda raw: raw[:-8]),
+        ("counts.npy", lambda raw: raw[:-8] + b"\x01" + raw[-7:]),
+        ("counts.npy", lambda _: b""),
+        ("corpus.json", lambda raw: raw[:-9]),
+        ("corpus.json", lambda _: b"{}"),
+        ("corpus.json", edit("rows", 1)),
+        ("corpus.json", edit("schema_version", 2)),
+        ("corpus.json", edit("tokens", -1)),
+        ("corpus.json", edit("shards", [])),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_corpus_is_refused(
     tokenizer: Path, tmp_path: Path, name: str, change: Callable[[bytes], bytes]
 ) -> None:
@@ -332,9 +345,7 @@ def test_tokenizers_that_cannot_make_rows_are_refused(tmp_path: Path, tokenizer:
     (tmp_path / "tokenizer.json").write_text('{"model": {}}')
     with pytest.raises(InputError, match="not a tokenizer"):
         CorpusTokenizer(tmp_path)
-    Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(
-        str(tmp_path / "tokenizer.json")
-    )
+    Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match="no special token after a text"):
         CorpusTokenizer(tmp_path)
 

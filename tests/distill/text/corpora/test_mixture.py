@@ -88,8 +88,7 @@ def test_n_rows_of_one_source(corpora: list[Corpus]) -> None:
 def test_later_rounds_come_in_another_order(corpora: list[Corpus]) -> None:
     # the 4 rows that were taken once more than the others are the first of the last round
     orders = {
-        frozenset(row for row, _ in taken(mix([corpora[1]], [1], 12 * n + 4, 5), 0).most_common(4))
-        for n in range(4)
+        frozenset(row for row, _ in taken(mix([corpora[1]], [1], 12 * n + 4, 5), 0).most_common(4)) for n in range(4)
     }
     assert len(orders) == 4
 
@@ -116,11 +115,15 @@ def test_the_same_rows_in_another_process(corpora: list[Corpus]) -> None:
 @pytest.mark.parametrize(
     ("shares", "rows", "message"),
     [
-        ([1, 1], 9, "2 shares for 3 corpora"), ([1, 0, 1], 9, r"shares\.1: 0; a share is a positive number"),
-        ([1, 1, float("nan")], 9, r"shares\.2: nan"), ([1, 1, -1], 9, r"shares\.2"), ([1, 1, float("inf")], 9, r"shares\.2"),
-        ([1, 1, 1], 0, "rows: 0; at least 1"), ([1, 100, 100], 20, r"shares\.0: 1 of 201 is less than one of 20 rows"),
+        ([1, 1], 9, "2 shares for 3 corpora"),
+        ([1, 0, 1], 9, r"shares\.1: 0; a share is a positive number"),
+        ([1, 1, float("nan")], 9, r"shares\.2: nan"),
+        ([1, 1, -1], 9, r"shares\.2"),
+        ([1, 1, float("inf")], 9, r"shares\.2"),
+        ([1, 1, 1], 0, "rows: 0; at least 1"),
+        ([1, 100, 100], 20, r"shares\.0: 1 of 201 is less than one of 20 rows"),
     ],
-)  # fmt: skip
+)
 def test_shares_that_make_no_sense_are_refused(
     corpora: list[Corpus], shares: list[float], rows: int, message: str
 ) -> None:

@@ -49,9 +49,7 @@ def own(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 @given(texts=TEXTS, wrapping=WRAPPINGS, length=st.integers(4, 24))
-def test_cut_rows_are_wrapped_pieces_that_lose_nothing(
-    texts: list[list[int]], wrapping: Wrapping, length: int
-) -> None:
+def test_cut_rows_are_wrapped_pieces_that_lose_nothing(texts: list[list[int]], wrapping: Wrapping, length: int) -> None:
     rows, builder = build(CutTexts, texts, wrapping, length=length)
     b, a = len(wrapping.before), len(wrapping.after)
     for row in rows:
@@ -65,9 +63,7 @@ def test_cut_rows_are_wrapped_pieces_that_lose_nothing(
 
 
 @given(texts=TEXTS, wrapping=WRAPPINGS, length=st.integers(4, 24))
-def test_packed_rows_are_full_and_lose_nothing(
-    texts: list[list[int]], wrapping: Wrapping, length: int
-) -> None:
+def test_packed_rows_are_full_and_lose_nothing(texts: list[list[int]], wrapping: Wrapping, length: int) -> None:
     rows, builder = build(PackTexts, texts, wrapping, length=length, packed=True)
     b, a = len(wrapping.before), len(wrapping.after)
     for row in rows:
@@ -92,8 +88,10 @@ def test_a_place_for_a_separator_alone_stays_free() -> None:
 def test_tokens_around_xlnet_texts_all_come_behind() -> None:
     assert build(PackTexts, [[10], [11]], XLNET, length=8, packed=True)[0] == [[10, SEP, 11, SEP, SEP2]]
     assert build(CutTexts, [[10], [11, 12, 13]], XLNET, length=4)[0] == [
-        [10, SEP, SEP2], [11, 12, SEP, SEP2], [13, SEP, SEP2],
-    ]  # fmt: skip
+        [10, SEP, SEP2],
+        [11, 12, SEP, SEP2],
+        [13, SEP, SEP2],
+    ]
 
 
 def test_short_rows_are_dropped_from_the_limit_down() -> None:

@@ -37,9 +37,7 @@ def padded(rows: list[Ids], width: int, left: bool = False) -> tuple[Ids, Ids]:
 
 def per_row(masked: Masked, mask: Ids) -> list[tuple[list[int], list[int]]]:
     real = mask.astype(bool)
-    return [
-        (i[m].tolist(), t[m].tolist()) for i, t, m in zip(masked.input_ids, masked.labels, real, strict=True)
-    ]
+    return [(i[m].tolist(), t[m].tolist()) for i, t, m in zip(masked.input_ids, masked.labels, real, strict=True)]
 
 
 ROWS = st.lists(st.integers(1, 20), min_size=1, max_size=8)
@@ -123,9 +121,7 @@ def test_rare_tokens_are_drawn_as_often_as_their_weights_say(smoothing: float) -
     counts[[10, 11, 12, 13]] = [0, 20, 500, 10_000]
     tokens = [10, 11, 12, 13]
     ids, mask = padded([np.array([CLS, *tokens, SEP])], 6)
-    masking = replace(
-        MASKING, counts=counts, smoothing=smoothing, share=0.3
-    )  # ceil(0.3 * 6): two of the four
+    masking = replace(MASKING, counts=counts, smoothing=smoothing, share=0.3)  # ceil(0.3 * 6): two of the four
     weights = {t: max(int(counts[t]), 1) ** -smoothing for t in tokens}
     exact = dict.fromkeys(tokens, 0.0)
     for first, second in permutations(tokens, 2):

@@ -28,8 +28,12 @@ VOCABULARY = 60
 CONTINUES = np.arange(VOCABULARY) >= 40
 """Tokens from 40 on continue a word."""
 COMMON: dict[str, Any] = {
-    "vocabulary": VOCABULARY, "mask_id": MASK, "wordless": SPECIAL, "seed": 3, "purpose": "distill.0"
-}  # fmt: skip
+    "vocabulary": VOCABULARY,
+    "mask_id": MASK,
+    "wordless": SPECIAL,
+    "seed": 3,
+    "purpose": "distill.0",
+}
 DYNAMIC = DynamicMasking(**COMMON)
 WORDS = WholeWordMasking(**COMMON, continues=CONTINUES)
 SPANS = SpanMasking(**COMMON, continues=CONTINUES)
@@ -52,8 +56,7 @@ def padded(rows: list[Ids], width: int, left: bool = False) -> tuple[Ids, Ids]:
 
 def per_row(masked: Masked, mask: Ids) -> list[tuple[list[int], list[int]]]:
     return [
-        (i[m == 1].tolist(), t[m == 1].tolist())
-        for i, t, m in zip(masked.input_ids, masked.labels, mask, strict=True)
+        (i[m == 1].tolist(), t[m == 1].tolist()) for i, t, m in zip(masked.input_ids, masked.labels, mask, strict=True)
     ]
 
 
@@ -89,9 +92,7 @@ def test_neither_order_padding_nor_division_changes_what_is_hidden(
     order = list(range(len(rows)))
     random.shuffle(order)
     ids, mask = padded([rows[i] for i in order], 50, left=True)
-    assert [plain[i] for i in order] == per_row(
-        masking.apply(ids, mask, [numbers[i] for i in order], step), mask
-    )
+    assert [plain[i] for i in order] == per_row(masking.apply(ids, mask, [numbers[i] for i in order], step), mask)
     for row, number, expected in zip(rows, numbers, plain, strict=True):
         ids, mask = padded([row], len(row))
         assert per_row(masking.apply(ids, mask, [number], step), mask) == [expected]
@@ -281,8 +282,14 @@ def test_an_estimate_is_what_single_pieces_make_exact(masking: RowMasking) -> No
 def test_keys_tell_maskings_apart() -> None:
     other = CONTINUES.copy()
     other[39] = True
-    every = [*ALL, NoMasking(), replace(DYNAMIC, seed=4), replace(DYNAMIC, share=0.2),
-             replace(WORDS, continues=other), replace(DYNAMIC, purpose="distill.1")]  # fmt: skip
+    every = [
+        *ALL,
+        NoMasking(),
+        replace(DYNAMIC, seed=4),
+        replace(DYNAMIC, share=0.2),
+        replace(WORDS, continues=other),
+        replace(DYNAMIC, purpose="distill.1"),
+    ]
     keys = [str(m.key()) for m in every]
     assert len(set(keys)) == len(keys)
     assert keys[0] == str(DynamicMasking(**COMMON).key())

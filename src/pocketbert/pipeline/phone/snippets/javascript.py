@@ -10,9 +10,19 @@ from pocketbert.pipeline.phone.snippets.parts import given, quoted, row_of
 VERSION = "4.3.1"
 _DTYPES = {Scheme.FP32: "fp32", Scheme.FP16: "fp16", Scheme.INT8: "int8"}
 _ALWAYS = (
-    "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "deberta", "deberta-v2", "xlm", "mpnet",
-    "convbert", "roformer",
-)  # fmt: skip
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "distilbert",
+    "electra",
+    "deberta",
+    "deberta-v2",
+    "xlm",
+    "mpnet",
+    "convbert",
+    "roformer",
+)
 _SEQUENCE = (*_ALWAYS, "albert", "mobilebert", "squeezebert", "modernbert", "esm")
 KNOWN: dict[TaskName, tuple[str, ...]] = {
     TaskName.TEXT_CLASSIFICATION: _SEQUENCE,
@@ -51,40 +61,52 @@ def _pipeline(artefacts: Artefacts) -> tuple[str, str, str]:
     match artefacts.task:
         case TaskName.MULTI_LABEL:
             limits = ", ".join(f"{t:g}" for t in p.thresholds or [])
-            return "text-classification", (
-                f"const scores = await run({texts}, {{ top_k: null }});\n"
-                f"const thresholds = [{limits}];   // in the order of id2label\n"
-                "const answer = scores.filter(s => s.score >= thresholds[run.model.config.label2id[s.label]]);"
-            ), ""  # fmt: skip
+            return (
+                "text-classification",
+                (
+                    f"const scores = await run({texts}, {{ top_k: null }});\n"
+                    f"const thresholds = [{limits}];   // in the order of id2label\n"
+                    "const answer = scores.filter(s => s.score >= thresholds[run.model.config.label2id[s.label]]);"
+                ),
+                "",
+            )
         case TaskName.TOKEN_CLASSIFICATION:
-            return "token-classification", f"const answer = await run({texts}, {{ ignore_labels: [] }});", (
-                "; it gives tokens without offsets, where the first one of a word decides (its others start with `##`, or without "
-                "a blank), and leaves unknown tokens out"
-            )  # fmt: skip
+            return (
+                "token-classification",
+                f"const answer = await run({texts}, {{ ignore_labels: [] }});",
+                (
+                    "; it gives tokens without offsets, where the first one of a word decides (its others start with `##`, or without "
+                    "a blank), and leaves unknown tokens out"
+                ),
+            )
         case TaskName.QUESTION_ANSWERING:
-            return "question-answering", f"const answer = await run({texts});", (
-                f"; it reads the first {p.max_length} tokens alone, knows no longest answer, scores otherwise, and gives decoded "
-                "tokens instead of a piece of the text"
-            )  # fmt: skip
+            return (
+                "question-answering",
+                f"const answer = await run({texts});",
+                (
+                    f"; it reads the first {p.max_length} tokens alone, knows no longest answer, scores otherwise, and gives decoded "
+                    "tokens instead of a piece of the text"
+                ),
+            )
         case TaskName.FILL_MASK:
-            return "fill-mask", (
-                "const answer = await run(`your text with a ${run.tokenizer.mask_token}`);"
-            ), "; it fills the first mask alone"  # fmt: skip
+            return (
+                "fill-mask",
+                ("const answer = await run(`your text with a ${run.tokenizer.mask_token}`);"),
+                "; it fills the first mask alone",
+            )
         case TaskName.FEATURE_EXTRACTION:
             options = f'{{ pooling: "{p.pooling}", normalize: {str(bool(p.normalize)).lower()} }}'
-            return "feature-extraction", f"const answer = (await run({texts}, {options})).tolist()[0];", (
-                "; without these options it gives the states of all tokens"
-            )  # fmt: skip
+            return (
+                "feature-extraction",
+                f"const answer = (await run({texts}, {options})).tolist()[0];",
+                ("; without these options it gives the states of all tokens"),
+            )
     return "text-classification", f"const answer = await run({texts}, {{ top_k: null }});", ""
 
 
 def _model(artefacts: Artefacts, record: FileRecord, reason: str) -> str:
     texts = given(artefacts)
-    pair = (
-        f", {{ text_pair: {quoted(texts[1:])}, truncation: true }}"
-        if len(texts) > 1
-        else ", { truncation: true }"
-    )
+    pair = f", {{ text_pair: {quoted(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
     lines = [
         f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{_IMPORT}";',
         _WHERE,
@@ -127,20 +149,22 @@ def _session(artefacts: Artefacts, record: FileRecord) -> str:
     return _block(
         f"JavaScript, with onnxruntime-node and the tokenizer of transformers.js {VERSION}, whose list for {artefacts.task} has no "
         f"{artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing)",
-        "\n".join([
-            f'import {{ env, AutoTokenizer }} from "{_IMPORT}";',
-            'import * as ort from "onnxruntime-node";',
-            'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: ONNX Runtime reports to its vendor otherwise',
-            _WHERE,
-            'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
-            f'const session = await ort.InferenceSession.create("models/FOLDER/{record.path}");',
-            f"const inputs = tokenizer({text}{pair});",
-            'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
-            f"const {{ {outputs} }} = await session.run(feed);",
-            f"const answer = {{ {outputs} }};",
-            "console.log(answer);",
-        ]),
-    )  # fmt: skip
+        "\n".join(
+            [
+                f'import {{ env, AutoTokenizer }} from "{_IMPORT}";',
+                'import * as ort from "onnxruntime-node";',
+                'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: ONNX Runtime reports to its vendor otherwise',
+                _WHERE,
+                'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
+                f'const session = await ort.InferenceSession.create("models/FOLDER/{record.path}");',
+                f"const inputs = tokenizer({text}{pair});",
+                'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
+                f"const {{ {outputs} }} = await session.run(feed);",
+                f"const answer = {{ {outputs} }};",
+                "console.log(answer);",
+            ]
+        ),
+    )
 
 
 def _options(record: FileRecord) -> str:

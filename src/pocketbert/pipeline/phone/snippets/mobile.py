@@ -12,9 +12,7 @@ _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"
 
 def onnx_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
     """With ONNX Runtime on Android."""
-    feed = "\n".join(
-        f'    "{n}" to OnnxTensor.createTensor(env, arrayOf({camel(n)})),' for n in inputs(record)
-    )
+    feed = "\n".join(f'    "{n}" to OnnxTensor.createTensor(env, arrayOf({camel(n)})),' for n in inputs(record))
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(artefacts) else "Array<FloatArray>"
     outputs = "\n".join(
         f'val {camel(n)} = outputs.get("{n}").get().value as {kind}   // {_shape(artefacts, record, "tokens")}'
@@ -111,16 +109,22 @@ def mediapipe_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
     """With MediaPipe Tasks: TextClassifier or TextEmbedder."""
     most = max(lengths(record), default=artefacts.processing.max_length)
     if artefacts.task is TaskName.FEATURE_EXTRACTION:
-        inside, code = "tokenizer and pooling are", (
-            f'val embedder = TextEmbedder.createFromFile(context, "{record.path}")\n'
-            'val vector = embedder.embed("your text").embeddingResult().embeddings()[0].floatEmbedding()'
-        )  # fmt: skip
+        inside, code = (
+            "tokenizer and pooling are",
+            (
+                f'val embedder = TextEmbedder.createFromFile(context, "{record.path}")\n'
+                'val vector = embedder.embed("your text").embeddingResult().embeddings()[0].floatEmbedding()'
+            ),
+        )
     else:
-        inside, code = "tokenizer, labels and softmax are", (
-            f'val classifier = TextClassifier.createFromFile(context, "{record.path}")\n'
-            'val best = classifier.classify("your text").classificationResult().classifications()[0].categories()[0]\n'
-            'println("${best.categoryName()} ${best.score()}")'
-        )  # fmt: skip
+        inside, code = (
+            "tokenizer, labels and softmax are",
+            (
+                f'val classifier = TextClassifier.createFromFile(context, "{record.path}")\n'
+                'val best = classifier.classify("your text").classificationResult().classifications()[0].categories()[0]\n'
+                'println("${best.categoryName()} ${best.score()}")'
+            ),
+        )
     return f"""Kotlin, with MediaPipe Tasks, `com.google.mediapipe:tasks-text`: {inside} inside the file (run by this
 project in Python; at most {most} tokens; MediaPipe Tasks send metrics of their use to Google, and its notice at
 https://goo.gle/mediapipe-privacy asks you to tell your users; the other TFLite files run in LiteRT instead):

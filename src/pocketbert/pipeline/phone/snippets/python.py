@@ -127,22 +127,30 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     kind = row_of(artefacts).labels
     if kind is LabelKind.NAME:
         lines = [
-            'logits = run(e)["logits"][0]', "scores = np.exp(logits - logits.max())", "scores /= scores.sum()", _LABELS,
+            'logits = run(e)["logits"][0]',
+            "scores = np.exp(logits - logits.max())",
+            "scores /= scores.sum()",
+            _LABELS,
             "answer = labels[str(scores.argmax())], float(scores.max())",
-        ]  # fmt: skip
+        ]
     elif kind is LabelKind.NAMES:
         lines = [
-            'scores = 1 / (1 + np.exp(-run(e)["logits"][0]))', _LABELS,
+            'scores = 1 / (1 + np.exp(-run(e)["logits"][0]))',
+            _LABELS,
             'thresholds = json.load(open("artifacts.json", "rb"))["processing"]["thresholds"]',
             "answer = [labels[str(i)] for i in np.argsort(-scores) if scores[i] >= thresholds[i]]",
-        ]  # fmt: skip
+        ]
     elif kind is LabelKind.SPANS:
         lines = [
-            'best = run(e)["logits"][0].argmax(-1)', _LABELS, "words = {}   # the first token of a word decides its tag",
-            "for (start, end), word, i in zip(e.offsets, e.word_ids, best):", "    if word is not None:",
-            "        start, _, tag = words.get(word, (start, end, labels[str(i)]))", "        words[word] = (start, end, tag)",
+            'best = run(e)["logits"][0].argmax(-1)',
+            _LABELS,
+            "words = {}   # the first token of a word decides its tag",
+            "for (start, end), word, i in zip(e.offsets, e.word_ids, best):",
+            "    if word is not None:",
+            "        start, _, tag = words.get(word, (start, end, labels[str(i)]))",
+            "        words[word] = (start, end, tag)",
             "answer = list(words.values())   # first character, the one behind the last (code points), tag",
-        ]  # fmt: skip
+        ]
     elif kind is LabelKind.SCORE:
         lines = ['answer = float(run(e)["logits"][0, 0])']
     else:
@@ -155,9 +163,7 @@ def _excerpt(artefacts: Artefacts, longest: int) -> str:
     question, context = given(artefacts)
     blank = "\n    nulls.append(start[0] + end[0])" if p.null_answers else ""
     answer = (
-        'context[best[1]:best[2]] if best[0] >= min(nulls) else ""'
-        if p.null_answers
-        else "context[best[1]:best[2]]"
+        'context[best[1]:best[2]] if best[0] >= min(nulls) else ""' if p.null_answers else "context[best[1]:best[2]]"
     )
     nulls = ", nulls" if p.null_answers else ""
     return f"""question, context = "{question}", "{context}"

@@ -19,9 +19,7 @@ class _Proxy:
 class CompiledMLModel:
     """Behaves as the package's own model.mlmodel (JSON here) says."""
 
-    def __init__(
-        self, path, compute_units=ComputeUnit.ALL, function_name=None, optimization_hints=None, asset=None
-    ):
+    def __init__(self, path, compute_units=ComputeUnit.ALL, function_name=None, optimization_hints=None, asset=None):
         self._wish = json.loads((Path(path) / "model.json").read_text())
         self._unit = compute_units.name
         if self._unit in self._wish.get("refusing", []):

@@ -21,9 +21,7 @@ def _op(name, *blocks):
 class MLComputePlan:
     def __init__(self, unit):
         inner = Some(operations=[_op("ios18.gelu")])
-        block = Some(
-            operations=[_op("const"), _op("ios18.gather"), _op("ios18.linear"), _op("ios18.cond", inner)]
-        )
+        block = Some(operations=[_op("const"), _op("ios18.gather"), _op("ios18.linear"), _op("ios18.cond", inner)])
         self.model_structure = Some(program=Some(functions={"main": Some(block=block)}))
         self._fast = MLCPUComputeDevice if unit is ComputeUnit.CPU_ONLY else MLNeuralEngineComputeDevice
 
@@ -40,11 +38,7 @@ class MLComputePlan:
             "ios18.gelu": MLGPUComputeDevice,
         }
         kind = device.get(operation.operator_name)
-        return (
-            None
-            if kind is None
-            else Some(preferred_compute_device=kind(), supported_compute_devices=[kind()])
-        )
+        return None if kind is None else Some(preferred_compute_device=kind(), supported_compute_devices=[kind()])
 
     def get_estimated_cost_for_mlprogram_operation(self, operation):
         cost = {"ios18.gather": 0.1, "ios18.linear": 0.7, "ios18.gelu": 0.2}.get(operation.operator_name)

@@ -17,8 +17,7 @@ def load_spec(model_path):
         shapeRange=Some(sizeRanges=ranges if kind == "ranged" else []),
     )
     inputs = [
-        Some(name=n, type=Some(multiArrayType=array))
-        for n in wish.get("inputs", ["input_ids", "attention_mask"])
+        Some(name=n, type=Some(multiArrayType=array)) for n in wish.get("inputs", ["input_ids", "attention_mask"])
     ]
     names = ["start_logits", "end_logits"] if wish.get("spans") else ["logits"]
     return Some(description=Some(input=inputs, output=[Some(name=n) for n in names]))
