@@ -21,7 +21,8 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.gates.common import Gate, Subject, golden_gates, padding_gate
+from pocketbert.pipeline.gates.common import golden_gates, padding_gate
+from pocketbert.pipeline.gates.gate import Gate, Subject
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import decided, reference_model

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.artefacts import SeenRight
 from pocketbert.core.compare.evaluate import agreement, rms_error, worst_difference, yardstick
@@ -18,12 +16,13 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.metrics import CHANCE, METRICS
-from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
-from pocketbert.core.predict.readout import Matrix, answer_of, run_rows, whole
-from pocketbert.core.predict.score import Score, probabilities
+from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.readout import Matrix, whole
+from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer, cut
-from pocketbert.core.tasks import LabelKind, Task
+from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import Client, Format, Provenance, Scheme, Target
+from pocketbert.pipeline.gates.gate import Gate, Subject
 from pocketbert.pipeline.reference import decided
 from pocketbert.runtime.coreml import REFERENCE
 
@@ -44,102 +43,6 @@ A file that ignores the mask moves by 1 to 4."""
 _STATIC_PADDING = 0.1
 """Measured ranges do not know of padding: a sum in another order may round to the next of 255 steps, no more (below 0.02 on
 random and trained models)."""
-
-
-class Gate(BaseModel):
-    """One check of one file.
-
-    Attributes:
-        name: Which check.
-        file: Path in the artefact folder.
-        passed: The verdict.
-        value: What was measured, where it is a number.
-        bound: What it must keep.
-        detail: One sentence for people.
-        skipped: Whether it could not be checked here; it then says nothing and is not counted.
-    """
-
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    name: str
-    file: str
-    passed: bool
-    value: float | None = None
-    bound: float | None = None
-    detail: str = ""
-    skipped: bool = False
-
-    @property
-    def failure(self) -> str:
-        """The line a user sees when the gate is closed."""
-        return f"{self.file}: gate '{self.name}' failed: {self.detail}"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A file under verification, with what the checks need.
-
-    Attributes:
-        name: Path in the artefact folder.
-        path: The file.
-        format: What kind of file it is.
-        scheme: What it claims to be.
-        client: The client it is made for, if it is for one only.
-        runtime: The runtime it is made for, if it is for one.
-        predictor: The file, opened.
-        tokenizer: The folder's tokenizer, cutting at the longest input of the file.
-        labels: Label names in order of their ids.
-        task: What it does.
-        side: Padding side.
-        folder: Where its tokenizer files are.
-    """
-
-    name: str
-    path: Path
-    format: Format
-    scheme: Scheme
-    client: Client | None
-    runtime: Target | None
-    predictor: Predictor
-    tokenizer: TextTokenizer
-    labels: list[str]
-    task: Task
-    side: str
-    folder: Path
-
-    @property
-    def output(self) -> str:
-        """The output that decides, or the first of them."""
-        return answer_of(self.task, self.predictor)[0]
-
-    @property
-    def exported(self) -> bool:
-        """Whether an exporter wrote it, not a quantizer."""
-        return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
-
-    def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """What the file answers to golden rows, one row at a time: the recorded places of each."""
-        encoded = self.tokenizer.encode([r.input for r in rows])
-        return run_rows(
-            self.predictor, self.tokenizer, encoded, self.task, side=self.side, reduce=lambda i, m: rows[i].pick(m)
-        )
-
-    def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
-        """Recorded logits of the torch model as this file would answer."""
-        matrix = row.shaped(values)
-        if self.output == PROBABILITIES:
-            return probabilities(matrix, self.task.score).astype(np.float32)
-        return matrix
-
-    def reference(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """What the torch model answers, padded where this file has to pad."""
-        lengths = [len(e) for e in self.tokenizer.encode([r.input for r in rows])]
-        pads = [n not in self.predictor.lengths if self.predictor.lengths else False for n in lengths]
-        return [self.recorded(r, r.padded if p and r.padded else r.reference) for r, p in zip(rows, pads, strict=True)]
-
-    def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
-        """The golden rows that are not too long for this file."""
-        return [r for r in golden if self.name in r.outputs] or list(golden)
 
 
 def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:

@@ -14,7 +14,8 @@ from pocketbert.core.predict.predictor import feed
 from pocketbert.core.predict.score import probabilities
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
-from pocketbert.pipeline.gates.common import Gate, Subject, unread_gate
+from pocketbert.pipeline.gates.common import unread_gate
+from pocketbert.pipeline.gates.gate import Gate, Subject
 
 SCANNED = 6
 """Golden rows whose every intermediate result is looked at."""

@@ -32,8 +32,6 @@ from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.writing import named_labels
 from pocketbert.pipeline.gates.common import (
-    Gate,
-    Subject,
     chance_gate,
     drop_gate,
     golden_gates,
@@ -47,6 +45,7 @@ from pocketbert.pipeline.gates.common import (
     weights_gate,
 )
 from pocketbert.pipeline.gates.coreml import coreml_gates
+from pocketbert.pipeline.gates.gate import Gate, Subject
 from pocketbert.runtime.engines import open_file
 
 FP16_DROP = 0.003
