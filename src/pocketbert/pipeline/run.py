@@ -7,47 +7,42 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
-from pocketbert.core.disk.files import sha256_file, sha256_path, write_atomic, write_json
+from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
-from pocketbert.core.families import all_families, check_exported
-from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.processes import directing, follow, here
 from pocketbert.core.host.progress import set_quiet
 from pocketbert.core.metrics import confusion
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.readout import whole
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
-from pocketbert.core.types import Format, Target
-from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
+from pocketbert.core.types import Format
+from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files
 from pocketbert.pipeline.gates.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
 from pocketbert.pipeline.learn import training
-from pocketbert.pipeline.learn.augmenting import check_augmentable
-from pocketbert.pipeline.learn.corpora import source_digest, write_corpora
-from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, RunData, check_files, load_data, max_length
+from pocketbert.pipeline.learn.corpora import write_corpora
+from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.make import exporting, golden, measuring
 from pocketbert.pipeline.phone import pack
-from pocketbert.pipeline.phone.pack import Origin, portable
+from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
-from pocketbert.pipeline.run_folder import Places, RunFolder, Stage, data_digest
+from pocketbert.pipeline.run_folder import Places, RunFolder, Stage
 from pocketbert.pipeline.run_log import logged
+from pocketbert.pipeline.steps import CORPUS, Inputs, Makers, steps_of
 
-_TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
-CORPUS = "corpus"
 
 
 @dataclass(frozen=True)
@@ -84,36 +79,22 @@ class Run:
     ) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
         self.path, self.ready = folder, dict(ready or {})
+        self.inputs = Inputs(recipe, self.ready)
 
-    @cached_property
+    @property
     def model(self) -> ModelFolder:
         """The model the recipe starts from."""
-        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
-
-    @cached_property
-    def _start(self) -> ModelFolder | None:
-        """The student that the recipe goes on with."""
-        wanted = self.recipe.student
-        if wanted is None or wanted.model is None:
-            return None
-        return open_model_folder(wanted.model, wanted.revision, "student.model")
-
-    @cached_property
-    def _vectors(self) -> str | None:
-        """Digest of the word vectors that rows are augmented with."""
-        augment = self.recipe.data.augment
-        path = augment.vectors if augment else None
-        return sha256_file(path) if path is not None and path.is_file() else None
+        return self.inputs.model
 
     @cached_property
     def data(self) -> RunData:
         """Its data; read once, and only by stages that are not finished."""
         return load_data(self.recipe, self.model)
 
-    @cached_property
+    @property
     def length(self) -> int:
         """Longest input in tokens."""
-        return max_length(self.recipe.data, self.model, self.task)
+        return self.inputs.length
 
     @property
     def task(self) -> Task:
@@ -134,147 +115,22 @@ class Run:
         """Folder of the model that is exported."""
         return self.path / ("student" if self.recipe.student else "teacher")
 
-    def _check_exported(self) -> None:
-        """Refuse a model that no file can be written of before it is trained."""
-        wanted = self.recipe.student
-        if wanted is not None and wanted.size is not None:
-            return  # a MobileBERT, whatever its teacher is
-        where, family = "teacher.model", self.model.family
-        if self._start is not None:
-            where, family = "student.model", self._start.family
-        elif wanted is not None:
-            where = "student.family"
-            family = next((f for f in all_families() if f.name == wanted.family), family)
-        check_exported(family, where)
-
     def stages(self) -> list[Stage]:
         """All stages of the recipe, in order."""
-        recipe = self.recipe
-        if recipe.data.augment is not None:
-            check_augmentable(recipe, self.model)
-        data = {
-            "settings": recipe.data.model_dump(mode="json", exclude={"corpus", "augment"}),
-            "train": data_digest(recipe.data.train),
-            "eval": data_digest(recipe.data.eval),
-            "length": self.length,
-            "model": self.model.digest,
-        }
-        teacher = {
-            "task": recipe.task,
-            "model": self.model.digest,
-            "licence": self.model.licence,
-            "seed": recipe.seed,
-            "finetune": _dump(recipe.teacher.finetune),
-            "answer": _dump(recipe.answer),
-        }
-        stages = [Stage("data", "data", "data.json", data, (), self._make_data, ("tokenizers",))]
-        before_student: tuple[str, ...] = ("teacher",)
-        if recipe.data.corpus is not None:
-            section = recipe.data.corpus
-            settings = {
-                "section": _dump(section),
-                "tokenizer": sha256_file(self.model.path / "tokenizer.json"),
-                "sources": [[data_digest(s), source_digest(s)] for s in section.sources],
-            }
-            stages.append(Stage(CORPUS, "corpus", CORPUS, settings, (), self._make_corpus, ("tokenizers", "pyarrow")))
-            before_student = ("teacher", CORPUS)
-        stages.append(
-            Stage(
-                "teacher",
-                f"teacher {recipe.teacher.model}",
-                "teacher",
-                teacher,
-                ("data",),
-                self._make_teacher,
-                _TRAIN,
-                trains=recipe.teacher.finetune is not None,
-            )
+        makers = Makers(
+            data=self._make_data,
+            corpus=self._make_corpus,
+            teacher=self._make_teacher,
+            student=self._make_student,
+            export=self._make_export,
+            quantized=self._make_quantized,
+            golden=self._make_golden,
+            verify=self._make_verify,
+            teacher_file=self._make_teacher_file,
+            benchmark=self._make_benchmark,
+            pack=self._make_pack,
         )
-        if recipe.student is not None:
-            student = {
-                "student": _dump(recipe.student),
-                "distill": [_dump(s) for s in recipe.distill],
-                "seed": recipe.seed,
-                "answer": _dump(recipe.answer),
-                "augment": _dump(recipe.data.augment),
-                "vectors": self._vectors,
-                "start": self._start.digest if self._start else None,
-            }
-            stages.append(
-                Stage("student", "student", "student", student, before_student, self._make_student, _TRAIN, trains=True)
-            )
-        last = stages[-1].name
-        made = []
-        for format in recipe.export.formats:
-            title = FORMATS[format].title
-            stages.append(
-                Stage(
-                    format.value,
-                    f"export to {title}",
-                    format.value,
-                    self._export_settings(format),
-                    (last,),
-                    partial(self._make_export, format),
-                    exporting.libraries(format),
-                )
-            )
-            made.append(format.value)
-            scheme = FORMATS[format].smaller(recipe.quantize.scheme)
-            if scheme is not None:
-                name = quantized_stage(format, scheme)
-                runtimes = [t for t in recipe.quantize.targets if t in FORMATS[format].targets]
-                settings = {"scheme": scheme, "runtimes": runtimes}
-                if Target.OPENVINO in runtimes:
-                    settings["calibration"] = CALIBRATION_ROWS
-                stages.append(
-                    Stage(
-                        name,
-                        f"quantize {title} to {scheme}",
-                        name,
-                        settings,
-                        (format.value,),
-                        partial(self._make_quantized, format),
-                        FORMATS[format].libraries,
-                    )
-                )
-                made.append(name)
-        own = [t.value for t in recipe.quantize.targets if t is Target.OPENVINO]
-        engines = tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
-        stages.append(Stage("golden", "golden rows", "golden", golden.ROWS, (*made,), self._make_golden, engines))
-        stages.append(
-            Stage("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), self._make_verify, engines)
-        )
-        if measuring.is_timed(recipe):
-            needs = ["verify"]
-            if recipe.student is not None and self.model.family.instead_of_export is None:
-                first = measuring.teacher_file(recipe).format
-                name = measuring.teacher_file(recipe).stage
-                stages.append(
-                    Stage(
-                        name,
-                        "export the teacher to compare with",
-                        name,
-                        self._export_settings(first),
-                        ("teacher",),
-                        self._make_teacher_file,
-                        exporting.libraries(first),
-                    )
-                )
-                needs.append(name)
-            stages.append(
-                Stage(
-                    "benchmark",
-                    "benchmark",
-                    "benchmark.json",
-                    _dump(recipe.benchmark),
-                    (*needs,),
-                    self._make_benchmark,
-                    engines,
-                )
-            )
-        before = ("verify", *(("benchmark",) if measuring.is_timed(recipe) else ()))
-        stages.append(Stage("pack", "pack", "phone", _dump(portable(recipe)), before, self._make_pack, ()))
-        return stages
+        return steps_of(self.inputs, makers)
 
     def execute(self, until: str | None = None) -> None:
         """Run the stages, up to and including `until`.
@@ -294,7 +150,7 @@ class Run:
     def _execute(self, until: str | None) -> None:
         require_for(self.recipe, until)
         if until is None:
-            self._check_exported()
+            self.inputs.check_exported()
         stages = self.stages()  # before the lock: a model that is not there leaves no folder behind
         with self.folder.locked():
             if until is not None:
@@ -316,7 +172,7 @@ class Run:
             InputError: If the folder holds results of other settings, or a data file is not there.
         """
         check_files(self.recipe.data)
-        self._check_exported()
+        self.inputs.check_exported()
         stages = self.stages()
         self.folder.refuse_foreign()
         outdated = self.folder.plan(stages)
@@ -348,21 +204,6 @@ class Run:
     def files(self) -> list[ModelFile]:
         """Model files of the recipe; known once the model that is exported is there."""
         return model_files(self.recipe, self.weights)
-
-    def _export_settings(self, format: Format) -> object:
-        section = self.recipe.export
-        common: dict[str, object] = {"atol": section.atol, "lengths": section.lengths, "length": self.length}
-        if format is Format.ONNX:
-            common["opset"] = section.opset
-        if format is Format.TFLITE:
-            common |= {"clients": section.clients, "about": [self.recipe.name, self.recipe.description]}
-        if format is Format.COREML:
-            common |= {
-                "coreml": section.coreml.model_dump(mode="json"),
-                "about": [self.recipe.name, self.recipe.description],
-            }
-        ready = {name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")}
-        return {**common, "ready": ready}
 
     def _make_export(self, format: Format, at: Places) -> Sequence[str]:
         files = [f for f in self.files if f.stage == format.value]
@@ -470,14 +311,3 @@ class Run:
         report = self.path / REPORT_FILE
         header, table = self.report(report)
         return RunResult(self.path, self.path / "phone", report, header, table)
-
-
-def _dump(section: BaseModel | None) -> object:
-    """A section as it decides a result: how often a checkpoint is written does not."""
-    return _without(section.model_dump(mode="json"), "checkpoint") if section is not None else None
-
-
-def _without(value: object, key: str) -> object:
-    if isinstance(value, dict):
-        return {k: _without(v, key) for k, v in value.items() if k != key}
-    return [_without(v, key) for v in value] if isinstance(value, list) else value
