@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,87 +12,30 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.recipe import StudentSection
-from pocketbert.core.recipe.stages import (
-    LayerStage,
-    LayerWeights,
-    Optimisation,
-    TinyBertGeneralStage,
-    TinyBertIntermediateStage,
-    TinyBertPredictionStage,
-)
+from pocketbert.core.recipe.stages import LayerWeights, Optimisation, TinyBertPredictionStage
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Projection, Schedule, Signal
+from pocketbert.core.types import Projection, Schedule
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.methods.tinybert import TinyBertDistillation, prediction_stage
-from pocketbert.distill.students.build import build_student
-from pocketbert.distill.students.projection import attach_projection, detach_projection, projection_of
+from pocketbert.distill.students.projection import projection_of
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
-from pocketbert.distill.training.terms import Counting, Term, share
+from pocketbert.distill.training.terms import Counting, share
+from support.tinybert import (
+    TERMS,
+    batch_of,
+    encoder,
+    narrow_student,
+    objective_of,
+    stage_for,
+    stage_of,
+    student_of,
+    total,
+    values,
+)
 
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
-TERMS = ("attention", "hidden", "embeddings")
 Array = NDArray[np.float64]
-
-
-def stage_of(*terms: str, general: bool = False, **more: Any) -> LayerStage:
-    """A stage with these terms; with all of them by default."""
-    weights = LayerWeights(**{name: float(name in (terms or TERMS)) for name in TERMS})
-    keys = {"steps": 1, "weights": weights, **more}
-    if general:
-        return TinyBertGeneralStage(method="tinybert-general", **keys)
-    return TinyBertIntermediateStage(method="tinybert-intermediate", **keys)
-
-
-def stage_for(name: str, **more: Any) -> LayerStage:
-    """All terms that the family allows."""
-    return stage_of(*(("attention",) if name == "mobilebert" else TERMS), **more)
-
-
-def batch_of(rows: int = 5, length: int = 12, extra: int = 0) -> dict[str, Tensor]:
-    """Rows of unequal length, one of them full; the second half of each is of segment 1."""
-    random = np.random.default_rng(0)
-    real = [*random.integers(3, length, rows - 1), length]
-    mask = np.zeros((rows, length + extra), np.int64)
-    ids, types = mask.copy(), mask.copy()
-    for i, n in enumerate(real):
-        mask[i, :n], ids[i, :n], types[i, n // 2 : n] = 1, random.integers(5, 100, n), 1
-    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-    return {k: torch.from_numpy(v) for k, v in made.items()}
-
-
-def encoder(make: Callable[..., Any], family: str = "bert", layers: int = 3, **more: Any) -> Any:
-    return make(family, layers, ("a", "b"), auto_class="AutoModel", **more)
-
-
-def student_of(teacher: Any, layers: int = 2, projection: Projection = Projection.SHARED, **more: Any) -> Any:
-    """In eval mode: without dropout. Its projection, if any, is drawn wide enough to matter."""
-    wanted = StudentSection(layers=layers, **more)
-    made = build_student(teacher, family_of(teacher.config.model_type), wanted, 0).eval()
-    attached = attach_projection(made, teacher.config.hidden_size, projection, 0)
-    if attached is not None:
-        with torch.no_grad():
-            for number, parameter in enumerate(attached.parameters()):
-                parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(number))
-    return made
-
-
-def narrow_student(teacher: Any, layers: int = 2, projection: Projection = Projection.SHARED, **more: Any) -> Any:
-    return student_of(teacher, layers, projection, init="random", hidden=24, **more)
-
-
-def objective_of(teacher: Any, student: Any, stage: LayerStage, **more: Any) -> TinyBertDistillation:
-    return TinyBertDistillation(teacher, student, family_of(teacher.config.model_type), stage, **more)
-
-
-def values(terms: Mapping[str, Term]) -> dict[str, float]:
-    return {name: float(t.mean.detach()) for name, t in terms.items()}
-
-
-def total(objective: TinyBertDistillation, terms: Mapping[str, Term]) -> Tensor:
-    return torch.stack([t.mean * objective.weights[n] for n, t in terms.items()]).sum()
 
 
 @pytest.mark.parametrize("reference", [False, True])
@@ -329,58 +271,11 @@ def test_the_recorder_keeps_no_scores_behind_a_step(make_classifier: Callable[..
     assert [len(r.scores) for r in kept] == [0]
 
 
-def test_models_that_do_not_fit_are_refused_with_all_reasons(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier, "mobilebert", 3)
-    other = encoder(make_classifier, "mobilebert", 2, vocab_size=150, num_attention_heads=2)
-    with pytest.raises(InputError) as caught:
-        objective_of(teacher, other, stage_of(layers=[1, 4]), where="distill.2")
-    problems = [str(p) for p in caught.value.problems]
-    assert [p.where for p in caught.value.problems] == [
-        "distill.2.weights.hidden",
-        "distill.2.weights.embeddings",
-        "distill.2.weights.attention",
-        "distill.2",
-        "distill.2.layers",
-    ]
-    assert "not valid for MobileBERT: its hidden states reach 1e5" in problems[0]
-    assert "Set hidden: 0; valid signals: logits, attention, relations." in problems[0]
-    assert "the student has 2 heads, the teacher 4" in problems[2]
-    assert "Set attention: 0, or student.heads: 4, or use method: minilm" in problems[2]
-    assert "the student has 150 vocabulary entries" in problems[3]
-    assert "[1, 4] does not map 2 student layers to teacher layers 1 to 3." in problems[4]
-
-
-def test_a_student_deeper_than_its_teacher_needs_a_list(make_classifier: Callable[..., Any]) -> None:
-    teacher, student = (encoder(make_classifier, layers=n) for n in (2, 3))
-    with pytest.raises(InputError, match=r"distill\.0\.layers: the student has 3 layers, the teacher only 2"):
-        objective_of(teacher, student, stage_of())
-    assert objective_of(teacher, student, stage_of(layers=[1, 1, 2])).layers == [1, 1, 2]
-
-
 def test_heads_matter_for_attention_alone(make_classifier: Callable[..., Any]) -> None:
     teacher = encoder(make_classifier)
     student = narrow_student(teacher, heads=3)
     terms = objective_of(teacher, student, stage_of("hidden", "embeddings"))(student, batch_of())
     assert all(value > 0 for value in values(terms).values())
-
-
-def test_a_family_without_attention_refuses_it(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    family = dataclasses.replace(family_of("bert"), signals=(Signal.LOGITS, Signal.HIDDEN))
-    with pytest.raises(InputError, match=r"weights\.attention: .*does not offer it.*logits, hidden"):
-        TinyBertDistillation(teacher, student_of(teacher), family, stage_of())
-
-
-def test_a_missing_projection_is_noticed(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student = narrow_student(teacher)
-    detach_projection(student)
-    with pytest.raises(ValueError, match=r"24 wide, the teacher 32: call attach_projection\(student, 32"):
-        objective_of(teacher, student, stage_of())
-    attach_projection(student, 40, Projection.SHARED, 0)
-    with pytest.raises(ValueError, match="attach_projection"):
-        objective_of(teacher, student, stage_of("embeddings"))
-    objective_of(teacher, student, stage_of("attention"))  # reads no states
 
 
 class Elsewhere:
