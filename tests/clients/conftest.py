@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,49 +13,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from filelock import FileLock
 
-import pocketbert
+import support.clients
 from pocketbert import api
-from pocketbert.core.predict.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
+from support.clients import LABELS, LENGTH, TEXTS
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-clients"
 OFFLINE = (sys.executable, str(ROOT / "scripts" / "contacts.py"), "--only-refuse", "--")
 """In front of a client that reports to its vendor and has no switch."""
 MINUTES = 60
-LENGTH = 48
-LABELS = {
-    TaskName.TEXT_CLASSIFICATION: ("negative", "not so sure", "très bien"),
-    TaskName.MULTI_LABEL: ("music", "light", "food", "time"),
-    TaskName.REGRESSION: ("LABEL_0",),
-    TaskName.TOKEN_CLASSIFICATION: ("O", "B-time", "I-time", "B-place", "I-place"),
-}
-TEXTS = (
-    "set an alarm for half past six",
-    "the film was far better than I had expected, would recommend it",
-    "no",
-    "what will the weather be like on monday morning in the restaurant",
-    "please turn down the music a little: it's 7%",
-    "a very quick brown fox jumps over the lazy dog, and they order more music for the happy day",
-)
-ODD_TEXTS = ("Café Ümlaut – naïve 😀 day", "", "  the\tlight \n 中文 fox", "word " * 90)
-"""What tokenizers disagree on first, and one that is too long."""
-QUESTIONS = (
-    ("what is it", "the film was good and the restaurant was bad at night"),
-    ("will it be a great day?", "No, said she. It was a poor morning, and then 12 lazy dogs turned the light down."),
-    ("who", "a fox"),
-)
-LONG_QUESTION = (
-    "what is it like",
-    " ".join(f"{a} day {b} 😀" for a, b in zip(TEXTS[5].split() * 4, TEXTS[3].split() * 5, strict=False)),
-)
-"""Needs several windows."""
-MASKED = ("play some [MASK] please", "[MASK] was a good film", "turn the light [MASK].")
 OPTIMUM = (
     "optimum-onnx==0.1.0",
     "onnxruntime==1.31.1",
@@ -283,126 +253,5 @@ def _logits(model: Any, row: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
-    """Functions and texts of this file, which tests cannot import."""
-    return SimpleNamespace(**globals())
-
-
-def texts_of(task: str, odd: bool = True) -> list[Any]:
-    """What a model of the task is asked; `odd` with texts that clients may treat in their own way."""
-    if task == TaskName.QUESTION_ANSWERING:
-        return [*QUESTIONS, *([LONG_QUESTION] if odd else [])]
-    if task == TaskName.FILL_MASK:
-        return list(MASKED)
-    return [*TEXTS, *(ODD_TEXTS if odd else ())]
-
-
-def plain(answer: Any) -> Any:
-    """An answer of this toolkit as the card's snippets and other clients can give it."""
-    match answer:
-        case Prediction():
-            return answer.scores
-        case Labelling():
-            return list(answer.labels)
-        case Value():
-            return answer.value
-        case Spans():
-            return [(s.start, s.end, s.label) for s in answer.spans]
-        case Excerpt():
-            return answer.text
-        case Filled():
-            return [guess.text for guess in answer.places[0]]
-        case Embedding():
-            return answer.vector.tolist()
-    raise TypeError(type(answer).__name__)
-
-
-def answers(phone: Path, file: str, texts: Sequence[Any]) -> list[Answer]:
-    """What this toolkit answers with one file, each text alone."""
-    model = pocketbert.load(phone, file=file, threads=1)
-    return [model.predict([text])[0] for text in texts]
-
-
-def own(phone: Path, file: str, texts: Sequence[Any]) -> list[Any]:
-    """The same as the card's snippets give it."""
-    return [plain(answer) for answer in answers(phone, file, texts)]
-
-
-def code_of(phone: Path, lead: str, language: str) -> str:
-    """The code under the card's sentence that begins with `lead`."""
-    return snippet((phone / "README.md").read_text(encoding="utf-8"), lead, language)
-
-
-def snippet(card: str, lead: str, language: str) -> str:
-    """The code under a card's sentence that begins with `lead`."""
-    found = re.findall(rf"^{re.escape(lead)}[^\n]*:\n\n```{language}\n(.*?)\n```", card, re.S | re.M)
-    assert len(found) == 1, f"{len(found)} snippets begin with {lead!r}"
-    return str(found[0])
-
-
-def with_texts(code: str, text: Any) -> str:
-    """A snippet about another text than the card's."""
-    texts = [text] if isinstance(text, str) else list(text)
-    code, masks = re.subn(
-        r"f?[\"`]your text with a \$?\{[^}]*\}[\"`]", lambda _: json.dumps(texts[0], ensure_ascii=False), code
-    )
-    if masks:
-        return code
-    wanted = (
-        ["your question", "the text that holds the answer"]
-        if "your question" in code
-        else ["your text", "the second text"]
-    )
-    for example, one in zip(wanted, texts, strict=False):
-        assert code.count(json.dumps(example)) == 1, code
-        code = code.replace(json.dumps(example), json.dumps(one, ensure_ascii=False))
-    return code
-
-
-def largest(a: Any, b: Any) -> float:
-    """Largest difference of two nested lists of numbers."""
-    return float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
-
-
-def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 1e-3) -> float | None:
-    """transformers.js's answer against this toolkit's, as far as that client goes; the largest difference of numbers."""
-    apart: float | None = None
-    match expected:
-        case Prediction():
-            scores = {a["label"]: a["score"] for a in answer}
-            assert scores.keys() == expected.scores.keys()
-            apart = max(abs(scores[n] - expected.scores[n]) for n in scores)
-        case Labelling():
-            assert [a["label"] for a in answer] == list(expected.labels)
-            apart = max((abs(a["score"] - expected.scores[a["label"]]) for a in answer), default=None)
-        case Value():
-            apart = largest(answer, expected.value)
-        case Embedding():
-            apart = largest(answer, expected.vector)
-        case Spans():  # tokens without places: the first one of each word decides
-            tags = [a["entity"] for a in answer if not a["word"].startswith("##")]
-            assert [s.label for s in expected.spans] == [kind for *_, kind in spans_of(tags, _numbered(tags))]
-        case Excerpt():  # decoded tokens: lower case, other blanks
-            assert _squeezed(answer["answer"]) == _squeezed(expected.text)
-        case Filled():
-            guesses = expected.places[0][: len(answer)]
-            assert [a["token_str"] for a in answer] == [g.text for g in guesses]
-            apart = largest([a["score"] for a in answer], [g.score for g in guesses])
-        case _:
-            raise TypeError(task)
-    assert apart is None or apart < close
-    return apart
-
-
-def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
-    """Spans of IOB2 tags, as the toolkit reads them."""
-    from pocketbert.core.data.spans import spans_of as toolkit
-
-    return [(s.start, s.end, s.label) for s in toolkit(list(tags), list(places))]
-
-
-def _numbered(tags: Sequence[str]) -> list[tuple[int, int]]:
-    return [(i, i + 1) for i in range(len(tags))]
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.lower().split())
+    """Functions and texts of this file, which tests cannot import, and of `support.clients`."""
+    return SimpleNamespace(**vars(support.clients) | globals())
