@@ -15,6 +15,12 @@ from pocketbert.core.recipe.file import load_recipe, recipe_schema
 from pocketbert.pipeline.shipped import SCHEMA_FILE, folder, names, recipe_path
 
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
+LONGEST = 400
+LONGER = {
+    "benchmarks/devices/mac/benchmark_on_mac.py": 500,  # copied to a Mac as one file
+    "src/pocketbert/api.py": 440,  # until its options are typed
+}
+"""Most lines of files that may have more than `LONGEST`."""
 
 
 def _root() -> Path:
@@ -69,17 +75,16 @@ def test_every_data_file_is_listed() -> None:
         assert path in found, f"{path.relative_to(ROOT)} would not be installed"
 
 
-def test_no_source_file_is_longer_than_500_lines() -> None:
+def test_no_source_file_is_longer_than_400_lines() -> None:
     files = [
         *sources(),
         *(ROOT / "tests").rglob("*.py"),
         *(ROOT / "benchmarks" / "peers").rglob("*.py"),
         *(ROOT / "scripts").rglob("*.py"),
     ]
-    long = {
-        p.relative_to(ROOT).as_posix(): n for p in files if (n := len(p.read_text(encoding="utf-8").splitlines())) > 500
-    }
-    assert long == {}
+    lines = {p.relative_to(ROOT).as_posix(): len(p.read_text(encoding="utf-8").splitlines()) for p in files}
+    assert {p: n for p, n in lines.items() if n > LONGER.get(p, LONGEST)} == {}
+    assert [p for p in LONGER if lines[p] <= LONGEST] == []  # an exception that is needed no longer
 
 
 def test_recipe_schema_is_up_to_date() -> None:
