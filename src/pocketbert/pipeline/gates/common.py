@@ -90,7 +90,6 @@ class Subject:
         tokenizer: The folder's tokenizer, cutting at the longest input of the file.
         labels: Label names in order of their ids.
         task: What it does.
-        side: Padding side.
         folder: Where its tokenizer files are.
     """
 
@@ -104,7 +103,6 @@ class Subject:
     tokenizer: TextTokenizer
     labels: list[str]
     task: Task
-    side: str
     folder: Path
 
     @property
@@ -120,9 +118,7 @@ class Subject:
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
         """What the file answers to golden rows, one row at a time: the recorded places of each."""
         encoded = self.tokenizer.encode([r.input for r in rows])
-        return run_rows(
-            self.predictor, self.tokenizer, encoded, self.task, side=self.side, reduce=lambda i, m: rows[i].pick(m)
-        )
+        return run_rows(self.predictor, self.tokenizer, encoded, self.task, reduce=lambda i, m: rows[i].pick(m))
 
     def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
         """Recorded logits of the torch model as this file would answer."""
@@ -274,7 +270,7 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
         if all(r.padded for r in chosen):
             padded = whole([subject.recorded(r, r.padded) for r in chosen])
             own = padded - whole(subject.reference(chosen))
-    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, subject.side, own, keep)
+    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, own, keep)
     return Gate(
         name="padding",
         file=subject.name,
