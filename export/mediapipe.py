@@ -61,7 +61,8 @@ class MediaPipeTokenizer(TextTokenizer):
 
     Unlike tokenizer.json it lower-cases A-Z only, strips no accents, cleans nothing (a no-break space or a control
     character stays in its word, which is then mostly [UNK]), knows no special tokens in the text (``[MASK]`` is
-    ``[``, ``mask``, ``]``), measures words in bytes, and reads a text only up to a null character.
+    ``[``, ``mask``, ``]``), measures words in bytes, and reads a text only up to a null character. It pads on the right with id 0, whatever the model's
+    family does.
 
     Args:
         vocabulary: Content of the vocab.txt that is packed into the file, or the model folder.
@@ -80,7 +81,7 @@ class MediaPipeTokenizer(TextTokenizer):
         self._tokenizer = Tokenizer(models.WordPiece(index, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD_BYTES))
         self._tokenizer.post_processor = processors.BertProcessing((LAST, index[LAST]), (FIRST, index[FIRST]))
         self._tokenizer.enable_truncation(max_length)
-        self.max_length, self.pad_id = max_length, 0
+        self.max_length, self.pad_id, self.padding_side = max_length, 0, "right"
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
         """Tokenize as MediaPipe does.

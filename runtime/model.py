@@ -94,8 +94,7 @@ class Model:
         return self._head.prepare(examples, self.tokenizer, "texts", labelled=False)
 
     def _run(self, prepared: Prepared, label: str) -> list[Matrix]:
-        side = self.artefacts.processing.padding_side
-        out = run_rows(self.predictor, self.tokenizer, prepared.encoded, self._head.task, BATCH, SLACK, side, label)
+        out = run_rows(self.predictor, self.tokenizer, prepared.encoded, self._head.task, BATCH, SLACK, label)
         if self._head.task.names_labels and out and out[0].shape[1] != len(self.labels):
             raise InputError(
                 Problem(
@@ -173,7 +172,7 @@ def load(
     predictor = _file(path, record).open(threads)
     _check_tokenizer(path, artefacts)
     model = Model(path, artefacts, record, predictor)
-    self_test(predictor, model.tokenizer, path, record, model.head.task, artefacts.processing.padding_side, digest)
+    self_test(predictor, model.tokenizer, path, record, model.head.task, digest)
     return model
 
 
@@ -198,7 +197,7 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
         digest = _check(path, record)
         try:
             predictor = _file(path, record).open(threads)
-            self_test(predictor, tokenizer, path, record, task, processing.padding_side, digest)
+            self_test(predictor, tokenizer, path, record, task, digest)
         except (MissingBackendError, GateError) as error:
             refused.append(error)
             continue
@@ -210,7 +209,7 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
         right[_file(path, record)], first = predictor, first or record
     if first is None:
         raise refused[0]
-    chosen = fastest([*right], threads, processing.max_length, tokenizer.pad_id, processing.padding_side, right)
+    chosen = fastest([*right], threads, processing.max_length, tokenizer.pad_id, tokenizer.padding_side, right)
     return Model(path, artefacts, first, chosen)
 
 

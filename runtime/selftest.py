@@ -34,7 +34,6 @@ def self_test(
     folder: Path,
     record: FileRecord,
     task: Task,
-    side: str,
     digest: str | None = None,
 ) -> None:
     """Run up to `ROWS` golden rows unless this machine, engine version and file passed before.
@@ -45,7 +44,6 @@ def self_test(
         folder: The artefact folder.
         record: The file's record.
         task: What the model does.
-        side: Where padding goes.
         digest: sha256 of the file as it lies there, where the caller has it already.
 
     Raises:
@@ -67,7 +65,7 @@ def self_test(
         return
     passed = []
     for number, row in spread_out(rows):
-        difference = golden_difference(predictor, tokenizer, row, record.path, task, side)
+        difference = golden_difference(predictor, tokenizer, row, record.path, task)
         bound = row.tolerance[record.path]
         if not difference <= bound:
             raise GateError(
@@ -104,9 +102,7 @@ def _fix(predictor: Predictor, record: FileRecord) -> str:
     return "Use another file of the folder, or ai-edge-litert >= 2.3."
 
 
-def golden_difference(
-    predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task, side: str
-) -> float:
+def golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task) -> float:
     """Largest absolute difference between a predictor's answer and a golden row; NaN-sticky."""
-    answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task, side=side)[0]
+    answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task)[0]
     return worst_difference(row.pick(answer), row.expected(path))

@@ -66,16 +66,17 @@ def main() -> None:
             with building(work / "corpus") as folder:
                 write_corpora(section, options.tokenizer, folder)
         rows = open_corpora(section, options.tokenizer, work / "corpus", options.seed)
-        tokenizer, vocabulary = TextTokenizer(options.tokenizer, options.length), len(rows.counts)
+        vocabulary = len(rows.counts)
 
         config = mini_teacher_config(vocabulary)
+        family = family_of(config.model_type)
+        tokenizer = TextTokenizer(options.tokenizer, options.length, padding_side=family.padding_side)
         config.pad_token_id = tokenizer.pad_id
         torch.manual_seed(derive_seed(options.seed, PURPOSE))
         model = IbBertForPreTraining(config)
-        family = family_of(config.model_type)
         masking = masking_of(MaskingKind.DYNAMIC, rows.counts, tokenizer, options.seed, PURPOSE)
         pairs = pairs_of(tokenizer, vocabulary, options.seed, PURPOSE)
-        data = GeneralSet(rows, tokenizer, masking, family.padding_side, pairs)
+        data = GeneralSet(rows, tokenizer, masking, pairs)
         settings = Optimisation(steps=options.steps, batch=options.batch, lr=options.lr)
 
         started = time.process_time()

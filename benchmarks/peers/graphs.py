@@ -37,7 +37,7 @@ def export(model: Path, format: Format, lean: bool, lengths: list[int], folder: 
     fp32 = folder / f"{format}-{'lean' if lean else 'stock'}.fp32"
     if format is Format.ONNX:
         tokenizer = TextTokenizer(model, max(lengths))
-        example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), min(lengths), family.padding_side)
+        example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), min(lengths))
         onnx.export(module, family, task, example, fp32)
     else:
         tflite.export(module, family, task, lengths, fp32)

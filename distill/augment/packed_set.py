@@ -20,11 +20,10 @@ class PackedSet:
     Args:
         portions: The rows, some at a time; their targets are arrays with one entry per row.
         tokenizer: Pads batches.
-        padding_side: ``right`` or ``left``.
     """
 
-    def __init__(self, portions: Iterable[Prepared], tokenizer: TextTokenizer, padding_side: str = "right") -> None:
-        self._tokenizer, self._side = tokenizer, padding_side
+    def __init__(self, portions: Iterable[Prepared], tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
         ids, types, lengths = [], [], []
         targets: dict[str, list[NDArray[np.generic]]] = {}
         for portion in portions:
@@ -52,7 +51,7 @@ class PackedSet:
         chosen = np.asarray(rows, np.int64)
         targets = {name: values[chosen] for name, values in self._targets.items()}
         some = Prepared([], [self._encoded(i) for i in chosen.tolist()], np.arange(len(chosen)), targets)
-        out = TrainSet(some, self._tokenizer, self._side).batch(range(len(chosen)), step)
+        out = TrainSet(some, self._tokenizer).batch(range(len(chosen)), step)
         out[ROWS] = torch.from_numpy(chosen)
         return out
 

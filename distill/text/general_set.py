@@ -26,14 +26,12 @@ class GeneralSet:
         corpus: Tokenized rows.
         tokenizer: Pads batches.
         masking: Chooses what is hidden.
-        padding_side: ``right`` or ``left``.
         pairs: Makes two segments of each row, before tokens are hidden; None leaves rows as they are.
     """
 
     corpus: TokenRows
     tokenizer: TextTokenizer
     masking: MaskingScheme
-    padding_side: str = "right"
     pairs: Pairs | None = None
 
     @property
@@ -64,7 +62,7 @@ class GeneralSet:
         else:
             paired = self.pairs.build(self.corpus, rows, step)
             encoded, extra = paired.encoded, {NEXT_SENTENCE: paired.labels}
-        padded = self.tokenizer.pad(encoded, side=self.padding_side)
+        padded = self.tokenizer.pad(encoded)
         masked = self.masking.apply(padded["input_ids"], padded["attention_mask"], rows, step)
         padded |= {"input_ids": masked.input_ids, "labels": masked.labels, **extra}
         out = {name: torch.from_numpy(value) for name, value in padded.items()}
@@ -75,4 +73,4 @@ class GeneralSet:
     def key(self) -> list[Any]:
         """All that makes batches of the corpus' rows, as JSON: what was computed of one key's batches is stale for another's."""
         paired = [] if self.pairs is None else self.pairs.key()
-        return [*self.masking.key(), self.padding_side, self.tokenizer.pad_id, *paired]
+        return [*self.masking.key(), self.tokenizer.padding_side, self.tokenizer.pad_id, *paired]

@@ -41,12 +41,10 @@ class TrainSet:
     Attributes:
         rows: N rows with their targets.
         tokenizer: Pads batches.
-        padding_side: ``right`` or ``left``.
     """
 
     rows: Prepared
     tokenizer: TextTokenizer
-    padding_side: str = "right"
 
     @property
     def lengths(self) -> list[int]:
@@ -62,7 +60,7 @@ class TrainSet:
             rows: Row numbers, B of them.
             step: The step they are for; nothing here depends on it.
         """
-        padded = self.tokenizer.pad([self.rows.encoded[i] for i in rows], side=self.padding_side)
+        padded = self.tokenizer.pad([self.rows.encoded[i] for i in rows])
         out = {name: torch.from_numpy(value) for name, value in padded.items()}
         for name, values in self.rows.targets.items():
             chosen = (
@@ -77,6 +75,5 @@ class TrainSet:
     def _padded(self, values: Sequence[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
         full = np.full((len(values), width), IGNORED, np.int64)
         for i, value in enumerate(values):
-            where = slice(0, len(value)) if self.padding_side == "right" else slice(width - len(value), width)
-            full[i, where] = value
+            full[i, self.tokenizer.span(len(value), width)] = value
         return full

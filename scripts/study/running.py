@@ -165,7 +165,7 @@ def correct_rows(recipe: Recipe, folder: Path) -> str:
     assert recipe.data.eval is not None
     rows = head.prepare(read_examples(recipe.data.eval), tokenizer, recipe.data.eval.title)
     predictor = TorchPredictor(model, task, source.family.inputs)
-    score, kept = evaluate(predictor, tokenizer, EvalSet("eval", head, rows), batch=64, side=source.family.padding_side)
+    score, kept = evaluate(predictor, tokenizer, EvalSet("eval", head, rows), batch=64)
     hits = whole(kept).argmax(-1) == np.asarray(rows.truth)
     if not np.isclose(hits.mean(), score.value):
         raise RuntimeError(f"{hits.mean()} of the rows are right, the evaluation says {score.value}")

@@ -1,8 +1,14 @@
+import json
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pocketbert.benchmarks.inputs import choose_texts, feeds, row_of_length
+from pocketbert.core import families
 from pocketbert.core.errors import InputError
+from pocketbert.core.families import family_of, register_family
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 
 
@@ -38,6 +44,18 @@ def test_a_fixed_length_is_one_input(tokenizer, texts):
     assert {name: (a.shape, a.dtype) for name, a in feed.items()} == {
         name: ((1, 20), np.dtype(np.int64)) for name in ("input_ids", "attention_mask", "token_type_ids")
     }
+
+
+def test_a_model_that_pads_on_the_left_is_timed_on_such_rows(folder, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    register_family(replace(family_of("bert"), name="left", model_types=("left-bert",), padding_side="left"))
+    shutil.copy(folder / "tokenizer.json", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "left-bert", "pad_token_id": 7}))
+    tokenizer = TextTokenizer(tmp_path, 32)
+    row = row_of_length(tokenizer.encode(texts), 20)
+    (feed,) = feeds(tokenizer, texts, 20, fixed=(16, 24, 32))
+    assert feed["attention_mask"][0].tolist() == [0] * 4 + [1] * 20
+    assert feed["input_ids"][0].tolist() == [7] * 4 + row.ids.tolist()
 
 
 def test_texts_are_taken_evenly():

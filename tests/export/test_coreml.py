@@ -70,7 +70,7 @@ def test_the_package_computes_what_the_untouched_model_computes(
     reference = TorchPredictor(model, CLASSIFY, family.inputs)
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
     tokenizer = TextTokenizer(folder.path, LENGTHS[-1])  # a ranged package takes no more
-    probe = build_probe(reference, tokenizer, texts, [16, 32], CLASSIFY, ["logits"], "right", predictor.lengths)
+    probe = build_probe(reference, tokenizer, texts, [16, 32], CLASSIFY, ["logits"], predictor.lengths)
     scheme = FORMS[form].precision
     found = compare(predictor, "package", "model", probe, ["logits"], 1.0)
     largest = max(float(np.abs(e).max()) for e in probe.expected)

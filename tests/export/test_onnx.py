@@ -33,15 +33,13 @@ def test_the_file_computes_what_the_model_computes(
     model, folder, tokenizer = open_tiny(name, 2)
     family = folder.family
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
-    probe = build_probe(
-        TorchPredictor(model, TASK, family.inputs), tokenizer, texts, [16, 32, 48], TASK, ["logits"], "right"
-    )
+    probe = build_probe(TorchPredictor(model, TASK, family.inputs), tokenizer, texts, [16, 32, 48], TASK, ["logits"])
     predictor = OnnxPredictor(exported(name))
     found = compare(predictor, "model.onnx", "model", probe, ["logits"], family.parity_atol)
     assert found.passed, found
     assert found.mask_effect > 0.1
     rows = tokenizer.encode(list(SENTENCES[:6]))
-    assert padding_difference(predictor, tokenizer, rows, TASK, "right") < 1e-4
+    assert padding_difference(predictor, tokenizer, rows, TASK) < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -120,7 +118,7 @@ def test_a_file_whose_mask_was_lost_is_caught(
     onnx.save(model, tmp_path / "broken.onnx")
     torch_model, folder, tokenizer = open_tiny("bert", 2)
     reference = TorchPredictor(torch_model, TASK, folder.family.inputs)
-    probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"], "right")
+    probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"])
     found = compare(
         OnnxPredictor(tmp_path / "broken.onnx"),
         "broken",

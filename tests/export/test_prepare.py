@@ -27,15 +27,13 @@ def test_the_prepared_module_computes_what_the_model_computes(name: str, open_ti
     model, folder, tokenizer = open_tiny(name, 3)
     family = folder.family
     reference = TorchPredictor(model, TASK, family.inputs)
-    probe = build_probe(
-        reference, tokenizer, [*SENTENCES, *sample_pairs()[:8]], [16, 32, 48], TASK, ["logits"], "right"
-    )
+    probe = build_probe(reference, tokenizer, [*SENTENCES, *sample_pairs()[:8]], [16, 32, 48], TASK, ["logits"])
     prepared = PreparedPredictor(prepare(model, family, TASK), family, TASK)
     found = compare(prepared, "prepared", "model", probe, ["logits"], family.parity_atol)
     assert found.passed, found
     assert found.mask_effect > 0.1
     rows = tokenizer.encode(list(SENTENCES[:6]))
-    assert padding_difference(prepared, tokenizer, rows, TASK, "right") < 1e-4
+    assert padding_difference(prepared, tokenizer, rows, TASK) < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -79,7 +77,7 @@ def test_an_adapter_that_forgets_the_mask_is_caught(
 ) -> None:
     model, folder, tokenizer = open_tiny("bert", 2)
     reference = TorchPredictor(model, TASK, folder.family.inputs)
-    probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"], "right")
+    probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"])
     monkeypatch.setattr(mask_4d, "MASKED", 0.0)
     broken = PreparedPredictor(prepare(model, folder.family, TASK), folder.family, TASK)
     found = compare(broken, "prepared", "model", probe, ["logits"], folder.family.parity_atol)
@@ -104,6 +102,6 @@ class Permuted:
 def test_swapped_inputs_are_caught(open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny("distilbert", 2)
     reference = TorchPredictor(model, TASK, folder.family.inputs)
-    probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"], "right")
+    probe = build_probe(reference, tokenizer, SENTENCES, [32], TASK, ["logits"])
     broken = Permuted(PreparedPredictor(prepare(model, folder.family, TASK), folder.family, TASK))
     assert not compare(broken, "prepared", "model", probe, ["logits"], 1e-4).passed

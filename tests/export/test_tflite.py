@@ -42,7 +42,7 @@ def test_the_file_computes_what_the_untouched_model_computes(
     family, predictor = folder.family, TflitePredictor(exported_tflite(name))
     reference = TorchPredictor(model, CLASSIFY, family.inputs)
     texts = [*SENTENCES, *(sample_pairs()[:8] if family.uses_segments else [])]
-    probe = build_probe(reference, tokenizer, texts, [16, 32, 48], CLASSIFY, ["logits"], "right", predictor.lengths)
+    probe = build_probe(reference, tokenizer, texts, [16, 32, 48], CLASSIFY, ["logits"], predictor.lengths)
     found = compare(predictor, "model.tflite", "model", probe, ["logits"], family.parity_atol)
     assert found.passed, found
     assert found.mask_effect > 0.1
@@ -60,7 +60,7 @@ def test_the_file_computes_what_the_untouched_model_computes(
             )
     rows = tokenizer.encode(["a good film", "no", "what will the weather be like", "play music", "you", "is it"])
     if name != "mobilebert":  # its last token sees the embedding of the padding beside it, in torch as here
-        assert padding_difference(predictor, tokenizer, rows, CLASSIFY, "right") < 1e-4
+        assert padding_difference(predictor, tokenizer, rows, CLASSIFY) < 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)

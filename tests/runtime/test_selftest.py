@@ -141,7 +141,7 @@ def test_the_error_names_engine_version_and_what_to_do(
 ) -> None:
     listed = FileRecord(path=FILE, sha256="", bytes=0, kind=Kind.MODEL, **record)
     with pytest.raises(GateError) as caught:
-        self_test(Fake(engine), TextTokenizer(phone, 32), phone, listed, TASK, "right")
+        self_test(Fake(engine), TextTokenizer(phone, 32), phone, listed, TASK)
     [message] = caught.value.failures
     assert message.startswith(f"{FILE}: {engine} 2.14.0 computes this file wrongly on this machine: golden row ")
     assert all(part in message for part in said), message
@@ -214,11 +214,9 @@ def test_golden_rows_of_other_files_are_not_used(phone: Path, own_cache: Path) -
 def test_a_golden_row_is_reproduced(phone: Path) -> None:
     predictor, tokenizer = OnnxPredictor(phone / "onnx" / "model.onnx"), TextTokenizer(phone, 32)
     for row in read_golden(phone / "golden.jsonl"):
-        assert golden_difference(predictor, tokenizer, row, "onnx/model.onnx", TASK, "right") < 1e-5
+        assert golden_difference(predictor, tokenizer, row, "onnx/model.onnx", TASK) < 1e-5
         moved = row.model_copy(update={"outputs": {"onnx/model.onnx": (np.array(row.reference) + 0.5).tolist()}})
-        assert golden_difference(predictor, tokenizer, moved, "onnx/model.onnx", TASK, "right") == pytest.approx(
-            0.5, abs=1e-4
-        )
+        assert golden_difference(predictor, tokenizer, moved, "onnx/model.onnx", TASK) == pytest.approx(0.5, abs=1e-4)
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ class Run:
             return []
         (rows,), names = [s for s in self.eval_sets() if s.name == "eval"], self.data.labels.names
         subject = run_subjects(self.path, [default_file(self.files)], self.weights, self.length, self.task)[0]
-        _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32, side=subject.side)
+        _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32)
         gold = np.asarray(rows.rows.truth, np.int64)
         counts = confusion(gold, whole(logits).argmax(-1).astype(np.int64), len(names))
         np.fill_diagonal(counts, 0)

@@ -44,7 +44,7 @@ def right(open_tiny: Callable[..., Any]) -> tuple[TorchPredictor, TextTokenizer]
 
 @pytest.fixture(scope="module")
 def probe(right: tuple[TorchPredictor, TextTokenizer]) -> Probe:
-    return build_probe(*right, SENTENCES, [16, 32, 500], TASK, NAMES, "right")
+    return build_probe(*right, SENTENCES, [16, 32, 500], TASK, NAMES)
 
 
 def test_the_same_model_passes(right: tuple[TorchPredictor, TextTokenizer], probe: Probe) -> None:
@@ -118,15 +118,15 @@ def test_lost_segments_are_caught_where_the_probe_has_pairs(
     right: tuple[TorchPredictor, TextTokenizer],
 ) -> None:
     pairs = list(zip(SENTENCES[:16], SENTENCES[16:], strict=True))
-    made = build_probe(*right, pairs, [32], TASK, NAMES, "right")
+    made = build_probe(*right, pairs, [32], TASK, NAMES)
     assert not compare(Broken(right[0], before=segments_ignored), "a", "b", made, NAMES, BOUND).passed
 
 
 def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredictor, TextTokenizer]) -> None:
     predictor, tokenizer = right
     rows = tokenizer.encode(list(SENTENCES[:10]))
-    assert padding_difference(predictor, tokenizer, rows, TASK, "right") < 1e-5
-    assert padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, TASK, "right") > 0.1
+    assert padding_difference(predictor, tokenizer, rows, TASK) < 1e-5
+    assert padding_difference(Broken(predictor, before=mask_ignored), tokenizer, rows, TASK) > 0.1
 
 
 class Listed(Broken):
@@ -148,7 +148,7 @@ def test_a_file_of_listed_lengths_is_asked_at_these(
     right: tuple[TorchPredictor, TextTokenizer], lengths: tuple[int, ...]
 ) -> None:
     subject, (reference, tokenizer) = Listed(right[0], lengths), right
-    made = build_probe(reference, tokenizer, SENTENCES, [16, 32, 128], TASK, NAMES, "right", lengths)
+    made = build_probe(reference, tokenizer, SENTENCES, [16, 32, 128], TASK, NAMES, lengths)
     assert compare(subject, "a", "b", made, NAMES, BOUND).passed
     assert subject.seen == set(lengths)
     masks = [row for b in made.batches for row in b["attention_mask"]]
@@ -165,6 +165,6 @@ def test_a_lost_mask_shows_in_padding_even_where_there_is_one_length(
     rows = [r for r in tokenizer.encode(list(SENTENCES)) if len(r) < max(lengths) - 2]
     assert len(rows) >= 2
     subject = Listed(predictor, lengths)
-    assert padding_difference(subject, tokenizer, rows, TASK, "right") < 1e-5
+    assert padding_difference(subject, tokenizer, rows, TASK) < 1e-5
     broken = Listed(predictor, lengths, mask_ignored)
-    assert padding_difference(broken, tokenizer, rows, TASK, "right") > 0.1
+    assert padding_difference(broken, tokenizer, rows, TASK) > 0.1

@@ -52,10 +52,10 @@ def test_results_come_back_in_order(
     tmp_path: Path, make_tokenizer: Callable[..., None], rows: int, slack: float, side: str
 ) -> None:
     make_tokenizer(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 48)
+    tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
     encoded = tokenizer.encode(["good " * (i * 7 % 11 + 1) for i in range(25)])
     echo = Echo()
-    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), rows, slack, side))
+    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), rows, slack))
     assert out[:, 0].tolist() == [len(e) for e in encoded]
     assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
     assert max(s[0] for s in echo.shapes) <= rows
@@ -81,15 +81,15 @@ def test_rows_are_padded_to_what_the_predictor_takes(
     tmp_path: Path, make_tokenizer: Callable[..., None], side: str
 ) -> None:
     make_tokenizer(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 48)
+    tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
     rows = tokenizer.encode(["good day", "good " * 11])
     assert [len(r) for r in rows] == [4, 13]
     free, fixed = Echo(), Echo((8, 16, 48))
-    assert feed(free, tokenizer, rows, side)["input_ids"].shape == (2, 13)
-    assert feed(free, tokenizer, rows, side, 20)["input_ids"].shape == (2, 20)
-    assert feed(fixed, tokenizer, rows[:1], side)["input_ids"].shape == (1, 8)
-    assert feed(fixed, tokenizer, rows[:1], side, 9)["input_ids"].shape == (1, 16)
-    batch = feed(fixed, tokenizer, rows, side)
+    assert feed(free, tokenizer, rows)["input_ids"].shape == (2, 13)
+    assert feed(free, tokenizer, rows, 20)["input_ids"].shape == (2, 20)
+    assert feed(fixed, tokenizer, rows[:1])["input_ids"].shape == (1, 8)
+    assert feed(fixed, tokenizer, rows[:1], 9)["input_ids"].shape == (1, 16)
+    batch = feed(fixed, tokenizer, rows)
     assert {name: value.shape for name, value in batch.items()} == dict.fromkeys(
         ("input_ids", "attention_mask", "token_type_ids"), (2, 16)
     )
@@ -97,7 +97,7 @@ def test_rows_are_padded_to_what_the_predictor_takes(
     assert [batch["input_ids"][i][ours[i]].tolist() for i in range(2)] == [r.ids.tolist() for r in rows]
     assert ours[:, 0 if side == "right" else -1].all()
     with pytest.raises(InputError, match="49 tokens"):
-        feed(fixed, tokenizer, rows, side, 49)
+        feed(fixed, tokenizer, rows, 49)
 
 
 def test_a_predictor_with_fixed_lengths_is_fed_only_these(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:

@@ -123,9 +123,14 @@ class Counting:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., None]) -> TextTokenizer:
-    folder: Path = tmp_path_factory.mktemp("readout")
-    make_tokenizer(folder)
+def folder(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., None]) -> Path:
+    made: Path = tmp_path_factory.mktemp("readout")
+    make_tokenizer(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> TextTokenizer:
     return TextTokenizer(folder, 32)
 
 
@@ -136,11 +141,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable
     st.sampled_from(["right", "left"]),
 )
 def test_every_row_gets_its_own_tokens_whatever_is_batched(
-    tokenizer: TextTokenizer, words: list[int], rows: int, slack: float, side: str
+    folder: Path, words: list[int], rows: int, slack: float, side: str
 ) -> None:
+    tokenizer = TextTokenizer(folder, 32, padding_side=side)
     encoded = tokenizer.encode(["good " * n for n in words])
     engine = Counting()
-    found = run_rows(engine, tokenizer, encoded, TOKENS, rows, slack, side)
+    found = run_rows(engine, tokenizer, encoded, TOKENS, rows, slack)
     assert [m[:, 0].tolist() for m in found] == [e.ids.tolist() for e in encoded]
     assert all(m[:, 1].tolist() == list(range(1, len(e) + 1)) for m, e in zip(found, encoded, strict=True))
     assert all(s[0] <= rows for s in engine.shapes)

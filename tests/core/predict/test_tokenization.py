@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketbert.core import families
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
+from pocketbert.core.families import family_of, register_family
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, cut, plain_tokenizer_json
@@ -69,9 +72,9 @@ def test_what_is_no_text_is_refused_with_its_place(folder: Path, bad: Any, monke
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding(folder: Path, side: str) -> None:
-    tokenizer = TextTokenizer(folder, 64, pad_id=9)
+    tokenizer = TextTokenizer(folder, 64, pad_id=9, padding_side=side)
     rows = tokenizer.encode(["good", ("a good", "film")])
-    batch = tokenizer.pad(rows, side=side)
+    batch = tokenizer.pad(rows)
     assert {v.shape for v in batch.values()} == {(2, 6)}
     assert {str(v.dtype) for v in batch.values()} == {"int64"}
     assert batch["attention_mask"].sum(1).tolist() == [3, 6]
@@ -83,9 +86,9 @@ def test_padding(folder: Path, side: str) -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 4), st.sampled_from(["right", "left"]))
 def test_padding_keeps_every_token(folder: Path, lengths: list[int], extra: int, side: str) -> None:
-    tokenizer = TextTokenizer(folder, 64)
+    tokenizer = TextTokenizer(folder, 64, padding_side=side)
     rows = [Encoded(np.arange(1, n + 1), np.ones(n, np.int64), False) for n in lengths]
-    batch = tokenizer.pad(rows, max(lengths) + extra, side)
+    batch = tokenizer.pad(rows, max(lengths) + extra)
     for i, row in enumerate(rows):
         real = batch["attention_mask"][i] == 1
         assert batch["input_ids"][i][real].tolist() == row.ids.tolist()
@@ -96,6 +99,35 @@ def test_padding_keeps_every_token(folder: Path, lengths: list[int], extra: int,
 def test_the_pad_id_is_the_models(tiny_model: Callable[..., Path]) -> None:
     assert TextTokenizer(tiny_model("roberta"), 16).pad_id == 1
     assert TextTokenizer(tiny_model("bert"), 16).pad_id == 0
+
+
+def test_the_padding_side_is_what_the_folder_says(
+    tmp_path: Path, make_tokenizer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def side(path: Path = tmp_path, **given: str) -> str:
+        return TextTokenizer(path, 16, **given).padding_side  # type: ignore[arg-type]
+
+    def write(name: str, content: Any) -> None:
+        (tmp_path / name).write_text(json.dumps(content))
+
+    make_tokenizer(tmp_path)
+    assert side() == "right", "a tokenizer without a model"
+    write("config.json", {"model_type": "left-bert"})
+    with pytest.raises(InputError, match=r"config.json: model_type 'left-bert' is not in the family table"):
+        side()
+    assert side(padding_side="right") == "right"
+    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    register_family(replace(family_of("bert"), name="left", model_types=("left-bert",), padding_side="left"))
+    assert side() == side(tmp_path / "tokenizer.json") == "left"
+    write("artifacts.json", {"processing": {"padding_side": "right"}})
+    assert side() == "right", "an artefact folder says it itself"
+    write("artifacts.json", {"processing": {"padding_side": "left"}})
+    write("config.json", {"model_type": "unheard-of"})
+    assert side() == "left"
+    assert side(padding_side="right") == "right"
+    write("artifacts.json", {"processing": {"padding_side": "middle"}})
+    with pytest.raises(InputError, match="'middle' is no padding side; allowed: right or left"):
+        side()
 
 
 def test_golden_rows_hold_ids_and_code_point_offsets(folder: Path) -> None:

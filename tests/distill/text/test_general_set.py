@@ -56,14 +56,21 @@ def tokenizer(tmp_path: Path, make_tokenizer: Callable[..., None]) -> TextTokeni
     return TextTokenizer(tmp_path, 48)
 
 
-def set_of(tokenizer: TextTokenizer, side: str = "right") -> GeneralSet:
+@pytest.fixture
+def sided(tmp_path: Path, tokenizer: TextTokenizer) -> Callable[[str], TextTokenizer]:
+    """`sided(padding_side)`: the same tokenizer, padding there."""
+    return lambda side: TextTokenizer(tmp_path, tokenizer.max_length, padding_side=side)
+
+
+def set_of(tokenizer: TextTokenizer) -> GeneralSet:
     corpus = corpus_of(tokenizer)
-    return GeneralSet(corpus, tokenizer, Masking(corpus.counts, MASK, range(5), 1, "distill.0"), side)
+    return GeneralSet(corpus, tokenizer, Masking(corpus.counts, MASK, range(5), 1, "distill.0"))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_batch_is_the_text_with_hidden_tokens(tokenizer: TextTokenizer, side: str) -> None:
-    data: TrainData = set_of(tokenizer, side)
+def test_a_batch_is_the_text_with_hidden_tokens(sided: Callable[[str], TextTokenizer], side: str) -> None:
+    tokenizer = sided(side)
+    data: TrainData = set_of(tokenizer)
     corpus = corpus_of(tokenizer)
     assert list(data.lengths) == corpus.lengths.tolist()
     rows = [2, 0, 3]
@@ -89,16 +96,18 @@ def test_a_batch_is_a_function_of_rows_and_step(tokenizer: TextTokenizer) -> Non
     assert not torch.equal(one["labels"], first.batch([0, 2], 10)["labels"])
 
 
-def paired(tokenizer: TextTokenizer, kind: MaskingKind, side: str = "right") -> GeneralSet:
+def paired(tokenizer: TextTokenizer, kind: MaskingKind) -> GeneralSet:
     corpus = corpus_of(tokenizer)
     masking = masking_of(kind, corpus.counts, tokenizer, 1, "distill.0")
-    return GeneralSet(corpus, tokenizer, masking, side, pairs_of(tokenizer, len(corpus.counts), 1, "distill.0"))
+    return GeneralSet(corpus, tokenizer, masking, pairs_of(tokenizer, len(corpus.counts), 1, "distill.0"))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", MaskingKind)
-def test_pairs_are_made_before_tokens_are_hidden(tokenizer: TextTokenizer, kind: MaskingKind, side: str) -> None:
-    data, plain = paired(tokenizer, kind, side), paired(tokenizer, MaskingKind.NONE, side)
+def test_pairs_are_made_before_tokens_are_hidden(
+    sided: Callable[[str], TextTokenizer], kind: MaskingKind, side: str
+) -> None:
+    data, plain = paired(sided(side), kind), paired(sided(side), MaskingKind.NONE)
     rows = [3, 0, 2, 1]
     seen = set()
     for step in range(12):
@@ -141,9 +150,9 @@ def test_parts_of_a_paired_batch_are_the_whole(tokenizer: TextTokenizer, kind: M
         assert not whole["attention_mask"][row, width:].any()
 
 
-def test_keys_tell_sets_apart(tokenizer: TextTokenizer) -> None:
+def test_keys_tell_sets_apart(tokenizer: TextTokenizer, sided: Callable[[str], TextTokenizer]) -> None:
     sets = [paired(tokenizer, kind) for kind in MaskingKind]
-    sets += [paired(tokenizer, MaskingKind.NONE, "left"), set_of(tokenizer)]
+    sets += [paired(sided("left"), MaskingKind.NONE), set_of(tokenizer)]
     keys = [str(data.key()) for data in sets]
     assert len(set(keys)) == len(keys)
     assert keys[0] == str(paired(tokenizer, MaskingKind.NONE).key())

@@ -61,9 +61,9 @@ def test_rows_of_a_batch_have_about_the_same_length() -> None:
 
 def test_a_batch_is_padded_to_its_longest_row(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:
     make_tokenizer(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 32)
+    tokenizer = TextTokenizer(tmp_path, 32, padding_side="left")
     encoded = tokenizer.encode(["good", "a good film", "bad " * 50])
-    data = TrainSet(Prepared([], encoded, np.arange(3), {"labels": np.array([2, 0, 1])}), tokenizer, "left")
+    data = TrainSet(Prepared([], encoded, np.arange(3), {"labels": np.array([2, 0, 1])}), tokenizer)
     batch = data.batch([1, 0], 0)
     assert batch["input_ids"].shape == (2, 5)
     assert batch["labels"].tolist() == [0, 2]
@@ -76,10 +76,10 @@ def test_targets_of_tokens_stand_under_their_tokens(
     tmp_path: Path, make_tokenizer: Callable[..., None], side: str
 ) -> None:
     make_tokenizer(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 32)
+    tokenizer = TextTokenizer(tmp_path, 32, padding_side=side)
     encoded = tokenizer.encode(["good", "a good film", "bad day"])
     targets = [np.arange(len(e)) + 10 * i for i, e in enumerate(encoded)]
-    data = TrainSet(Prepared([], encoded, np.arange(3), {"labels": targets}), tokenizer, side)
+    data = TrainSet(Prepared([], encoded, np.arange(3), {"labels": targets}), tokenizer)
     batch = data.batch([1, 2, 0], 0)
     real = batch["attention_mask"] == 1
     for place, number in enumerate([1, 2, 0]):

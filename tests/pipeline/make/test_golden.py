@@ -81,7 +81,6 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
             TextTokenizer(weights, LENGTH),
             list(labels),
             task,
-            "right",
             weights,
         )
         return Made(read_golden(target / FILE_NAME), subject, right)

@@ -38,7 +38,7 @@ class EvalSet:
 
 
 def evaluate(
-    predictor: Predictor, tokenizer: TextTokenizer, rows: EvalSet, batch: int = 1, label: str = "", side: str = "right"
+    predictor: Predictor, tokenizer: TextTokenizer, rows: EvalSet, batch: int = 1, label: str = ""
 ) -> tuple[Score, list[Matrix]]:
     """Score a predictor on labelled rows.
 
@@ -48,7 +48,6 @@ def evaluate(
         rows: What to score on.
         batch: Rows at once; 1 means unpadded.
         label: What the progress bar says.
-        side: Where padding goes.
 
     Returns:
         The score, and what the head keeps of each row's outputs: of classifiers the logits.
@@ -61,7 +60,6 @@ def evaluate(
         head.task,
         batch,
         0.1,
-        side,
         label,
         reduce=lambda i, m: head.reduce(i, m, prepared),
     )

@@ -77,7 +77,6 @@ def build_probe(
     lengths: Sequence[int],
     task: Task,
     names: Sequence[str],
-    side: str,
     fixed: Sequence[int] = (),
 ) -> Probe:
     """Choose inputs and let the reference answer them.
@@ -94,7 +93,6 @@ def build_probe(
         lengths: Lengths that matter to the user, in tokens.
         task: Decides which tokens are compared.
         names: Outputs to compare, side by side.
-        side: Padding side.
         fixed: The only lengths that the subject takes; empty where it takes all.
     """
     most = max(fixed, default=tokenizer.max_length)
@@ -105,7 +103,7 @@ def build_probe(
     for i, length in enumerate(sorted({min(n, most) for n in (*lengths, *fixed, 13, 37)})):
         parts.append([cut(r, length) for r in (longest, *rows[i % 4 :: 4])][:6])
         wanted.append(length)
-    batches = [tokenizer.pad(p, fitting(fixed, n), side) for p, n in zip(parts, wanted, strict=True)]
+    batches = [tokenizer.pad(p, fitting(fixed, n)) for p, n in zip(parts, wanted, strict=True)]
     probe = Probe(batches=batches, expected=[], mask_effect=0.0, task=task, mask_id=tokenizer.mask_id)
     expected = [probe.read(reference, b, names) for b in batches]
     # Same texts with the padding declared real: how much a file that ignores the mask would be off.
@@ -157,7 +155,6 @@ def padding_difference(
     tokenizer: TextTokenizer,
     rows: Sequence[Encoded],
     task: Task,
-    side: str,
     own: Matrix | None = None,
     keep: Pick | None = None,
 ) -> float:
@@ -168,14 +165,13 @@ def padding_difference(
         tokenizer: Pads.
         rows: At least two tokenized texts.
         task: Decides which outputs and tokens are compared.
-        side: Padding side.
         own: How far it moves the reference's answers; taken off. Not nothing in MobileBERT, whose last
             token sees the embedding of the padding token beside it.
         keep: What is compared of each row's matrix; default all.
     """
     pick = keep or (lambda _, m: m)
-    alone = whole(run_rows(predictor, tokenizer, rows, task, side=side, reduce=pick))
-    padded = [pick(i, m) for i, m in enumerate(padded_answers(predictor, tokenizer, rows, task, side))]
+    alone = whole(run_rows(predictor, tokenizer, rows, task, reduce=pick))
+    padded = [pick(i, m) for i, m in enumerate(padded_answers(predictor, tokenizer, rows, task))]
     moved = whole(padded) - alone
     return worst_difference(moved, np.zeros_like(moved) if own is None else own) / yardstick(alone)
 
@@ -183,29 +179,25 @@ def padding_difference(
 Pick = Callable[[int, Matrix], Matrix]
 
 
-def padded_answers(
-    predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task, side: str
-) -> list[Matrix]:
+def padded_answers(predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task) -> list[Matrix]:
     """Answers to rows that are padded by `PADDING` tokens (fewer where that would be too long)."""
     out = []
     for row in rows:
-        batch = _more_padding(predictor, tokenizer, row, side)
+        batch = _more_padding(predictor, tokenizer, row)
         out += matrices(predictor.run(batch), batch, answer_of(task, predictor), task, tokenizer.mask_id)
     return out
 
 
-def _more_padding(
-    predictor: Predictor, tokenizer: TextTokenizer, row: Encoded, side: str
-) -> dict[str, NDArray[np.int64]]:
+def _more_padding(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> dict[str, NDArray[np.int64]]:
     """A row with padding that it would not get by itself."""
     most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
     own = fitting(predictor.lengths, len(row))
-    batch = feed(predictor, tokenizer, [row], side, min(max(len(row) + PADDING, own + 1), most))
+    batch = feed(predictor, tokenizer, [row], min(max(len(row) + PADDING, own + 1), most))
     if predictor.lengths and batch["input_ids"].shape[1] == own:
         # the file has no longer signature: other tokens where the padding is; the one beside the text stays, since
         # MobileBERT's embedding looks at neighbours
         pads = np.flatnonzero(batch["attention_mask"][0] == 0)
-        away = pads[1:] if side == "right" else pads[:-1]
+        away = pads[1:] if tokenizer.padding_side == "right" else pads[:-1]
         batch["input_ids"][0, away] = np.resize(row.ids, away.size)
     return batch
 

@@ -84,7 +84,6 @@ def feed(
     predictor: Predictor,
     tokenizer: TextTokenizer,
     rows: Sequence[Encoded],
-    side: str = "right",
     length: int = 0,
 ) -> dict[str, NDArray[np.int64]]:
     """Stack rows into a batch of a length that the predictor takes.
@@ -93,14 +92,13 @@ def feed(
         predictor: Who will run it.
         tokenizer: Pads.
         rows: B tokenized inputs.
-        side: Where padding goes.
         length: Pad to at least so many tokens.
 
     Returns:
         Inputs by name, each [B, L] int64; L is the longest row where nothing else is asked for.
     """
     longest = max(length, *(len(r) for r in rows))
-    return tokenizer.pad(rows, fitting(predictor.lengths, longest), side)
+    return tokenizer.pad(rows, fitting(predictor.lengths, longest))
 
 
 def length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[list[int]]:

@@ -65,7 +65,6 @@ def run_rows(
     task: Task,
     rows: int = 1,
     slack: float = 0.0,
-    side: str = "right",
     label: str = "",
     names: Sequence[str] = (),
     reduce: Reduce | None = None,
@@ -82,7 +81,6 @@ def run_rows(
         task: Decides which outputs and tokens matter.
         rows: Most rows in a batch.
         slack: Largest share of padding in a batch.
-        side: Where padding goes.
         label: What the progress bar says; empty for none.
         names: Outputs to read; default those that decide the answer.
         reduce: Makes a smaller matrix of a row's number and matrix as soon as it is there: vocabularies are wide.
@@ -94,7 +92,7 @@ def run_rows(
     out: list[Matrix] = [_NOTHING] * len(encoded)
     with Meter(label, len(encoded)) as meter:
         for batch in length_batches([len(e) for e in encoded], rows, slack):
-            inputs = feed(predictor, tokenizer, [encoded[i] for i in batch], side)
+            inputs = feed(predictor, tokenizer, [encoded[i] for i in batch])
             results: Arrays = predictor.run(inputs)
             for i, matrix in zip(batch, matrices(results, inputs, chosen, task, tokenizer.mask_id), strict=True):
                 out[i] = reduce(i, matrix) if reduce else matrix

@@ -14,6 +14,7 @@ from tokenizers import Encoding, Tokenizer
 
 from pocketbert.core.disk.files import check_size, read_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import family_of
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
@@ -21,6 +22,7 @@ Text = str | tuple[str, str]
 MASK_TOKENS = ("[MASK]", "<mask>")
 """What vocabularies of the family call the token to be guessed."""
 _ENCODE_AT_ONCE = 4096
+_SIDES = ("right", "left")
 MAX_MIB = 128
 """Far above any tokenizer.json; the library reads the whole file."""
 
@@ -67,7 +69,7 @@ class Encoded:
 
 
 class TextTokenizer:
-    """A tokenizer read from ``tokenizer.json``, without padding, truncating at one length.
+    """A tokenizer read from ``tokenizer.json``, truncating at one length; it pads when rows are stacked, not before.
 
     Padding and truncation baked into the file (all-MiniLM-L6-v2 pads everything to 128) are switched off.
 
@@ -75,9 +77,15 @@ class TextTokenizer:
         path: ``tokenizer.json`` or the folder that holds it.
         max_length: Longest input in tokens, special tokens included.
         pad_id: Id to pad with; taken from the folder's config.json when not given.
+        padding_side: ``right`` or ``left``. When not given, it is read from the folder: from its artifacts.json, else from
+            the family that its config.json names; ``right`` for a folder that has neither.
+
+    Raises:
+        InputError: If there is no tokenizer that can be read, `max_length` is too small, the padding side is neither
+            ``right`` nor ``left``, or config.json names no known family.
     """
 
-    def __init__(self, path: Path, max_length: int, pad_id: int | None = None) -> None:
+    def __init__(self, path: Path, max_length: int, pad_id: int | None = None, padding_side: str | None = None) -> None:
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
             raise InputError(Problem(str(file), "file not found.", "Save the tokenizer as tokenizer.json."))
@@ -93,6 +101,10 @@ class TextTokenizer:
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
+        self.padding_side = padding_side if padding_side is not None else _padding_side(file.parent)
+        if self.padding_side not in _SIDES:
+            allowed = " or ".join(_SIDES)
+            raise InputError(Problem("padding_side", f"{self.padding_side!r} is no padding side; allowed: {allowed}."))
 
     @property
     def vocabulary_size(self) -> int:
@@ -206,15 +218,16 @@ class TextTokenizer:
             "offsets": [list(o) for o in encoding.offsets],
         }
 
-    def pad(
-        self, rows: Sequence[Encoded], length: int | None = None, side: str = "right"
-    ) -> dict[str, NDArray[np.int64]]:
-        """Stack rows into a batch.
+    def span(self, tokens: int, width: int) -> slice:
+        """Where the tokens of a row are in a batch that is padded to `width`."""
+        return slice(0, tokens) if self.padding_side == "right" else slice(width - tokens, width)
+
+    def pad(self, rows: Sequence[Encoded], length: int | None = None) -> dict[str, NDArray[np.int64]]:
+        """Stack rows into a batch, padded on the tokenizer's `padding_side`.
 
         Args:
             rows: B tokenized inputs.
             length: Target length; default the longest row.
-            side: Where padding goes.
 
         Returns:
             ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64.
@@ -224,8 +237,8 @@ class TextTokenizer:
         mask = np.zeros((len(rows), width), np.int64)
         types = np.zeros((len(rows), width), np.int64)
         for i, row in enumerate(rows):
-            where = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
-            ids[i, where], mask[i, where], types[i, where] = row.ids, 1, row.type_ids
+            own = self.span(len(row), width)
+            ids[i, own], mask[i, own], types[i, own] = row.ids, 1, row.type_ids
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
@@ -269,6 +282,17 @@ def _pad_id(folder: Path) -> int:
     if config.is_file():
         return int(read_json(config).get("pad_token_id") or 0)
     return 0
+
+
+def _padding_side(folder: Path) -> str:
+    """What a folder says of padding. An artefact folder's own list comes first: it needs no row in the family table."""
+    listed, config = folder / "artifacts.json", folder / "config.json"
+    if listed.is_file():
+        content = read_json(listed)
+        processing = content.get("processing") if isinstance(content, dict) else None
+        return str(processing.get("padding_side", _SIDES[0])) if isinstance(processing, dict) else _SIDES[0]
+    model_type = read_json(config).get("model_type") if config.is_file() else None
+    return _SIDES[0] if model_type is None else family_of(str(model_type), str(config)).padding_side
 
 
 def plain_tokenizer_json(raw: str) -> str:

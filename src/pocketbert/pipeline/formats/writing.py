@@ -71,7 +71,7 @@ def _onnx(job: ExportJob, file: ModelFile, path: Path) -> None:
 
     family = job.folder.family
     rows = job.tokenizer.encode(list(SENTENCES[:2]))
-    example = job.tokenizer.pad(rows, max(min(32, job.length), *map(len, rows)), family.padding_side)
+    example = job.tokenizer.pad(rows, max(min(32, job.length), *map(len, rows)))
     onnx.export(job.module, family, job.task, example, path, job.recipe.export.opset)
 
 

@@ -177,7 +177,7 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
         if all(r.padded for r in chosen):
             padded = whole([subject.recorded(r, r.padded) for r in chosen])
             own = padded - whole(subject.reference(chosen))
-    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, subject.side, own, keep)
+    moved = padding_difference(subject.predictor, subject.tokenizer, inputs, subject.task, own, keep)
     return Gate(
         name="padding",
         file=subject.name,

@@ -38,7 +38,7 @@ def coreml_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     names = subject.predictor.inputs
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest_first = sorted(encoded, key=len, reverse=True)[:SCANNED]
-    batches = [feed(subject.predictor, subject.tokenizer, [e], subject.side) for e in longest_first]
+    batches = [feed(subject.predictor, subject.tokenizer, [e]) for e in longest_first]
     inputs = [{n: b[n].astype(np.int32) for n in names} for b in batches]
     own = [_labels(subject), _classifier(subject, inputs)]
     return [*(own if subject.task.name is TaskName.TEXT_CLASSIFICATION else []), _overflow(subject, inputs)]

@@ -63,7 +63,6 @@ class Subject:
         tokenizer: The folder's tokenizer, cutting at the longest input of the file.
         labels: Label names in order of their ids.
         task: What it does.
-        side: Padding side.
         folder: Where its tokenizer files are.
     """
 
@@ -77,7 +76,6 @@ class Subject:
     tokenizer: TextTokenizer
     labels: list[str]
     task: Task
-    side: str
     folder: Path
 
     @property
@@ -93,9 +91,7 @@ class Subject:
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
         """What the file answers to golden rows, one row at a time: the recorded places of each."""
         encoded = self.tokenizer.encode([r.input for r in rows])
-        return run_rows(
-            self.predictor, self.tokenizer, encoded, self.task, side=self.side, reduce=lambda i, m: rows[i].pick(m)
-        )
+        return run_rows(self.predictor, self.tokenizer, encoded, self.task, reduce=lambda i, m: rows[i].pick(m))
 
     def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
         """Recorded logits of the torch model as this file would answer."""

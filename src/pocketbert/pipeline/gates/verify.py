@@ -136,7 +136,6 @@ def verify_files(
                 subject.predictor,
                 subject.tokenizer,
                 rows.within(subject.tokenizer.max_length),
-                side=subject.side,
                 label=f"{subject.name} on {rows.name}",
             )
             scores[subject.name][rows.name] = score
@@ -200,7 +199,6 @@ def run_subjects(run: Path, files: Sequence[ModelFile], weights: Path, length: i
                 file_tokenizer(weights, length, predictor),
                 list(named_labels(folder, task)),
                 task,
-                folder.family.padding_side,
                 weights,
             )
         )
@@ -303,7 +301,6 @@ def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
         file_tokenizer(folder, processing.max_length, predictor),
         labels,
         task,
-        processing.padding_side,
         folder,
     )
 

@@ -195,7 +195,7 @@ def augmented_set(recipe: Recipe, model: ModelFolder, data: RunData, length: int
         data.head.prepare(some, tokenizer, title, labelled)
         for some in _portions(_with_copies(examples, store, data, counts))
     )
-    rows = PackedSet(portions, tokenizer, model.family.padding_side)
+    rows = PackedSet(portions, tokenizer)
     say(f"  augmented: {counts.line}")
     return rows
 

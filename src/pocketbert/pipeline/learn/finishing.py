@@ -111,7 +111,7 @@ def finish(made: Finished, target: Path, teacher: Path | None = None) -> None:
         return  # process 0 alone scores and writes
     model, data, task = made.model, made.data, made.data.head.task
     family = family_of(model.config.model_type)
-    tokenizer = TextTokenizer(made.source.path, made.length)
+    tokenizer = TextTokenizer(made.source.path, made.length, padding_side=family.padding_side)
     predictor = TorchPredictor(model, task, family.inputs, made.pooling)
     thresholds = _tuned(made, predictor, tokenizer) if task.labels is LabelKind.NAMES else None
     score = None
@@ -123,7 +123,7 @@ def finish(made: Finished, target: Path, teacher: Path | None = None) -> None:
             rows = EvalSet("eval", head, replace(rows.rows, truth=vectors))
         # a batch of logits over a vocabulary would take a gigabyte
         batch = 2 if task.name is TaskName.FILL_MASK else 64
-        score, _ = evaluate(predictor, tokenizer, rows, batch=batch, side=family.padding_side)
+        score, _ = evaluate(predictor, tokenizer, rows, batch=batch)
         metric = METRICS[score.metric]
         say(f"  {metric.name} on eval (torch): {metric.format(score.value)}")
     save_model(model, made.source, data.labels, made.length, target)
@@ -150,7 +150,6 @@ def _tuned(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer) 
         data.head.task,
         64,
         0.1,
-        side=made.source.family.padding_side,
     )
     return best_thresholds(whole(some), np.asarray(split.truth, bool)[:count])
 
@@ -164,8 +163,8 @@ def head_with(recipe: Recipe, data: RunData, thresholds: list[float] | None) -> 
 
 def _own_vectors(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer, target: Path) -> Matrix:
     """What a teacher makes of the eval rows; its folder keeps it."""
-    rows, side = made.data.splits["eval"].encoded, made.source.family.padding_side
-    vectors = whole(run_rows(predictor, tokenizer, rows, made.data.head.task, 64, 0.1, side=side))
+    rows = made.data.splits["eval"].encoded
+    vectors = whole(run_rows(predictor, tokenizer, rows, made.data.head.task, 64, 0.1))
     np.save(target / VECTORS, vectors)
     return vectors
 

@@ -79,7 +79,7 @@ def general_student(job: TrainingJob, build: Callable[[Any, Task], Any], corpora
                 stage.masking, rows.counts, tokenizer, recipe.seed, where, stage.mask_share, stage.smoothing
             )
             pairs = pairs_of(tokenizer, vocabulary, recipe.seed, where) if stage.pairs else None
-            own = GeneralSet(rows, tokenizer, masking, source.family.padding_side, pairs)
+            own = GeneralSet(rows, tokenizer, masking, pairs)
             part = replace(job, work=job.work / where)
             if isinstance(stage, TinyBertGeneralStage):
                 curve, projection = layer_stage(part, teacher, student, stage, where, own, projection)

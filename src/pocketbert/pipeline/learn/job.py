@@ -54,20 +54,19 @@ class TrainingJob:
         from pocketbert.distill.text.masking.masking import Masking
         from pocketbert.distill.training.train_set import TrainSet
 
-        side = self.source.family.padding_side
         if augmented:
             assert self.copies is not None
             return self.copies()
         rows = self.data.splits["train"]
         tokenizer = TextTokenizer(self.source.path, self.length)
         if self.data.head.task.name is not TaskName.FILL_MASK:
-            return TrainSet(rows, tokenizer, side)
+            return TrainSet(rows, tokenizer)
         assert tokenizer.mask_id is not None
         encoded = EncodedRows(rows.encoded, tokenizer.vocabulary_size)
         masking = Masking(
             encoded.counts, tokenizer.mask_id, tokenizer.special_ids, self.recipe.seed, purpose, smoothing=0.0
         )
-        return GeneralSet(encoded, tokenizer, masking, side)
+        return GeneralSet(encoded, tokenizer, masking)
 
     def train(
         self,

@@ -66,7 +66,7 @@ def make_export(
     layout = recipe.export.coreml.layout if files[0].format is Format.COREML else Layout.PLAIN
     probed = probe_texts(folder, task, texts, tokenizer)
     rows = tokenizer.encode(probed)
-    samples = [tokenizer.pad(rows[i : i + 8], None, family.padding_side) for i in range(0, len(rows), 8)]
+    samples = [tokenizer.pad(rows[i : i + 8]) for i in range(0, len(rows), 8)]
     module = prepare(reference.model, family, task, files[0].format, layout, reference.pooling, samples)
     bound = recipe.export.atol or family.parity_atol
     results = []
@@ -84,7 +84,6 @@ def make_export(
                 recipe.export.lengths,
                 task,
                 names,
-                family.padding_side,
                 subject.lengths,
             )
             made.append(compare(subject, name, REFERENCE, probe, names, bound * loss))

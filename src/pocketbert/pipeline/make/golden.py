@@ -70,18 +70,18 @@ def make_golden(
         One line for each file that answers NaN or infinity.
     """
     folder = open_model_folder(str(weights))
-    task, side = task_of(recipe.task), folder.family.padding_side
+    task = task_of(recipe.task)
     tokenizer = TextTokenizer(weights, length)
     rows = golden_texts(folder, task, texts, tokenizer)
     encoded = tokenizer.encode(rows)
     torch_model = reference_model(folder, task)
 
     def answers(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
-        return run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task, side=side)
+        return run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task)
 
     every = range(len(rows))
     reference = answers(torch_model, every)
-    padded = padded_answers(torch_model, tokenizer, encoded, task, side)
+    padded = padded_answers(torch_model, tokenizer, encoded, task)
     labels = folder.labels or []
     blank = [_blank(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
     found: dict[str, dict[int, Matrix]] = {}

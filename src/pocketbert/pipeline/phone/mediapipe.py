@@ -63,7 +63,11 @@ def tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
     length = max(predictor.lengths)
     own, theirs = TextTokenizer(weights, length), MediaPipeTokenizer(weights, length)
     ours, others = own.encode(list(UNICODE_SENTENCES)), theirs.encode(list(UNICODE_SENTENCES))
-    before, after = (whole(run_rows(predictor, own, rows, task)).astype(np.float64) for rows in (ours, others))
+    # each pads on its own side: MediaPipe always on the right
+    before, after = (
+        whole(run_rows(predictor, tokenizer, rows, task)).astype(np.float64)
+        for tokenizer, rows in ((own, ours), (theirs, others))
+    )
     plain = zip(own.encode(list(ASCII_SENTENCES)), theirs.encode(list(ASCII_SENTENCES)), strict=True)
     return TokenizerEffect(
         sentences=len(ours),

@@ -50,7 +50,6 @@ class Rows:
 
     encoded: Sequence[Encoded]
     tokenizer: TextTokenizer
-    side: str = "right"
     width: int | None = None
 
     @property
@@ -58,12 +57,12 @@ class Rows:
         return [len(e) for e in self.encoded]
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        padded = self.tokenizer.pad([self.encoded[i] for i in rows], self.width, self.side)
+        padded = self.tokenizer.pad([self.encoded[i] for i in rows], self.width)
         return {"rows": torch.tensor(list(rows)), **{k: torch.from_numpy(v) for k, v in padded.items()}}
 
 
-def rows_of(tokenizer: Any, texts: Sequence[str] = TEXTS, side: str = "right", width: int | None = None) -> Rows:
-    return Rows(tokenizer.encode(list(texts)), tokenizer, side, width)
+def rows_of(tokenizer: Any, texts: Sequence[str] = TEXTS, width: int | None = None) -> Rows:
+    return Rows(tokenizer.encode(list(texts)), tokenizer, width)
 
 
 def assert_same(found: Taught, wanted: Taught, mask: Tensor, atol: float = 1e-5) -> None:
@@ -98,10 +97,11 @@ def built(
 
     def build(name: str, side: str) -> tuple[CachedTeacher, OnlineTeacher, Rows]:
         if (name, side) not in done:
-            model, folder, tokenizer = open_tiny(name, 3)
+            model, folder, plain = open_tiny(name, 3)
+            tokenizer = TextTokenizer(folder.path, plain.max_length, padding_side=side)
             # these models count positions from the left or read the first token: padding there is comparable
             # at one width only
-            data = rows_of(tokenizer, side=side, width=WIDTH if side == "left" else None)
+            data = rows_of(tokenizer, width=WIDTH if side == "left" else None)
             path = tmp_path_factory.mktemp("cache") / "teacher"
             cache = cached_teacher(model, folder.family, data, ALL, path, batch=4)
             done[name, side] = cache, OnlineTeacher(model, folder.family, ALL), data

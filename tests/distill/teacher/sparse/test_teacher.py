@@ -45,7 +45,6 @@ class World:
     teacher: Any
     tokenizer: TextTokenizer
     rows: EncodedRows
-    side: str = "right"
     asked: list[int] = field(default_factory=list)
 
     @property
@@ -55,7 +54,7 @@ class World:
     def data(self, **more: Any) -> GeneralSet:
         chosen = {"seed": SEED, "purpose": PURPOSE, **more}
         masking = Masking(self.rows.counts, 4, range(5), **chosen)
-        return GeneralSet(self.rows, self.tokenizer, masking, self.side)
+        return GeneralSet(self.rows, self.tokenizer, masking)
 
     def order(self, batch: int = BATCH) -> BatchOrder:
         return BatchOrder(self.data().lengths, batch, SEED, PURPOSE)
@@ -120,7 +119,7 @@ def trained(world: World, work: Path, stage: DistilBertStage, cached: SparseTeac
 def test_a_cache_of_every_token_trains_as_the_teacher_itself(
     side: str, world: World, fp32: None, tmp_path: Path
 ) -> None:
-    world.side = side
+    world.tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
     cached = build(world.store(tmp_path / "c", world.every_token()), world.teacher, world.data(), world.order(), STEPS)
     before = len(world.asked)
     one, replayed = trained(world, tmp_path / "cached", stage_of(micro_batch=4), cached)
