@@ -174,6 +174,90 @@ def test_recipes_are_found_at_all() -> None:
     assert sum(1 for page in PAGES for _ in recipes(page)) > 4
 
 
+# messages
+
+SOURCES = [
+    p for top in ("src", "benchmarks", "distill", "export", "quantize", "runtime") for p in (ROOT / top).rglob("*.py")
+]
+VALUE = "\0"
+"""Stands for what a message fills in."""
+
+
+def plain_words(message: str) -> list[str]:
+    """The fixed words of a message: no numbers, names, quoted values or placeholders."""
+    text = re.sub(r"(?<![\w\0])(['\"]).*?\1(?![\w\0])", VALUE, message)
+    words = [word.strip(",;:()?!.[]{}") for word in text.split()]
+    return [w for w in words if re.fullmatch(r"[A-Za-z]+('s)?", w) and w not in ("nan", "inf", "NaN")]
+
+
+def literal(node: ast.AST) -> str:
+    """The text of a string expression, with `VALUE` where something is filled in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(literal(v) for v in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return literal(node.left) + literal(node.right)
+    return VALUE
+
+
+@cache
+def source_texts() -> tuple[str, str]:
+    """Every string of the package that is no docstring: as written, and as plain words; a line for each."""
+    texts: set[str] = set()
+    for path in SOURCES:
+        if "peers" in path.parts:
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        docstrings = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+        texts |= {
+            literal(n)
+            for n in nodes
+            if isinstance(n, ast.Constant | ast.JoinedStr | ast.BinOp) and id(n) not in docstrings
+        }
+    return "\n".join(texts), "\n".join(f" {' '.join(plain_words(t))} " for t in texts)
+
+
+def quoted_messages(page: Path) -> list[str]:
+    """Code in bold type that is a sentence (in troubleshooting.md: all of it), and other code of four words or more."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    bold = re.findall(r"\*\*`([^`\n]+)`\*\*", prose)
+    if page.name != "troubleshooting.md":
+        bold = [b for b in bold if len(plain_words(b)) >= 3]
+    code = [c for c in re.findall(r"`([^`\n]+)`", prose) if len(plain_words(c)) >= 4]
+    no_message = re.compile(r"^(pocketbert|python|pip|make|git|uv) |^\[|[{}=·]| / ")  # commands, shapes, formulas
+    return [m for m in dict.fromkeys([*bold, *code]) if m in bold or not no_message.search(m)]
+
+
+def parts_not_in_source(message: str) -> list[str]:
+    """Parts of a quoted message, split at each `…`, that no string of the package contains."""
+    as_written, as_words = source_texts()
+    parts = [part.strip(" ,;:.()[]") for part in message.split("…")]
+    return [
+        part
+        for part in filter(None, parts)
+        if (f" {' '.join(words)} " not in as_words if (words := plain_words(part)) else part not in as_written)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_quoted_message_exists_in_the_code(page: Path) -> None:
+    if page.name == "api-reference.md":
+        return  # generated from the code
+    assert {m: parts for m in quoted_messages(page) if (parts := parts_not_in_source(m))} == {}
+
+
+def test_messages_are_found_at_all_and_made_up_ones_are_seen(tmp_path: Path) -> None:
+    assert len(quoted_messages(ROOT / "docs/troubleshooting.md")) > 50
+    assert parts_not_in_source("the student is 64 wide, the teacher 384") == []
+    assert parts_not_in_source("the student is 64 tall, the teacher 384") == ["the student is 64 tall, the teacher 384"]
+    assert parts_not_in_source("gate 'drop' failed … and nobody noticed it") == ["and nobody noticed it"]
+    page = tmp_path / "page.md"
+    page.write_text("**`the disk is full of eels`** — sell them, or see `the eels have eaten row 7`.", "utf-8")
+    assert quoted_messages(page) == ["the disk is full of eels", "the eels have eaten row 7"]
+    assert all(map(parts_not_in_source, quoted_messages(page)))
+
+
 # names
 
 PUBLIC = runpy.run_path(str(ROOT / "scripts/api_reference.py"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,6 +30,9 @@ HEAVY = (
     "ai_edge_quantizer",
     "ai_edge_litert",
 )
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSIONS = [c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", c)]
 
 
 def run(*argv: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -133,6 +137,36 @@ import pocketbert.api
 print("all imported")
 """
     assert "all imported" in run(core_only, "-c", code, cwd=core_only.parent).stdout
+
+
+def python_of(version: str) -> str:
+    """An interpreter of that version, on the path or of pyenv; skips the test where there is none."""
+    candidates = [
+        shutil.which(f"python{version}"),
+        *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+    ]
+    for candidate in filter(None, candidates):
+        code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([str(candidate), "-c", code], capture_output=True, text=True)
+        if done.stdout.strip() == version:
+            return str(candidate)
+    pytest.skip(f"needs Python {version}")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_wheel_installs_and_predicts_on_every_python_of_the_classifiers(
+    built: dict[str, Path], tiny_model: Callable[..., Path], tmp_path: Path, version: str
+) -> None:
+    from pocketbert import api
+
+    interpreter = python_of(version)
+    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", formats=["onnx"], max_length=32)
+    run(interpreter, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=tmp_path)
+    out = run(python.with_name("pocketbert"), "predict", "-m", phone, "one two", cwd=tmp_path).stdout
+    assert out.split("\t")[0] == api.predict(phone, ["one two"])[0].label
+    assert "pip install 'pocketbert[train]'" in run(python.with_name("pocketbert"), "doctor", cwd=tmp_path).stdout
 
 
 def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path) -> None:

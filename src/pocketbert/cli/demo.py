@@ -26,7 +26,7 @@ def demo(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """From a real teacher to a verified, measured int8 model: about 4 minutes on two cores."""
+    """Run the whole chain, from a real teacher to a verified, measured int8 model: 4 to 8 minutes on two cores."""
     from pocketbert import api
 
     result = api.demo(output, overwrite, overrides or ())
