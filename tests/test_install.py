@@ -33,6 +33,7 @@ HEAVY = (
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSIONS = [c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", c)]
+CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def run(*argv: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -153,7 +154,7 @@ def python_of(version: str) -> str:
     pytest.skip(f"needs Python {version}")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [v if v == CURRENT else pytest.param(v, marks=pytest.mark.slow) for v in VERSIONS])
 def test_the_wheel_installs_and_predicts_on_every_python_of_the_classifiers(
     built: dict[str, Path], tiny_model: Callable[..., Path], tmp_path: Path, version: str
 ) -> None:
