@@ -27,6 +27,7 @@ from pocketbert.distill.training.batches import BatchOrder, divide, parts
 from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
 from pocketbert.distill.training.course import Course, course_of
 from pocketbert.distill.training.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
+from pocketbert.distill.training.lending import lent
 from pocketbert.distill.training.memory import keep_freed_memory
 from pocketbert.distill.training.precision import training_dtype
 from pocketbert.distill.training.records import Progress, StepRecord, record, write_metrics
@@ -344,7 +345,7 @@ def train(
     Raises:
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
     """
-    with _own_settings(model):
+    with lent(model):
         loop = TrainingLoop(model, objective, data, settings, seed, purpose, work, course)
         metrics = metrics if loop.main else None
         label = f"train {purpose}" if loop.main else ""
@@ -363,20 +364,6 @@ def train(
     write_metrics(metrics, purpose, loop.progress)  # again: a kill may have come between the last checkpoint and this
     model.eval()
     return Outcome(loop.progress.history, str(loop.dtype).removeprefix("torch."), torch.get_num_threads())
-
-
-@contextmanager
-def _own_settings(model: nn.Module) -> Iterator[None]:
-    """Give a model its own dropout and trainable weights back, so that the next stage does not inherit a stage's."""
-    rates = [(m, m.p) for m in model.modules() if isinstance(m, nn.Dropout)]
-    wanted = [(p, p.requires_grad) for p in model.parameters()]
-    try:
-        yield
-    finally:
-        for module, rate in rates:
-            module.p = rate
-        for parameter, flag in wanted:
-            parameter.requires_grad_(flag)
 
 
 def _prepare_parameters(model: nn.Module, settings: Updates) -> None:

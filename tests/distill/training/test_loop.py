@@ -110,6 +110,18 @@ def test_training_lowers_the_loss_and_ends_in_eval_mode(
     assert outcome.dtype in ("float32", "bfloat16")
 
 
+def test_a_model_trained_in_bf16_computes_in_fp32_afterwards(
+    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "training_dtype", lambda: torch.bfloat16)
+    model, plain = (make_classifier("bert", 2, ("a", "b", "c")) for _ in range(2))
+    assert finetune(model, data, tmp_path / "work", steps=2).dtype == "bfloat16"
+    plain.load_state_dict(model.state_dict())
+    inputs = {k: v for k, v in data.batch([0, 1], 0).items() if k in ("input_ids", "attention_mask")}
+    with torch.inference_mode():
+        assert torch.equal(model(**inputs).logits, plain(**inputs).logits)
+
+
 @pytest.mark.parametrize("at", [1, 5, 6, 11])
 def test_a_killed_run_resumes_bit_for_bit(
     at: int, make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
