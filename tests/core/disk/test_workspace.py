@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -150,6 +153,37 @@ def test_two_processes_do_not_make_the_same_output(tmp_path: Path) -> None:
         remove_interrupted(tmp_path / "out", "test")
         assert names(tmp_path) == {own.path.name}
         assert (own.path / "half").exists()
+
+
+@pytest.mark.parametrize("kill", range(5))
+def test_a_kill_while_a_workspace_is_removed_leaves_it_recognisable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill: int
+) -> None:
+    left, calls = interrupted(tmp_path / "out", "test"), [0]
+    for name in ("a", "b"):
+        (left / name).mkdir()
+        (left / name / "half").write_text("x")
+    with monkeypatch.context() as patch:
+        for owner, verb in ((Path, "unlink"), (shutil, "rmtree")):
+            patch.setattr(owner, verb, dying(getattr(owner, verb), calls, kill))
+        with contextlib.suppress(KeyboardInterrupt):
+            remove_interrupted(tmp_path / "out", "test")
+    assert calls[0] == kill + 1
+    assert (left / MARKER).is_file()
+    remove_interrupted(tmp_path / "out", "test")
+    assert names(tmp_path) == set()
+
+
+def dying(call: Callable[..., None], calls: list[int], kill: int) -> Callable[..., None]:
+    """`call`, until it was called so many times."""
+
+    def counted(*args: object, **options: object) -> None:
+        calls[0] += 1
+        if calls[0] > kill:
+            raise KeyboardInterrupt
+        call(*args, **options)
+
+    return counted
 
 
 def test_a_running_build_is_left_alone(tmp_path: Path) -> None:

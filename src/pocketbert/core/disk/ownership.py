@@ -145,7 +145,17 @@ def remove(path: Path, recognise: Recognise | None = None) -> None:
         if not is_ours(path) and recognise is None:
             path.rmdir()  # it is empty, and stays so: a folder that has been filled meanwhile is kept
         else:
-            shutil.rmtree(path)
+            _remove_folder(path)
+
+
+def _remove_folder(path: Path) -> None:
+    """The marker goes last: what a process leaves that is killed here must still be recognised."""
+    for child in list(path.iterdir()):
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child.name != MARKER:
+            child.unlink()
+    shutil.rmtree(path)
 
 
 def replace_file(source: Path, destination: Path) -> None:
