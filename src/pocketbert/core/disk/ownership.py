@@ -181,7 +181,6 @@ def install(source: Path, destination: Path, aside: Path, recognise: Recognise =
         InputError: If the older folder holds anything that PocketBERT did not make.
     """
     refuse_strangers(source, everything)
-    refuse_strangers(aside, everything)
     refuse_strangers(destination, recognise)
     remove(aside)
     if os.path.lexists(destination):
