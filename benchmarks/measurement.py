@@ -12,7 +12,7 @@ from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
 from pocketbert.core.disk.files import path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import Machine
-from pocketbert.core.types import Format, Provenance, Scheme, Target
+from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.runtime.engines import EngineFile
 
 FILE_NAME = "benchmark.json"
@@ -52,7 +52,7 @@ class Variant(_Record):
     max_length: int
     sha256: str
     bytes: int
-    runtime: Target | None = None
+    runtime: Runtime | None = None
 
     @property
     def file(self) -> EngineFile:
@@ -68,7 +68,7 @@ class Variant(_Record):
         max_length: int,
         scheme: Scheme | None = None,
         format: Format = Format.ONNX,
-        runtime: Target | None = None,
+        runtime: Runtime | None = None,
     ) -> Variant:
         """Describe a file that is there, filling in its digest and size.
 

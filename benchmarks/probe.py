@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from pocketbert.benchmarks.op_profile import OpTimes, read_profile, xnnpack_placement
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
-from pocketbert.core.types import Format, Target
+from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
@@ -124,7 +124,7 @@ def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: in
 
 
 def _profile(file: EngineFile, feed: dict[str, np.ndarray], threads: int, runs: int) -> OpTimes | None:
-    if file.runtime is Target.OPENVINO:
+    if file.runtime is Runtime.OPENVINO:
         return None
     if file.format is Format.TFLITE:
         found = TflitePredictor(file.path, threads).coverage
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--format", type=Format, choices=list(Format), default=Format.ONNX)
-    parser.add_argument("--runtime", type=Target, choices=list(Target))
+    parser.add_argument("--runtime", type=Runtime, choices=list(Runtime))
     parser.add_argument("--ids", default=",".join(map(str, _DEFAULT_IDS)), help="token ids, comma-separated")
     parser.add_argument("--profile-runs", type=int, default=0)
     given = parser.parse_args(argv)

@@ -10,14 +10,14 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.weights import WeightTypes
 
 
 class Quantizer(Protocol):
     """The functions of `pocketbert.quantize.onnx` and `pocketbert.quantize.tflite`."""
 
-    def quantize(self, source: Path, target: Path, scheme: Scheme, runtime: Target | None) -> WeightTypes:
+    def quantize(self, source: Path, destination: Path, scheme: Scheme, runtime: Runtime | None) -> WeightTypes:
         """Write a smaller copy of an fp32 file; GateError if its types are not those of the scheme."""
         ...
 

@@ -13,7 +13,7 @@ from pocketbert.core.host.quiet import quiet, quiet_coremltools
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.coreml import DATE, save_package
 from pocketbert.core.packages.coreml_classifier import add_classifier, remove_classifier
-from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 
 THRESHOLD = 512
@@ -35,12 +35,14 @@ _NAMES = {
 """Names of number types here, by their names in Core ML; indices are none of them."""
 
 
-def quantize(source: Path, target: Path, scheme: Scheme = Scheme.W8, runtime: Target | None = None) -> WeightTypes:
+def quantize(
+    source: Path, destination: Path, scheme: Scheme = Scheme.W8, runtime: Runtime | None = None
+) -> WeightTypes:
     """Write a smaller copy of a package.
 
     Args:
         source: A package with float weights.
-        target: Where to write.
+        destination: Where to write.
         scheme: w8: int8 per output channel with an offset (``mode="linear"``; less error than symmetric), embedding
             tables per row.
         runtime: None; there is none for Core ML.
@@ -78,9 +80,9 @@ def quantize(source: Path, target: Path, scheme: Scheme = Scheme.W8, runtime: Ta
     for name, value in added.items():
         if name != DATE:
             spec.description.metadata.userDefined[name] = value
-    save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", target)
-    types = weight_types(target)
-    problems = type_problems(types, target.name, scheme, runtime, Format.COREML)
+    save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", destination)
+    types = weight_types(destination)
+    problems = type_problems(types, destination.name, scheme, runtime, Format.COREML)
     if problems:
         raise GateError(problems)
     return types

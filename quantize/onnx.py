@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Scheme, Target
+from pocketbert.core.types import Runtime, Scheme
 from pocketbert.quantize.onnx_tied import retie, untie
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 
@@ -24,12 +24,14 @@ _MOVES = ("Transpose", "DequantizeLinear", "Concat", "Cast", "Identity", "Reshap
 """Operators behind which a stored weight is still the same weight."""
 
 
-def quantize(source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: Target | None = None) -> WeightTypes:
+def quantize(
+    source: Path, destination: Path, scheme: Scheme = Scheme.INT8, runtime: Runtime | None = None
+) -> WeightTypes:
     """Write a dynamic int8 copy of an fp32 file.
 
     Args:
         source: A file with fp32 weights.
-        target: Where to write.
+        destination: Where to write.
         scheme: int8, the only one for ONNX in this version.
         runtime: None: the file for OpenVINO is static, `pocketbert.quantize.onnx_static` writes it.
 
@@ -48,13 +50,13 @@ def quantize(source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: 
     model = onnx.load(source)
     del model.graph.value_info[:]  # stale after dynamo's folding; the quantizer's shape inference trips on it
     ties = untie(model)
-    with temporary_folder(target.parent) as folder:
+    with temporary_folder(destination.parent) as folder:
         plain = folder / "plain.onnx"
         onnx.save(model, plain)
         with _quiet_root():
             quantize_dynamic(
                 plain,
-                target,
+                destination,
                 per_channel=True,
                 reduce_range=False,
                 weight_type=QuantType.QInt8,
@@ -62,11 +64,11 @@ def quantize(source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: 
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
     if ties:
-        model = onnx.load(target)
+        model = onnx.load(destination)
         retie(model, ties)
-        onnx.save(model, target)
-    types = weight_types(target)
-    problems = type_problems(types, target.name, scheme, runtime)
+        onnx.save(model, destination)
+    types = weight_types(destination)
+    problems = type_problems(types, destination.name, scheme, runtime)
     if problems:
         raise GateError(problems)
     return types

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Scheme, Target
+from pocketbert.core.types import Runtime, Scheme
 from pocketbert.quantize.onnx import weight_types
 from pocketbert.quantize.weights import WeightTypes, type_problems
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -49,12 +49,12 @@ class _Activation:
     signed: bool
 
 
-def quantize_static(source: Path, target: Path, rows: Rows) -> WeightTypes:
+def quantize_static(source: Path, destination: Path, rows: Rows) -> WeightTypes:
     """Write a static int8 copy of an fp32 file.
 
     Args:
         source: A file with fp32 weights.
-        target: Where to write; nothing is left there after an error.
+        destination: Where to write; nothing is left there after an error.
         rows: Feeds [1, L] int64 without padding, by input name; names that the graph does not take are ignored.
 
     Returns:
@@ -72,16 +72,16 @@ def quantize_static(source: Path, target: Path, rows: Rows) -> WeightTypes:
     model = onnx.load(source)
     del model.graph.value_info[:]  # stale after dynamo's folding
     rewriter = _Rewriter(model.graph)
-    with temporary_folder(target.parent) as folder:
-        ranges = _measure(model, rewriter.activations, rows, folder / "measured.onnx", target.name)
+    with temporary_folder(destination.parent) as folder:
+        ranges = _measure(model, rewriter.activations, rows, folder / "measured.onnx", destination.name)
         rewriter.run(ranges)
-        written = folder / target.name
+        written = folder / destination.name
         onnx.save(model, written)
         types = weight_types(written)
-        problems = type_problems(types, target.name, Scheme.INT8, Target.OPENVINO)
+        problems = type_problems(types, destination.name, Scheme.INT8, Runtime.OPENVINO)
         if problems:
             raise GateError(problems)
-        replace_file(written, target)
+        replace_file(written, destination)
     return types
 
 

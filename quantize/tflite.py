@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Scheme, Target
+from pocketbert.core.types import Runtime, Scheme
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.quantize.tflite_scales import one_scale_per_tensor
 from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
@@ -28,12 +28,14 @@ _WEIGHT_OPERATORS = {
 """Input that holds the weight, and what it is used for."""
 
 
-def quantize(source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: Target | None = None) -> WeightTypes:
+def quantize(
+    source: Path, destination: Path, scheme: Scheme = Scheme.INT8, runtime: Runtime | None = None
+) -> WeightTypes:
     """Write a smaller copy of an fp32 file.
 
     Args:
         source: A file with fp32 weights.
-        target: Where to write.
+        destination: Where to write.
         scheme: int8, w8 or fp16.
         runtime: ``tflite-2.16`` for an int8 form that TFLite 2.14 and 2.16 compute right: the same numbers, with the
             per-channel scales, which their kernels drop without an error, in operators of their own.
@@ -53,15 +55,15 @@ def quantize(source: Path, target: Path, scheme: Scheme = Scheme.INT8, runtime: 
         quantizer = Quantizer(str(source))
         quantizer.load_quantization_recipe(_recipe(scheme, runtime))
         content = bytes(quantizer.quantize().quantized_model)
-    target.write_bytes(one_scale_per_tensor(content) if runtime is Target.TFLITE_2_16 else content)
-    types = weight_types(target)
-    problems = type_problems(types, target.name, scheme, runtime)
+    destination.write_bytes(one_scale_per_tensor(content) if runtime is Runtime.TFLITE_2_16 else content)
+    types = weight_types(destination)
+    problems = type_problems(types, destination.name, scheme, runtime)
     if problems:
         raise GateError(problems)
     return types
 
 
-def _recipe(scheme: Scheme, runtime: Target | None) -> ModelQuantizationRecipe:
+def _recipe(scheme: Scheme, runtime: Runtime | None) -> ModelQuantizationRecipe:
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.types import Format, Runtime, Scheme
 
 SMALL = 4096
 """Weights with fewer numbers (a classifier's last row, a type table) may stay fp32; nothing is won there."""
@@ -89,17 +89,17 @@ class _Wanted(NamedTuple):
     static: bool = False
 
 
-_WANTED: dict[tuple[Scheme, Target | None], dict[Use, _Wanted]] = {
+_WANTED: dict[tuple[Scheme, Runtime | None], dict[Use, _Wanted]] = {
     (Scheme.FP32, None): dict.fromkeys(Use, _Wanted("float32", False, None)),
     (Scheme.FP16, None): dict.fromkeys(Use, _Wanted("float16", True, None)),
     (Scheme.W8, None): dict.fromkeys(Use, _Wanted("int8", True, True)),
     (Scheme.INT8, None): {Use.MATMUL: _Wanted("int8", False, True), Use.TABLE: _Wanted("int8", False, None)},
-    (Scheme.INT8, Target.OPENVINO): {
+    (Scheme.INT8, Runtime.OPENVINO): {
         Use.MATMUL: _Wanted("int8", False, True, static=True),
         Use.TABLE: _Wanted("int8", False, None),
     },
     # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong
-    (Scheme.INT8, Target.TFLITE_2_16): dict.fromkeys(Use, _Wanted("int8", False, False)),
+    (Scheme.INT8, Runtime.TFLITE_2_16): dict.fromkeys(Use, _Wanted("int8", False, False)),
 }
 
 
@@ -108,7 +108,7 @@ _HALF = _Wanted("float16", False, None)
 
 
 def type_problems(
-    types: WeightTypes, name: str, scheme: Scheme, target: Target | None = None, format: Format | None = None
+    types: WeightTypes, name: str, scheme: Scheme, runtime: Runtime | None = None, format: Format | None = None
 ) -> list[str]:
     """What is wrong with the types of a file; empty when it is what its name says.
 
@@ -116,10 +116,10 @@ def type_problems(
         types: What was found in it.
         name: What to call it.
         scheme: What it claims to be.
-        target: The runtime it was made for, if it was made for one.
+        runtime: The runtime it was made for, if it was made for one.
         format: What kind of file it is.
     """
-    wanted = _WANTED[scheme, target if scheme is Scheme.INT8 else None]
+    wanted = _WANTED[scheme, runtime if scheme is Scheme.INT8 else None]
     if format is Format.COREML and scheme is Scheme.FP16:
         wanted = dict.fromkeys(Use, _HALF)
     out = []

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.types import Format, Target
+from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -33,7 +33,7 @@ class EngineFile(NamedTuple):
 
     path: Path
     format: Format
-    runtime: Target | None = None
+    runtime: Runtime | None = None
 
     def open(self, threads: int | None = None) -> FilePredictor:
         """Open it; see `open_file`."""
@@ -61,11 +61,11 @@ _ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
 }
 
 
-_OWN_ENGINES: dict[Target, Callable[[Path, int | None], FilePredictor]] = {Target.OPENVINO: _openvino}
+_OWN_ENGINES: dict[Runtime, Callable[[Path, int | None], FilePredictor]] = {Runtime.OPENVINO: _openvino}
 """For files made for one runtime that is another than their format's usual engine."""
 
 
-def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Target | None = None) -> FilePredictor:
+def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Runtime | None = None) -> FilePredictor:
     """Open a model file with the engine of its format, or with that of the runtime it was made for.
 
     Args:

@@ -20,7 +20,7 @@ from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.predict.readout import run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
-from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.runtime.cache import cache_folder
 
 ROWS = 4
@@ -98,7 +98,7 @@ def _fix(predictor: Predictor, record: FileRecord) -> str:
     if record.format is not Format.TFLITE or predictor.engine == _LITERT:
         return "Use another engine or version, or another file of the folder."
     if record.scheme is Scheme.INT8 and record.plain:
-        return f"Use the file for {Target.TFLITE_2_16} (`--target {Target.TFLITE_2_16}` adds it), or ai-edge-litert >= 2.3."
+        return f"Use the file for {Runtime.TFLITE_2_16} (`--target {Runtime.TFLITE_2_16}` adds it), or ai-edge-litert >= 2.3."
     return "Use another file of the folder, or ai-edge-litert >= 2.3."
 
 

@@ -92,9 +92,9 @@ def main() -> int:
     return 0
 
 
-def write_page(results: Path, target: Path, data: Sources) -> None:
+def write_page(results: Path, destination: Path, data: Sources) -> None:
     """Write the page anew from all records there are."""
-    target.write_text(page(read_records(results), data.title), encoding="utf-8")
+    destination.write_text(page(read_records(results), data.title), encoding="utf-8")
 
 
 def read_options() -> argparse.Namespace:

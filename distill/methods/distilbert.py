@@ -19,7 +19,7 @@ from pocketbert.distill.losses.general import (
     token_soft_targets,
 )
 from pocketbert.distill.methods.fitting import other_vocabulary
-from pocketbert.distill.teacher.signals import follow
+from pocketbert.distill.teacher.signals import move_to
 from pocketbert.distill.teacher.sparse.teacher import SparseTeacher
 from pocketbert.distill.training.terms import Term
 
@@ -123,7 +123,7 @@ class DistilBertDistillation:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         mask, labels, device = batch["attention_mask"], batch["labels"], batch["input_ids"].device
         if self.teacher is not None:
-            follow(self.teacher, device)
+            move_to(self.teacher, device)
         soft, none = "logits" in self.weights, torch.empty(0, dtype=torch.long, device=device)
         selected = places(mask if soft and not self.stage.masked_only else labels != IGNORED)
         needed = selected if soft or "mlm" in self.weights else none

@@ -22,7 +22,7 @@ from pocketbert.distill.losses.general import next_sentence
 from pocketbert.distill.losses.transfer import counted_tokens, feature_transfer, pretraining_distillation
 from pocketbert.distill.methods.fitting import invalid_signals, mapped_layers
 from pocketbert.distill.methods.transfer_phases import STRATEGIES, Phase, TransferPhases
-from pocketbert.distill.teacher.signals import follow
+from pocketbert.distill.teacher.signals import move_to
 from pocketbert.distill.teacher.state_adapter import StateAdapter
 from pocketbert.distill.text.pairs import NEXT_SENTENCE
 from pocketbert.distill.training.terms import Term
@@ -133,7 +133,7 @@ class MobileBertDistillation:
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
             return None, {}
-        follow(self.teacher, batch["input_ids"].device)
+        move_to(self.teacher, batch["input_ids"].device)
         places_of_layers = [n - 1 for n in self.layers]
         with torch.no_grad():
             return self._run(self.teacher, self.family, batch, places_of_layers, phase, head, hidden)

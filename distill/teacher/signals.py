@@ -123,7 +123,7 @@ def all_states(made: Any, depth: int) -> tuple[Tensor, ...]:
     return states
 
 
-def follow(teacher: Any, device: torch.device) -> None:
+def move_to(teacher: Any, device: torch.device) -> None:
     """Make a teacher ready beside a batch: in eval mode, and where the batch is. The loop moves the student alone.
 
     Args:
@@ -185,7 +185,7 @@ class OnlineTeacher:
         """
         if not self._wanted:
             return Taught()
-        follow(self.teacher, batch["input_ids"].device)
+        move_to(self.teacher, batch["input_ids"].device)
         inputs = {name: batch[name] for name in self.family.inputs}
         made = None
         with torch.no_grad(), self._recorder:

@@ -4,7 +4,7 @@ import pytest
 
 from pocketbert.core import formats
 from pocketbert.core.formats import FORMATS, FormatInfo
-from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.types import Format, Runtime, Scheme
 
 
 def test_every_format_has_a_row() -> None:
@@ -26,7 +26,7 @@ def test_a_row_is_whole(info: FormatInfo) -> None:
 
 def test_every_scheme_and_target_is_served_by_some_format() -> None:
     assert {s for info in FORMATS.values() for s in info.schemes} == set(Scheme)
-    assert {t for info in FORMATS.values() for t in info.targets} == set(Target)
+    assert {t for info in FORMATS.values() for t in info.runtimes} == set(Runtime)
 
 
 def test_the_inputs_are_those_that_phones_feed() -> None:

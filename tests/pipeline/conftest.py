@@ -176,7 +176,7 @@ class Task:
     def __init__(self, folder: Path) -> None:
         self.folder, self.recipe = folder, folder / "recipe.yaml"
 
-    def variant(self, target: Path, **changes: Any) -> Path:
+    def variant(self, destination: Path, **changes: Any) -> Path:
         """Write a changed recipe elsewhere, with paths that still lead here."""
         here = {
             "data": {
@@ -185,8 +185,8 @@ class Task:
             },
             "teacher": {"model": str(self.folder / "teacher")},
         }
-        target.write_text(yaml.safe_dump(merged(merged(RECIPE, here), changes), sort_keys=False))
-        return target
+        destination.write_text(yaml.safe_dump(merged(merged(RECIPE, here), changes), sort_keys=False))
+        return destination
 
 
 @pytest.fixture(scope="session")

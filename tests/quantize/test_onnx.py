@@ -104,8 +104,8 @@ def test_a_weight_that_was_left_float_is_named(
     nodes = onnx.load(exported("bert")).graph.node
     names = [n.name for n in nodes if n.op_type == "MatMul"]
 
-    def forgetful(source: Path, target: Path, **more: Any) -> None:
-        quantize_dynamic(source, target, **more, nodes_to_exclude=names[:1])
+    def forgetful(source: Path, destination: Path, **more: Any) -> None:
+        quantize_dynamic(source, destination, **more, nodes_to_exclude=names[:1])
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", forgetful)
     with pytest.raises(GateError, match=r"still float: .*\(1 in all\)"):
@@ -117,8 +117,8 @@ def test_embeddings_left_float_are_an_error(
 ) -> None:
     from onnxruntime.quantization import quantize_dynamic
 
-    def matrices_only(source: Path, target: Path, **more: Any) -> None:
-        quantize_dynamic(source, target, **{**more, "op_types_to_quantize": ["MatMul", "Gemm"]})
+    def matrices_only(source: Path, destination: Path, **more: Any) -> None:
+        quantize_dynamic(source, destination, **{**more, "op_types_to_quantize": ["MatMul", "Gemm"]})
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", matrices_only)
     with pytest.raises(GateError, match="no embedding table has int8 numbers"):
@@ -130,8 +130,8 @@ def test_one_scale_per_matrix_is_an_error(
 ) -> None:
     from onnxruntime.quantization import quantize_dynamic
 
-    def per_tensor(source: Path, target: Path, **more: Any) -> None:
-        quantize_dynamic(source, target, **{**more, "per_channel": False})
+    def per_tensor(source: Path, destination: Path, **more: Any) -> None:
+        quantize_dynamic(source, destination, **{**more, "per_channel": False})
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", per_tensor)
     with pytest.raises(GateError, match="one scale per matrix, not per output channel"):

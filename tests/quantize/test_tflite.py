@@ -14,7 +14,7 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize import tflite as quantizer
 from pocketbert.quantize import tflite_graph, weights
 from pocketbert.quantize.backends import quantizer_of
@@ -28,7 +28,7 @@ FORMS = {
     "int8": (Scheme.INT8, None),
     "w8": (Scheme.W8, None),
     "fp16": (Scheme.FP16, None),
-    "old": (Scheme.INT8, Target.TFLITE_2_16),
+    "old": (Scheme.INT8, Runtime.TFLITE_2_16),
 }
 
 
@@ -168,7 +168,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> N
 
     good = quantizer._recipe
 
-    def changed(scheme: Scheme, target: Target | None) -> Any:
+    def changed(scheme: Scheme, target: Runtime | None) -> Any:
         manager = RecipeManager()
         manager.load_quantization_recipe(good(scheme, target))
         change(manager)

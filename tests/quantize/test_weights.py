@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.types import Scheme, Target
+from pocketbert.core.types import Runtime, Scheme
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse, type_problems
 
 RIGHT = {
@@ -13,8 +13,8 @@ RIGHT = {
     (Scheme.FP16, None): ("float16", True, False, False, False),
     (Scheme.W8, None): ("int8", True, True, True, False),
     (Scheme.INT8, None): ("int8", False, True, False, False),
-    (Scheme.INT8, Target.TFLITE_2_16): ("int8", False, False, False, False),
-    (Scheme.INT8, Target.OPENVINO): ("int8", False, True, False, True),
+    (Scheme.INT8, Runtime.TFLITE_2_16): ("int8", False, False, False, False),
+    (Scheme.INT8, Runtime.OPENVINO): ("int8", False, True, False, True),
 }
 """Scheme and target → type, whether it is turned into fp32, a scale per channel of matrices, one of tables, measured ranges."""
 
@@ -27,7 +27,7 @@ def types(*uses: WeightUse) -> WeightTypes:
     return WeightTypes(uses=list(uses), int8_bytes=3_000_000, float_bytes=250_000, operators={})
 
 
-def right(scheme: Scheme, target: Target | None = None) -> list[WeightUse]:
+def right(scheme: Scheme, target: Runtime | None = None) -> list[WeightUse]:
     """Two matrices and two tables as a scheme wants them."""
     dtype, dequantized, matrix, table, static = RIGHT[scheme, target]
     return [
@@ -40,12 +40,12 @@ def right(scheme: Scheme, target: Target | None = None) -> list[WeightUse]:
 
 
 @pytest.mark.parametrize(("scheme", "target"), RIGHT)
-def test_what_the_scheme_wants_is_no_problem(scheme: Scheme, target: Target | None) -> None:
+def test_what_the_scheme_wants_is_no_problem(scheme: Scheme, target: Runtime | None) -> None:
     assert type_problems(types(*right(scheme, target)), "a.tflite", scheme, target) == []
 
 
 @pytest.mark.parametrize(("scheme", "target"), RIGHT)
-def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Target | None) -> None:
+def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Runtime | None) -> None:
     dtype, dequantized, *_, static = RIGHT[scheme, target]
     head = weight("regression", Use.MATMUL, dtype, dequantized=dequantized, per_channel=None, static=static)
     assert type_problems(types(*right(scheme, target), head), "a.tflite", scheme, target) == []
@@ -53,14 +53,14 @@ def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Targe
 
 def test_every_scheme_and_target_of_every_format_is_known() -> None:
     have = {(s, None) for info in FORMATS.values() for s in info.schemes}
-    have |= {(Scheme.INT8, t) for info in FORMATS.values() for t in info.targets}
+    have |= {(Scheme.INT8, t) for info in FORMATS.values() for t in info.runtimes}
     assert have == set(RIGHT)
 
 
 @pytest.mark.parametrize(("scheme", "target"), RIGHT)
 @pytest.mark.parametrize("other", RIGHT)
 def test_a_file_of_another_scheme_is_a_problem(
-    scheme: Scheme, target: Target | None, other: tuple[Scheme, Target | None]
+    scheme: Scheme, target: Runtime | None, other: tuple[Scheme, Runtime | None]
 ) -> None:
     if other == (scheme, target):
         return
@@ -121,8 +121,8 @@ def test_scales_of_the_other_kind() -> None:
     assert type_problems(types(*uses), "a", Scheme.INT8) == [
         "a: int8 weights have one scale per matrix, not per output channel: coarse (1 in all)."
     ]
-    uses = [*right(Scheme.INT8, Target.TFLITE_2_16), weight("fine", per_channel=True)]
-    assert type_problems(types(*uses), "a", Scheme.INT8, Target.TFLITE_2_16) == [
+    uses = [*right(Scheme.INT8, Runtime.TFLITE_2_16), weight("fine", per_channel=True)]
+    assert type_problems(types(*uses), "a", Scheme.INT8, Runtime.TFLITE_2_16) == [
         "a: int8 weights have a scale per output channel, not one per matrix: fine (1 in all)."
     ]
     table = weight("rows", Use.TABLE, per_channel=True)  # both kinds are right in a dynamic file

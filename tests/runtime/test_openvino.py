@@ -8,7 +8,7 @@ import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.host.hardware import Machine, machine
-from pocketbert.core.types import Format, Target
+from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime import openvino as module
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -84,7 +84,7 @@ def test_the_signature_names_the_free_axes(opened: OpenVinoPredictor, exported: 
 
 
 def test_a_file_made_for_it_is_opened_by_it(exported: Callable[[str], Path]) -> None:
-    file = EngineFile(exported("bert"), Format.ONNX, Target.OPENVINO)
+    file = EngineFile(exported("bert"), Format.ONNX, Runtime.OPENVINO)
     assert file.open(1).engine == "openvino"
     assert file._replace(runtime=None).open(1).engine == "onnxruntime"
 

@@ -12,7 +12,7 @@ from pocketbert.core.compare.golden import GoldenRow, read_golden, write_golden
 from pocketbert.core.errors import GateError
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Client, Format, Scheme, Target
+from pocketbert.core.types import Client, Format, Runtime, Scheme
 from pocketbert.runtime import selftest
 from pocketbert.runtime.cache import cache_folder
 from pocketbert.runtime.model import load
@@ -132,7 +132,7 @@ OWN_FILE = "Use the file for tflite-2.16 "
     ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8}, (OWN_FILE, "--target tflite-2.16", LITERT), ()),
     ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.FP32}, (LITERT, "another file"), (OWN_FILE,)),
     ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8, "client": Client.MEDIAPIPE}, (LITERT,), (OWN_FILE,)),
-    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8, "runtime": Target.TFLITE_2_16}, (LITERT,), (OWN_FILE,)),
+    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8, "runtime": Runtime.TFLITE_2_16}, (LITERT,), (OWN_FILE,)),
     ("litert", {"format": Format.TFLITE, "scheme": Scheme.INT8}, ("another engine or version",), (OWN_FILE, LITERT)),
     ("onnxruntime", {"format": Format.ONNX, "scheme": Scheme.INT8}, ("another engine or version",), (OWN_FILE, LITERT)),
 ])  # fmt: skip

@@ -116,15 +116,15 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
     return Model(title, weights, folder, fp32, int8, optimum, openvino, key)
 
 
-def _once(target: Path, make: Callable[[Path], None]) -> Path:
+def _once(destination: Path, make: Callable[[Path], None]) -> Path:
     """Fill a folder unless it is there; it appears whole or not at all."""
-    if not target.is_dir():
+    if not destination.is_dir():
         began = time.monotonic()
-        print(f"  building {target.name} ...", flush=True)
-        with building(target) as folder:
+        print(f"  building {destination.name} ...", flush=True)
+        with building(destination) as folder:
             make(folder)
-        print(f"  built {target.name} in {time.monotonic() - began:.0f} s", flush=True)
-    return target
+        print(f"  built {destination.name} in {time.monotonic() - began:.0f} s", flush=True)
+    return destination
 
 
 def _digest(*parts: object) -> str:
@@ -149,13 +149,13 @@ def _frozen(python: Path) -> list[str]:
     return sorted(p.name for p in packages.glob("*.dist-info"))
 
 
-def _copy_folder(source: Path, target: Path) -> None:
+def _copy_folder(source: Path, destination: Path) -> None:
     for path in source.iterdir():
         if path.is_file() and path.suffix in (".json", ".txt", ".safetensors"):
-            shutil.copyfile(path, target / path.name)
+            shutil.copyfile(path, destination / path.name)
 
 
-def _random_folder(name: str, target: Path) -> None:
+def _random_folder(name: str, destination: Path) -> None:
     """Random weights, as transformers draws them; the tokenizer is the demo teacher's (bert-base-uncased's)."""
     import torch
     import transformers
@@ -168,10 +168,10 @@ def _random_folder(name: str, target: Path) -> None:
     torch.manual_seed(1)
     config = getattr(transformers, kind)(**BASE, **values)
     model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
-    save_model(model, open_model_folder("minilm-l6"), Labels(("negative", "positive")), 512, target)
+    save_model(model, open_model_folder("minilm-l6"), Labels(("negative", "positive")), 512, destination)
 
 
-def _export(source: Path, target: Path) -> None:
+def _export(source: Path, destination: Path) -> None:
     from pocketbert.core.compare.sample_texts import SENTENCES
     from pocketbert.core.models.checkpoints import load_model
     from pocketbert.core.models.folder import open_model_folder
@@ -186,23 +186,23 @@ def _export(source: Path, target: Path) -> None:
     tokenizer = TextTokenizer(source, 128)
     example = tokenizer.pad(tokenizer.encode(list(SENTENCES[:2])), 32)
     module = prepare(model, folder.family, task, Format.ONNX)
-    onnx.export(module, folder.family, task, example, target / "model.onnx")
+    onnx.export(module, folder.family, task, example, destination / "model.onnx")
     module = prepare(model, folder.family, task, Format.TFLITE)
-    tflite.export(module, folder.family, task, LENGTHS, target / "model.tflite")
+    tflite.export(module, folder.family, task, LENGTHS, destination / "model.tflite")
 
 
-def _quantize(source: Path, folder: Path, texts: Sequence[str], target: Path) -> None:
+def _quantize(source: Path, folder: Path, texts: Sequence[str], destination: Path) -> None:
     from pocketbert.core.predict.tokenization import TextTokenizer
     from pocketbert.quantize import onnx, tflite
     from pocketbert.quantize.onnx_static import quantize_static
 
-    onnx.quantize(source / "model.onnx", target / "model_int8.onnx")
+    onnx.quantize(source / "model.onnx", destination / "model_int8.onnx")
     tokenizer = TextTokenizer(folder, 128)
     rows = (tokenizer.pad([row]) for row in tokenizer.encode(list(texts)))
-    quantize_static(source / "model.onnx", target / "model_int8_openvino.onnx", rows)
-    tflite.quantize(source / "model.tflite", target / "model_int8.tflite")
+    quantize_static(source / "model.onnx", destination / "model_int8_openvino.onnx", rows)
+    tflite.quantize(source / "model.tflite", destination / "model_int8.tflite")
 
 
-def _run_builder(python: Path, kind: str, target: Path, arguments: Sequence[str]) -> None:
+def _run_builder(python: Path, kind: str, destination: Path, arguments: Sequence[str]) -> None:
     script = Path(__file__).parent / "builder.py"
-    subprocess.run([str(python), str(script), kind, str(target), *arguments], check=True)
+    subprocess.run([str(python), str(script), kind, str(destination), *arguments], check=True)

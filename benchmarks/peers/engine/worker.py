@@ -143,14 +143,14 @@ class Fastest:
     """The toolkit's own choice among its int8 files; padding to a signature is inside the clock."""
 
     def __init__(self, path: str, threads: int) -> None:
-        from pocketbert.core.types import Format, Target
+        from pocketbert.core.types import Format, Runtime
         from pocketbert.runtime.engines import EngineFile
         from pocketbert.runtime.fastest import fastest
 
         files = [
             EngineFile(Path(path) / "model_int8.tflite", Format.TFLITE),
             EngineFile(Path(path) / "model_int8.onnx", Format.ONNX),
-            EngineFile(Path(path) / "model_int8_openvino.onnx", Format.ONNX, Target.OPENVINO),
+            EngineFile(Path(path) / "model_int8_openvino.onnx", Format.ONNX, Runtime.OPENVINO),
         ]
         self._predictor = fastest(files, threads, 384, 0, "right")
         self.version = self._predictor.engine_version

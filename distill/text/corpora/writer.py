@@ -35,7 +35,7 @@ def write_corpus(
     texts: Iterable[str],
     tokenizer: Path,
     settings: CorpusSettings,
-    target: Path,
+    destination: Path,
     rows_per_shard: int = 50_000,
     total: int | None = None,
 ) -> CorpusInfo:
@@ -47,7 +47,7 @@ def write_corpus(
         texts: One text after the other (sentences, paragraphs, articles); read once, never held as a whole.
         tokenizer: The model's ``tokenizer.json`` or the folder that holds it.
         settings: How texts become rows.
-        target: The folder to write; an older corpus there is replaced when the new one is whole.
+        destination: The folder to write; an older corpus there is replaced when the new one is whole.
         rows_per_shard: Rows of one file.
         total: Number of texts, if known: there is a bar then, else a line per file.
 
@@ -55,18 +55,18 @@ def write_corpus(
         What was written.
 
     Raises:
-        InputError: If no row is left, an entry is no text, `target` is a folder of something else, or the settings
+        InputError: If no row is left, an entry is no text, `destination` is a folder of something else, or the settings
             leave no room beside the tokenizer's special tokens.
         MissingBackendError: If pyarrow is not installed.
     """
     if version_of("pyarrow") is None:
         raise MissingBackendError("the library 'pyarrow'", "pip install 'pocketbert[train]'")
     maker = CorpusTokenizer(tokenizer)
-    _check(maker, settings, target, rows_per_shard)
+    _check(maker, settings, destination, rows_per_shard)
     builder = PackTexts(settings, maker) if settings.packed else CutTexts(settings, maker)
     with (
-        building(target, CONTENTS) as work,
-        Meter("" if total is None else f"tokenize {target.name}", total or 0) as meter,
+        building(destination, CONTENTS) as work,
+        Meter("" if total is None else f"tokenize {destination.name}", total or 0) as meter,
     ):
         with contextlib.closing(_Shards(work, maker.vocabulary_size, rows_per_shard, total is None)) as shards:
             read = _tokenize(texts, maker, builder, shards, meter)
@@ -74,7 +74,7 @@ def write_corpus(
         if not shards.done:
             raise InputError(
                 Problem(
-                    str(target),
+                    str(destination),
                     f"no rows are left of {read:,} texts: {_reasons(builder.dropped)}.",
                     "Give more or longer texts, lower 'shortest', or set 'packed: true'.",
                 )
@@ -95,15 +95,19 @@ def write_corpus(
     return info
 
 
-def _check(maker: CorpusTokenizer, settings: CorpusSettings, target: Path, rows_per_shard: int) -> None:
+def _check(maker: CorpusTokenizer, settings: CorpusSettings, destination: Path, rows_per_shard: int) -> None:
     problems = []
     special = len(maker.before) + len(maker.after)
     if settings.length <= special:
         problems.append(Problem("length", f"{settings.length} leaves no room beside {special} special tokens."))
     if rows_per_shard < 1:
         problems.append(Problem("rows_per_shard", f"{rows_per_shard}; at least 1 is needed."))
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / INFO).is_file()):
-        problems.append(Problem(str(target), "exists and is no corpus; it is not replaced.", "Name another folder."))
+    if destination.is_file() or (
+        destination.is_dir() and any(destination.iterdir()) and not (destination / INFO).is_file()
+    ):
+        problems.append(
+            Problem(str(destination), "exists and is no corpus; it is not replaced.", "Name another folder.")
+        )
     if problems:
         raise InputError(problems)
 

@@ -36,12 +36,12 @@ def show(name: Name) -> None:
     print(recipe_path(name).read_text(encoding="utf-8"), end="")
 
 
-def cp(name: Name, target: Annotated[Path, typer.Argument(help="File to write.")]) -> None:
+def cp(name: Name, destination: Annotated[Path, typer.Argument(help="File to write.")]) -> None:
     """Copy a shipped recipe for editing."""
     from pocketbert.pipeline.shipped import copy_recipe
 
-    copy_recipe(name, target)
-    print(f"{target}: edit it, then pocketbert run {target}")
+    copy_recipe(name, destination)
+    print(f"{destination}: edit it, then pocketbert run {destination}")
 
 
 def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> None:

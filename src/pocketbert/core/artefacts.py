@@ -16,7 +16,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import AnswerSettings, Head, head_of
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
-from pocketbert.core.types import Client, Format, Provenance, Scheme, Status, Target
+from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 
 FILE_NAME = "artifacts.json"
 SCHEMA_VERSION = "1.0"
@@ -82,7 +82,7 @@ class _Purpose(Protocol):
     @property
     def client(self) -> Client | None: ...
     @property
-    def runtime(self) -> Target | None: ...
+    def runtime(self) -> Runtime | None: ...
 
 
 class MadeFor:
@@ -96,7 +96,7 @@ class MadeFor:
     @property
     def for_toolkit(self: _Purpose) -> bool:
         """Whether the toolkit itself runs it: a file for any client, or the one for OpenVINO."""
-        return self.client is None and self.runtime in (None, Target.OPENVINO)
+        return self.client is None and self.runtime in (None, Runtime.OPENVINO)
 
 
 class FileRecord(MadeFor, _Record):
@@ -129,7 +129,7 @@ class FileRecord(MadeFor, _Record):
     default: bool = False
     alias_of: str | None = None
     client: Client | None = None
-    runtime: Target | None = None
+    runtime: Runtime | None = None
     signature: Signature | None = None
     status: Status | None = None
     lineage: str | None = None

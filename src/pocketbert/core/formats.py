@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Format, Scheme, Target
+from pocketbert.core.types import Format, Runtime, Scheme
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class FormatInfo:
         title: Name for people.
         suffix: Ending of its files.
         schemes: How numbers may be stored in this version.
-        targets: Runtimes that a further file can be written for.
+        runtimes: Runtimes that a further file can be written for.
         dtype: Integer type of the inputs.
         fixed_lengths: Whether a file takes listed lengths only, with batch 1.
         reader: Distribution that reads the graph, to check what is stored in a file.
@@ -36,7 +36,7 @@ class FormatInfo:
     title: str
     suffix: str
     schemes: tuple[Scheme, ...]
-    targets: tuple[Target, ...]
+    runtimes: tuple[Runtime, ...]
     dtype: str
     fixed_lengths: bool
     reader: str
@@ -73,7 +73,7 @@ FORMATS: dict[Format, FormatInfo] = {
             "ONNX",
             ".onnx",
             (Scheme.FP32, Scheme.INT8),
-            (Target.OPENVINO,),
+            (Runtime.OPENVINO,),
             "int64",
             False,
             "onnx",
@@ -85,7 +85,7 @@ FORMATS: dict[Format, FormatInfo] = {
             "TFLite",
             ".tflite",
             (Scheme.FP32, Scheme.FP16, Scheme.W8, Scheme.INT8),
-            (Target.TFLITE_2_16,),
+            (Runtime.TFLITE_2_16,),
             "int32",
             True,
             "ai-edge-litert",
@@ -112,6 +112,6 @@ FORMATS: dict[Format, FormatInfo] = {
 }
 
 
-def format_with(target: Target) -> Format:
+def format_with(runtime: Runtime) -> Format:
     """The format whose int8 file has a form for that runtime."""
-    return next(f.name for f in FORMATS.values() if target in f.targets)
+    return next(f.name for f in FORMATS.values() if runtime in f.runtimes)

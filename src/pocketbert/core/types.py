@@ -25,7 +25,7 @@ class Scheme(StrEnum):
     """Dynamic: int8 weights per output channel, activations quantized on the fly, int8 embeddings."""
 
 
-class Target(StrEnum):
+class Runtime(StrEnum):
     """A runtime that needs a file of its own."""
 
     TFLITE_2_16 = "tflite-2.16"

@@ -22,7 +22,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import load_recipe, recipe_of
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TaskName, task_of
-from pocketbert.core.types import Format, Scheme, Status, Target
+from pocketbert.core.types import Format, Runtime, Scheme, Status
 from pocketbert.pipeline.gates.verify import Verification, report_gates, verify_artefacts
 from pocketbert.pipeline.phone.pack import make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
@@ -154,7 +154,7 @@ def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) 
     for flag, values, known in (
         ("--format", formats, [f.value for f in Format]),
         ("--scheme", [scheme], [s.value for s in Scheme]),
-        ("--target", targets, [t.value for t in Target]),
+        ("--target", targets, [t.value for t in Runtime]),
     ):
         problems += [Problem(flag, f"'{v}' is not one of them; {nearest(v, known)}.") for v in values if v not in known]
     if not formats:
@@ -172,8 +172,8 @@ def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) 
                 )
             )
     for target in targets:
-        format = format_with(Target(target))
-        if target == Target.OPENVINO:
+        format = format_with(Runtime(target))
+        if target == Runtime.OPENVINO:
             problems.append(
                 Problem(
                     "--target",

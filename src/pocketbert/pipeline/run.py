@@ -17,7 +17,7 @@ from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
-from pocketbert.core.host.processes import directing, follow, here
+from pocketbert.core.host.processes import assist, directing, here
 from pocketbert.core.host.progress import set_quiet
 from pocketbert.core.metrics import confusion
 from pocketbert.core.models.folder import ModelFolder
@@ -143,7 +143,7 @@ class Run:
         """
         if not here().main:
             set_quiet(True)
-            follow(lambda order: self.folder.take_part(self.stages(), order))
+            assist(lambda order: self.folder.take_part(self.stages(), order))
         with directing():
             self._execute(until)
 
@@ -295,7 +295,7 @@ class Run:
         pairs = [(int(i) // len(names), int(i) % len(names)) for i in order]
         return [(names[g], names[p], int(counts[g, p])) for g, p in pairs if counts[g, p]]
 
-    def report(self, target: Path) -> tuple[list[str], list[list[str]]]:
+    def report(self, destination: Path) -> tuple[list[str], list[list[str]]]:
         """Write the HTML page; return header and rows of the closing table."""
         from pocketbert.benchmarks.report import write_report
         from pocketbert.benchmarks.summary import summary_table
@@ -303,7 +303,7 @@ class Run:
 
         command = "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
         facts = report_data(self.recipe, self.path, command, self.confusions())
-        write_report(facts, target)
+        write_report(facts, destination)
         return summary_table(facts)
 
     def finish(self) -> RunResult:

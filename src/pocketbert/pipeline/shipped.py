@@ -48,17 +48,17 @@ def recipe_path(recipe: str | Path) -> Path:
     )
 
 
-def copy_recipe(name: str, target: Path) -> None:
+def copy_recipe(name: str, destination: Path) -> None:
     """Copy a shipped recipe for editing; its header names the schema so that editors complete keys.
 
     Raises:
-        InputError: If `target` exists.
+        InputError: If `destination` exists.
     """
     text = recipe_path(name).read_text(encoding="utf-8")
-    if target.exists():
-        raise InputError(Problem(str(target), "exists; nothing was written.", "Choose another name."))
+    if destination.exists():
+        raise InputError(Problem(str(destination), "exists; nothing was written.", "Choose another name."))
     lines = text.splitlines(keepends=True)
     if lines and lines[0].startswith(_HEADER):
         lines[0] = f"{_HEADER}{folder() / SCHEMA_FILE}\n"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(target, "".join(lines))
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(destination, "".join(lines))

@@ -15,7 +15,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Format, Target
+from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.model_files import quantized_stage
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
@@ -224,9 +224,9 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
     scheme = row.smaller(recipe.quantize.scheme)
     if scheme is not None:
         name = quantized_stage(format, scheme)
-        runtimes = [t for t in recipe.quantize.targets if t in row.targets]
+        runtimes = [t for t in recipe.quantize.targets if t in row.runtimes]
         settings: dict[str, object] = {"scheme": scheme, "runtimes": runtimes}
-        if Target.OPENVINO in runtimes:
+        if Runtime.OPENVINO in runtimes:
             settings["calibration"] = CALIBRATION_ROWS
         steps.append(
             Stage(
@@ -244,7 +244,7 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
 
 def _engines(recipe: Recipe) -> tuple[str, ...]:
     """Libraries that run the files."""
-    own = [t.value for t in recipe.quantize.targets if t is Target.OPENVINO]
+    own = [t.value for t in recipe.quantize.targets if t is Runtime.OPENVINO]
     return tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
 
 

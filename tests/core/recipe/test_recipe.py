@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from pocketbert.core.recipe.recipe import Recipe, StudentSection
 from pocketbert.core.recipe.stages import Optimisation, SignalWeights, TaskStage
-from pocketbert.core.types import Client, Format, Scheme, Signal, Target
+from pocketbert.core.types import Client, Format, Runtime, Scheme, Signal
 
 
 def recipe(**more: Any) -> Recipe:
@@ -85,7 +85,7 @@ def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
     for scheme in Scheme:
         assert recipe(export={"formats": ["tflite"]}, quantize={"scheme": scheme}).quantize.scheme is scheme
     made = recipe(quantize={"targets": ["tflite-2.16"]})
-    assert made.quantize.targets == [Target.TFLITE_2_16]
+    assert made.quantize.targets == [Runtime.TFLITE_2_16]
     assert made.export.clients == [Client.MEDIAPIPE]
     assert recipe(export={"formats": ["onnx"]}, quantize={"scheme": "fp32"}).export.formats == [Format.ONNX]
 

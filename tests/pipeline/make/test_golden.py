@@ -71,7 +71,7 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
             patch.setattr(golden, "open_file", lambda *_, **__: right)
             assert make_golden(recipe, target, weights, [], LENGTH, target, [FILE]) == ()
         subject = Subject(
-            FILE.target,
+            FILE.path,
             target,
             Format.ONNX,
             Scheme.FP32,
@@ -128,7 +128,7 @@ def test_rows_record_the_places_they_name(made: Callable[[TaskName], Made], name
             full = full[masked]
         full = full if full.ndim == 2 else full[None]
         np.testing.assert_allclose(row.shaped(row.reference), row.pick(full), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(row.expected(FILE.target), row.pick(full), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(row.expected(FILE.path), row.pick(full), rtol=1e-4, atol=1e-5)
         assert row.label == decided(row.pick(full), task, TAGS.get(name, ("a", "b", "c")))
     assert any(len(r.places) < len(tokenizer.encode([r.input])[0]) for r in case.rows) or not per_token(task)
 

@@ -19,7 +19,7 @@ from pocketbert.benchmarks.probe import probe
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.core.types import Format, Target
+from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.gates.verify import verify_artefacts
 from pocketbert.pipeline.make import measuring
 from pocketbert.pipeline.make.measuring import folder_variants
@@ -221,7 +221,7 @@ def test_a_refusal_by_openvino_leaves_fastest_with_the_others(phone: Path, monke
 
 
 def test_load_time_and_memory_are_those_of_openvino(finished_openvino: Path) -> None:
-    file = EngineFile(finished_openvino / "phone" / FILE, Format.ONNX, Target.OPENVINO)
+    file = EngineFile(finished_openvino / "phone" / FILE, Format.ONNX, Runtime.OPENVINO)
     found = probe(file, [2, 5, 6, 3], threads=1, profile_runs=2)
     assert found.load_ms > 0
     assert found.ops is None

@@ -144,14 +144,14 @@ def test_a_length_that_every_text_fills(model: Callable[..., Path], tmp_path: Pa
     assert api.verify(tmp_path / "phone").status == "passed"
 
 
-def unnamed(source: Path, target: Path) -> Path:
+def unnamed(source: Path, destination: Path) -> Path:
     """The same model as most people upload it: LABEL_0, LABEL_1, LABEL_2."""
-    shutil.copytree(source, target)
-    config = json.loads((target / "config.json").read_text())
+    shutil.copytree(source, destination)
+    config = json.loads((destination / "config.json").read_text())
     config["id2label"] = {str(i): f"LABEL_{i}" for i in range(3)}
     config["label2id"] = {f"LABEL_{i}": i for i in range(3)}
-    (target / "config.json").write_text(json.dumps(config))
-    return target
+    (destination / "config.json").write_text(json.dumps(config))
+    return destination
 
 
 def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_path: Path) -> None:

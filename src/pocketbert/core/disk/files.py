@@ -48,12 +48,12 @@ def path_bytes(path: Path) -> int:
     return folder_bytes(path) if path.is_dir() else path.stat().st_size
 
 
-def copy_path(source: Path, target: Path) -> None:
+def copy_path(source: Path, destination: Path) -> None:
     """Copy a file, or a folder with all that is in it."""
     if source.is_dir():
-        shutil.copytree(source, target)
+        shutil.copytree(source, destination)
     else:
-        shutil.copyfile(source, target)
+        shutil.copyfile(source, destination)
 
 
 def sha256_json(value: Any) -> str:

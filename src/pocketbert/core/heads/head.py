@@ -17,7 +17,7 @@ from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
 from pocketbert.core.tasks import Task
 
 IGNORED = -100
-"""Target of a token that no loss looks at; what torch's cross-entropy ignores by default."""
+"""Runtime of a token that no loss looks at; what torch's cross-entropy ignores by default."""
 Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
 """Training targets by name, one per row: arrays [N, ...], or N arrays with one number per token."""
 

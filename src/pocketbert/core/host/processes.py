@@ -211,7 +211,7 @@ def train_together(stage: str, hash: str) -> None:
         _open[0].send(Order(stage, hash))
 
 
-def follow(train: Callable[[Order], Any]) -> NoReturn:
+def assist(train: Callable[[Order], Any]) -> NoReturn:
     """What every process but 0 does: train when told to, and leave when process 0 does, as it does.
 
     Args:

@@ -239,7 +239,7 @@ def _twins(state: dict[str, torch.Tensor]) -> dict[str, str]:
     return {name: first.setdefault(id(value), name) for name, value in state.items() if value.numel()}
 
 
-def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int, target: Path) -> None:
+def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int, destination: Path) -> None:
     """Write a Hugging Face folder: config, safetensors, tokenizer with the right length and no padding.
 
     Args:
@@ -247,7 +247,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         source: Where the tokenizer comes from.
         labels: Label set.
         max_length: Longest input in tokens.
-        target: An existing folder.
+        destination: An existing folder.
     """
     from safetensors.torch import save_file
 
@@ -255,15 +255,15 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         model.config.id2label = labels.id2label
         model.config.label2id = {name: i for i, name in labels.id2label.items()}
     model.config.architectures = [type(model).__name__]
-    model.config.to_json_file(str(target / "config.json"), use_diff=False)
-    config = _plain_config(target / "config.json")
-    write_json(target / "config.json", config)
+    model.config.to_json_file(str(destination / "config.json"), use_diff=False)
+    config = _plain_config(destination / "config.json")
+    write_json(destination / "config.json", config)
     state, twins = model.state_dict(), _twins(model.state_dict(keep_vars=True))
     tensors = {
         k: v.detach().contiguous().cpu() for k, v in state.items() if not _HARMLESS.search(k) and twins.get(k, k) == k
     }
-    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
-    save_tokenizer(source.path, max_length, target)
+    save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
+    save_tokenizer(source.path, max_length, destination)
 
 
 def _plain_config(path: Path) -> dict[str, Any]:
@@ -274,13 +274,13 @@ def _plain_config(path: Path) -> dict[str, Any]:
     return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}
 
 
-def save_tokenizer(source: Path, max_length: int, target: Path) -> None:
+def save_tokenizer(source: Path, max_length: int, destination: Path) -> None:
     """Copy a tokenizer so that every client cuts at the same length and none pads by itself.
 
     Args:
         source: A Hugging Face folder.
         max_length: Longest input in tokens.
-        target: An existing folder.
+        destination: An existing folder.
     """
     file = source / "tokenizer.json"
     try:
@@ -288,13 +288,13 @@ def save_tokenizer(source: Path, max_length: int, target: Path) -> None:
         plain = plain_tokenizer_json(raw)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
-    write_atomic(target / "tokenizer.json", plain)
+    write_atomic(destination / "tokenizer.json", plain)
     settings = _tokenizer_settings(source)
     settings["model_max_length"] = max_length
-    write_json(target / "tokenizer_config.json", settings)
+    write_json(destination / "tokenizer_config.json", settings)
     for name in ("vocab.txt", "special_tokens_map.json", "merges.txt", "vocab.json"):
         if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+            shutil.copyfile(source / name, destination / name)
 
 
 def _tokenizer_settings(source: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _ITEMS = {
 }
 
 
-def save_package(model: bytes, weights: Path, target: Path) -> None:
+def save_package(model: bytes, weights: Path, destination: Path) -> None:
     """Write an ``.mlpackage`` folder, whole or not at all.
 
     coremltools gives its items random identifiers and writes maps in any order; the ones here follow from the paths.
@@ -32,9 +32,9 @@ def save_package(model: bytes, weights: Path, target: Path) -> None:
     Args:
         model: The serialized specification, with its maps in a fixed order.
         weights: ``weight.bin``.
-        target: The folder to write; one that is there is replaced.
+        destination: The folder to write; one that is there is replaced.
     """
-    with building(target, CONTENTS) as folder:
+    with building(destination, CONTENTS) as folder:
         data = folder / "Data"
         (data / WEIGHTS).mkdir(parents=True)
         (data / MODEL).write_bytes(model)

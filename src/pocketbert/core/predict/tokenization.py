@@ -227,7 +227,7 @@ class TextTokenizer:
 
         Args:
             rows: B tokenized inputs.
-            length: Target length; default the longest row.
+            length: Runtime length; default the longest row.
 
         Returns:
             ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64.

@@ -22,7 +22,7 @@ from pocketbert.core.recipe.stages import (
     TaskStage,
 )
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Client, Format, Layout, MaskingKind, MobileBertSize, Scheme, Shapes, Target
+from pocketbert.core.types import Client, Format, Layout, MaskingKind, MobileBertSize, Runtime, Scheme, Shapes
 
 SCHEMA_VERSION = 1
 
@@ -221,7 +221,7 @@ class QuantizeSection(Section):
         Scheme.INT8,
         description="int8 (in Core ML: w8); for TFLite also w8 or fp16; fp32 leaves the files as they are exported.",
     )
-    targets: list[Target] = Field(
+    targets: list[Runtime] = Field(
         default_factory=list,
         description="Runtimes that get an int8 file of their own beside the default one: tflite-2.16 for TFLite up to 2.16; "
         "openvino for OpenVINO on a computer, calibrated on training texts.",
@@ -286,7 +286,7 @@ class Recipe(Section):
                 problems.append(
                     f"quantize.targets: '{target}' is a form of {format} int8; add {format} to export.formats and set scheme: int8"
                 )
-            if target is Target.OPENVINO and self.data.train is None:
+            if target is Runtime.OPENVINO and self.data.train is None:
                 problems.append(
                     f"quantize.targets: '{target}' measures ranges on training texts; name them in data.train"
                 )

@@ -10,7 +10,7 @@ from pocketbert.core.artefacts import MadeFor
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Client, Format, Scheme, Target
+from pocketbert.core.types import Client, Format, Runtime, Scheme
 
 MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
 
@@ -21,7 +21,7 @@ class ModelFile(MadeFor):
 
     Attributes:
         source: Path in the run folder; its first part is the output of the stage that writes it.
-        target: Path in the artefact folder.
+        path: Path in the artefact folder.
         format: What opens it.
         scheme: How its numbers are stored.
         client: The client it is made for, if it is for one only.
@@ -29,11 +29,11 @@ class ModelFile(MadeFor):
     """
 
     source: str
-    target: str
+    path: str
     format: Format
     scheme: Scheme
     client: Client | None = None
-    runtime: Target | None = None
+    runtime: Runtime | None = None
 
     @property
     def stage(self) -> str:
@@ -84,7 +84,7 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
         return []
     stage = quantized_stage(format, scheme)
     out = [_file(stage, format, info.stem if b.client is None else b.client.value, scheme, b.client) for b in bases]
-    runtimes = [t for t in recipe.quantize.targets if t in info.targets]
+    runtimes = [t for t in recipe.quantize.targets if t in info.runtimes]
     return [*out, *(_file(stage, format, info.stem, scheme, None, t) for t in runtimes)]
 
 
@@ -108,7 +108,7 @@ def _exported(format: Format, stem: str, recipe: Recipe, client: Client | None =
 
 
 def _file(
-    stage: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Target | None = None
+    stage: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
 ) -> ModelFile:
     unnamed = scheme is FORMATS[format].base
     name = stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix

@@ -21,7 +21,7 @@ from pocketbert.core.predict.readout import Matrix, whole
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer, cut
 from pocketbert.core.tasks import LabelKind
-from pocketbert.core.types import Client, Format, Provenance, Scheme, Target
+from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.gates.gate import Gate, Subject
 from pocketbert.pipeline.reference import decided
 from pocketbert.runtime.coreml import REFERENCE
@@ -160,7 +160,7 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
 def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether padding changes the answer: proof that the file uses its mask."""
     key = (subject.format, subject.scheme)
-    bound = _STATIC_PADDING if subject.runtime is Target.OPENVINO else _PADDING.get(key, EXACT)
+    bound = _STATIC_PADDING if subject.runtime is Runtime.OPENVINO else _PADDING.get(key, EXACT)
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest = subject.tokenizer.max_length

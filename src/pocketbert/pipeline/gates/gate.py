@@ -16,7 +16,7 @@ from pocketbert.core.predict.readout import Matrix, answer_of, run_rows
 from pocketbert.core.predict.score import probabilities
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
-from pocketbert.core.types import Client, Format, Scheme, Target
+from pocketbert.core.types import Client, Format, Runtime, Scheme
 
 
 class Gate(BaseModel):
@@ -71,7 +71,7 @@ class Subject:
     format: Format
     scheme: Scheme
     client: Client | None
-    runtime: Target | None
+    runtime: Runtime | None
     predictor: Predictor
     tokenizer: TextTokenizer
     labels: list[str]

@@ -189,7 +189,7 @@ def run_subjects(run: Path, files: Sequence[ModelFile], weights: Path, length: i
         predictor = open_file(run / f.source, f.format, runtime=f.runtime)
         out.append(
             Subject(
-                f.target,
+                f.path,
                 run / f.source,
                 f.format,
                 f.scheme,

@@ -112,7 +112,7 @@ def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
         raise InputError(problems)
 
 
-def augment_file(recipe: Recipe, target: Path, overwrite: bool = False) -> AugmentCounts:
+def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> AugmentCounts:
     """Write the training rows of a recipe, each followed by its copies, with all their columns.
 
     The rows are those that a run trains on: held-out rows and rows that also occur in the evaluation data are not
@@ -122,8 +122,8 @@ def augment_file(recipe: Recipe, target: Path, overwrite: bool = False) -> Augme
 
     Args:
         recipe: Its data, teacher and seed; ``data.augment``, where it has that, else the section's defaults.
-        target: The file, ``.jsonl`` or ``.jsonl.gz``.
-        overwrite: Whether `target` may be replaced.
+        destination: The file, ``.jsonl`` or ``.jsonl.gz``.
+        overwrite: Whether `destination` may be replaced.
 
     Returns:
         How many rows it has.
@@ -133,11 +133,11 @@ def augment_file(recipe: Recipe, target: Path, overwrite: bool = False) -> Augme
     """
     require_torch()
     problems = []
-    if not target.name.endswith(_SUFFIXES):
-        problems.append(Problem(str(target), f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
-    if target.exists() and not overwrite:
+    if not destination.name.endswith(_SUFFIXES):
+        problems.append(Problem(str(destination), f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
+    if destination.exists() and not overwrite:
         problems.append(
-            Problem(str(target), "exists; not replaced.", "Choose another -o/--output, or add --overwrite.")
+            Problem(str(destination), "exists; not replaced.", "Choose another -o/--output, or add --overwrite.")
         )
     if problems:
         raise InputError(problems)
@@ -146,9 +146,9 @@ def augment_file(recipe: Recipe, target: Path, overwrite: bool = False) -> Augme
     source = recipe.data.train
     assert source is not None
     data = load_data(recipe, model)
-    check_writable(target.parent)
+    check_writable(destination.parent)
     examples, counts = data.splits["train"].examples, AugmentCounts()
-    with workspace(target, resume="augment") as place, _writing(target) as stream:
+    with workspace(destination, resume="augment") as place, _writing(destination) as stream:
         store = _copies(recipe, model, examples, place.path / "copies")
         rest = _with_copies(examples, store, data, counts)
         own = next(rest, None)
@@ -318,10 +318,10 @@ def _line(title: str, number: int, row: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[IO[bytes]]:
-    """A stream whose file appears as `target` when the block ends without an error; equal rows give equal bytes."""
-    with writing(target) as raw:
-        if target.suffix == ".gz":
+def _writing(destination: Path) -> Iterator[IO[bytes]]:
+    """A stream whose file appears as `destination` when the block ends without an error; equal rows give equal bytes."""
+    with writing(destination) as raw:
+        if destination.suffix == ".gz":
             with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
                 yield cast("IO[bytes]", packed)
         else:

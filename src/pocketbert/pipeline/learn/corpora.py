@@ -53,13 +53,13 @@ def texts_of(source: DataSource) -> Iterator[str]:
         raise InputError(bad.close())
 
 
-def write_corpora(section: CorpusSection, tokenizer: Path, target: Path) -> list[Path]:
+def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:
     """Tokenize every source that is not prepared yet.
 
     Args:
         section: Sources and settings.
         tokenizer: Folder of the model.
-        target: Where corpora go, one folder per source.
+        destination: Where corpora go, one folder per source.
 
     Returns:
         The corpora's folders in the order of the sources.
@@ -72,7 +72,7 @@ def write_corpora(section: CorpusSection, tokenizer: Path, target: Path) -> list
         if is_prepared(source):
             out.append(Path(str(source.path)))
             continue
-        folder = target / f"{number:02d}"
+        folder = destination / f"{number:02d}"
         info = write_corpus(texts_of(source), tokenizer, settings, folder)
         say(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
         out.append(folder)

@@ -99,12 +99,12 @@ class Finished:
     notes: tuple[str, ...] = ()
 
 
-def finish(made: Finished, target: Path, teacher: Path | None = None) -> None:
+def finish(made: Finished, destination: Path, teacher: Path | None = None) -> None:
     """Score a model on eval and write its folder.
 
     Args:
         made: The model.
-        target: The folder to fill.
+        destination: The folder to fill.
         teacher: Folder of its teacher; None where it is the teacher.
     """
     if not here().main:
@@ -119,21 +119,23 @@ def finish(made: Finished, target: Path, teacher: Path | None = None) -> None:
         head = head_with(made.recipe, data, thresholds)
         rows = EvalSet("eval", head, data.splits["eval"])
         if not len(rows.rows.truth):  # vectors without scores: the teacher's own are what is wanted
-            vectors = _own_vectors(made, predictor, tokenizer, target) if teacher is None else teacher_vectors(teacher)
+            vectors = (
+                _own_vectors(made, predictor, tokenizer, destination) if teacher is None else teacher_vectors(teacher)
+            )
             rows = EvalSet("eval", head, replace(rows.rows, truth=vectors))
         # a batch of logits over a vocabulary would take a gigabyte
         batch = 2 if task.name is TaskName.FILL_MASK else 64
         score, _ = evaluate(predictor, tokenizer, rows, batch=batch)
         metric = METRICS[score.metric]
         say(f"  {metric.name} on eval (torch): {metric.format(score.value)}")
-    save_model(model, made.source, data.labels, made.length, target)
+    save_model(model, made.source, data.labels, made.length, destination)
     if task.name is TaskName.FEATURE_EXTRACTION:
-        write_modules(target, made.pooling, model.config.hidden_size, made.length)
+        write_modules(destination, made.pooling, model.config.hidden_size, made.length)
     count = sum(p.numel() for p in model.parameters())
     training = Training(
         parameters=count, curves=[*made.curves], score=score, notes=[*made.notes], thresholds=thresholds
     )
-    write_json(target / FILE_NAME, json.loads(training.model_dump_json()))
+    write_json(destination / FILE_NAME, json.loads(training.model_dump_json()))
 
 
 def _tuned(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer) -> list[float] | None:
@@ -161,11 +163,11 @@ def head_with(recipe: Recipe, data: RunData, thresholds: list[float] | None) -> 
     return head_of(data.head.task, data.labels, recipe.answer.model_copy(update={"thresholds": thresholds}))
 
 
-def _own_vectors(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer, target: Path) -> Matrix:
+def _own_vectors(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer, destination: Path) -> Matrix:
     """What a teacher makes of the eval rows; its folder keeps it."""
     rows = made.data.splits["eval"].encoded
     vectors = whole(run_rows(predictor, tokenizer, rows, made.data.head.task, 64, 0.1))
-    np.save(target / VECTORS, vectors)
+    np.save(destination / VECTORS, vectors)
     return vectors
 
 

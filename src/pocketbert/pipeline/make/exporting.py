@@ -21,7 +21,7 @@ from pocketbert.core.predict.scored import ScoredPredictor
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, task_of
-from pocketbert.core.types import Client, Format, Layout, Scheme, Target
+from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.writing import ExportJob, write_client_data, write_file
 from pocketbert.pipeline.reference import own_texts, reference_model, takes_both
@@ -39,7 +39,7 @@ def make_export(
     weights: Path,
     texts: Sequence[Text],
     length: int,
-    target: Path,
+    destination: Path,
     files: Sequence[ModelFile],
     ready: Mapping[str, Path] | None = None,
 ) -> Sequence[str]:
@@ -50,7 +50,7 @@ def make_export(
         weights: Folder of the model.
         texts: Real texts of the data.
         length: Longest input in tokens.
-        target: Folder to write into.
+        destination: Folder to write into.
         files: What to write.
         ready: Files of the same model to take instead of exporting anew, by path in the artefact folder.
 
@@ -90,20 +90,20 @@ def make_export(
         results.append(worst_of(made))
 
     given = ready or {}
-    if any(f.target not in given for f in files):
+    if any(f.path not in given for f in files):
         check(PreparedPredictor(module, family, task), "prepared module")
     for file in files:
-        path = target / Path(file.source).name
-        if file.target in given:
-            copy_path(given[file.target], path)
+        path = destination / Path(file.source).name
+        if file.path in given:
+            copy_path(given[file.path], path)
         else:
             write_file(ExportJob(recipe, folder, task, module, tokenizer, length), file, path)
-        check(open_file(path, file.format), file.target, FP16_LOSS if file.scheme is Scheme.FP16 else 1.0)
+        check(open_file(path, file.format), file.path, FP16_LOSS if file.scheme is Scheme.FP16 else 1.0)
         worst = results[-1]
         say(
-            f"  {file.target}: parity {worst.worst:.1e} of the logits' spread, bound {worst.bound:.0e}, {len(worst.shapes)} shapes"
+            f"  {file.path}: parity {worst.worst:.1e} of the logits' spread, bound {worst.bound:.0e}, {len(worst.shapes)} shapes"
         )
-    write_json(target / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
+    write_json(destination / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     return [parity_failure(r) for r in results if not r.passed]
 
 
@@ -132,7 +132,7 @@ def make_quantized(
     recipe: Recipe,
     run: Path,
     weights: Path,
-    target: Path,
+    destination: Path,
     pairs: Sequence[tuple[ModelFile, ModelFile]],
     calibration: Callable[[], Iterable[Mapping[str, NDArray[np.int64]]]],
 ) -> Sequence[str]:
@@ -142,7 +142,7 @@ def make_quantized(
         recipe: What to do.
         run: The run folder.
         weights: Folder of the model.
-        target: Folder to write into.
+        destination: Folder to write into.
         pairs: fp32 file and what to make of it.
         calibration: Gives the inputs that ranges are measured on, each a batch of one row, where a file needs any.
 
@@ -155,9 +155,9 @@ def make_quantized(
     failures: list[str] = []
     types = {}
     for base, file in pairs:
-        path = target / Path(file.source).name
+        path = destination / Path(file.source).name
         try:
-            if file.runtime is Target.OPENVINO:
+            if file.runtime is Runtime.OPENVINO:
                 found = quantize_static(run / base.source, path, calibration())
             else:
                 found = quantizer_of(file.format).quantize(run / base.source, path, file.scheme, file.runtime)
@@ -166,9 +166,9 @@ def make_quantized(
             continue
         if file.client is Client.MEDIAPIPE:
             write_client_data(recipe, open_model_folder(str(weights)), task_of(recipe.task), path)
-        types[file.target] = found.model_dump(mode="json")
-        say(f"  {file.target}: {found.summary}")
-    write_json(target / "types.json", types)
+        types[file.path] = found.model_dump(mode="json")
+        say(f"  {file.path}: {found.summary}")
+    write_json(destination / "types.json", types)
     return failures
 
 

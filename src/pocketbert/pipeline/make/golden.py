@@ -59,7 +59,7 @@ def make_golden(
     weights: Path,
     texts: Sequence[Text],
     length: int,
-    target: Path,
+    destination: Path,
     files: Sequence[ModelFile],
 ) -> Sequence[str]:
     """Write golden rows.
@@ -92,12 +92,12 @@ def make_golden(
         numbers = [i for i in every if len(encoded[i]) <= longest]
         values = answers(predictor, numbers)
         if not all(np.isfinite(v).all() for v in values):
-            return [f"{file.target}: NaN or infinite logits on golden rows."]
+            return [f"{file.path}: NaN or infinite logits on golden rows."]
         inside = PROBABILITIES in predictor.outputs
         like = [probabilities(m, task.score).astype(np.float32) for m in reference] if inside else reference
         picked = [row.pick(m) for row, m in zip(blank, like, strict=True)]
-        allowed[file.target] = tolerance(file) * yardstick(whole(picked))
-        found[file.target] = dict(zip(numbers, values, strict=True))
+        allowed[file.path] = tolerance(file) * yardstick(whole(picked))
+        found[file.path] = dict(zip(numbers, values, strict=True))
     golden = [
         row.model_copy(
             update={
@@ -109,9 +109,9 @@ def make_golden(
         )
         for i, row in enumerate(blank)
     ]
-    write_golden(target / FILE_NAME, golden)
+    write_golden(destination / FILE_NAME, golden)
     token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in rows]
-    (target / TOKENS_FILE_NAME).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
+    (destination / TOKENS_FILE_NAME).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
     return ()
 
 

@@ -42,7 +42,7 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
     from pocketbert.benchmarks.wording import time_ratio
 
     bench = read_benchmark(run) if recipe.benchmark is not None else None
-    names = {row_name(f, recipe): f.target for f in model_files(recipe, folder.path)}
+    names = {row_name(f, recipe): f.path for f in model_files(recipe, folder.path)}
     latency, condition = [], ""
     if bench is not None:
         for m in bench.measurements:
@@ -188,7 +188,7 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
         )
     files = model_files(recipe, weights)
     for file in files:
-        scores = result.scores.get(file.target, {})
+        scores = result.scores.get(file.path, {})
         score = scores.get("eval")
         kept = (
             METRICS[score.metric].kept(result.teacher.value, score.value)
@@ -204,11 +204,11 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
                 eval_score=score,
                 holdout_score=scores.get("holdout"),
                 kept=kept,
-                status=Status.PASSED if result.passed(file.target) else Status.FAILED,
+                status=Status.PASSED if result.passed(file.path) else Status.FAILED,
                 is_default=file is default_file(files),
-                path=file.target,
-                sha256=result.files[file.target],
-                provenance=right.provenance if (right := result.seen_right.get(file.target)) else Provenance.MEASURED,
+                path=file.path,
+                sha256=result.files[file.path],
+                provenance=right.provenance if (right := result.seen_right.get(file.path)) else Provenance.MEASURED,
             )
         )
     return rows

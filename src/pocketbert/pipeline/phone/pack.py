@@ -84,7 +84,7 @@ class Origin:
 
 def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
     """Files that are packed as they are, by their path in the artefact folder."""
-    out = {file.target: run / file.source for file in model_files(recipe, weights)}
+    out = {file.path: run / file.source for file in model_files(recipe, weights)}
     out |= {name: weights / name for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES, *_VECTOR_FILES)}
     out |= {name: run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl")}
     return {name: path for name, path in out.items() if path.exists()}
@@ -114,7 +114,7 @@ def check_packable(recipe: Recipe, run: Path, weights: Path) -> Verification:
 
 
 def make_pack(
-    recipe: Recipe, run: Path, weights: Path, length: int, pair: bool, origin: Origin, target: Path
+    recipe: Recipe, run: Path, weights: Path, length: int, pair: bool, origin: Origin, destination: Path
 ) -> Sequence[str]:
     """Write the artefact folder; ``artifacts.json`` last.
 
@@ -125,7 +125,7 @@ def make_pack(
         length: Longest input in tokens.
         pair: Whether inputs are pairs.
         origin: What decides the folder.
-        target: Where to write.
+        destination: Where to write.
 
     Raises:
         GateError: If a file did not pass, or changed since.
@@ -133,33 +133,33 @@ def make_pack(
     result = check_packable(recipe, run, weights)
     folder = open_model_folder(str(weights))
     for name, path in sources(recipe, run, weights).items():
-        (target / name).parent.mkdir(exist_ok=True)
-        copy_path(path, target / name)
+        (destination / name).parent.mkdir(exist_ok=True)
+        copy_path(path, destination / name)
     write_json(
-        target / PARITY_FILE,
+        destination / PARITY_FILE,
         [json.loads(p.model_dump_json()) for f in recipe.export.formats for p in read_parity(run / f)],
     )
     files = model_files(recipe, weights)
     if any(f.format is Format.COREML for f in files):
-        (target / MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
+        (destination / MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
     onnx = [f for f in files if f.format is Format.ONNX and f.plain]
     if any(f.scheme is Scheme.INT8 for f in onnx):
-        _alias(target / onnx[-1].target, target / ALIAS)
+        _alias(destination / onnx[-1].path, destination / ALIAS)
     elif onnx:
         # without it transformers.js in a browser asks for model_quantized.onnx, which is not there
         write_json(
-            target / "config.json",
+            destination / "config.json",
             {**read_json(weights / "config.json"), "transformers.js_config": {"dtype": "fp32"}},
         )
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
-        _check_measured(run, result, [f.target for f in files if f.for_toolkit and FORMATS[f.format].timed])
-        shutil.copyfile(run / "benchmark.json", target / "benchmark.json")
-    (target / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
+        _check_measured(run, result, [f.path for f in files if f.for_toolkit and FORMATS[f.format].timed])
+        shutil.copyfile(run / "benchmark.json", destination / "benchmark.json")
+    (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
     artefacts = _artefacts(recipe, folder, length, pair, files, result, run, facts, origin)
-    (target / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")
-    records = [*artefacts.files, *_others(target, artefacts)]
-    write_artefacts(target, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
+    (destination / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")
+    records = [*artefacts.files, *_others(destination, artefacts)]
+    write_artefacts(destination, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
     return ()
 
 
@@ -172,11 +172,11 @@ def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> No
         raise GateError([f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."])
 
 
-def _alias(source: Path, target: Path) -> None:
+def _alias(source: Path, destination: Path) -> None:
     try:
-        os.link(source, target)
+        os.link(source, destination)
     except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)
+        shutil.copyfile(source, destination)
 
 
 def _artefacts(
@@ -194,8 +194,8 @@ def _artefacts(
     weights, default = folder.sha256, default_file(files)
     records = [
         FileRecord(
-            path=f.target,
-            sha256=result.files[f.target],
+            path=f.path,
+            sha256=result.files[f.path],
             bytes=path_bytes(run / f.source),
             kind=Kind.MODEL,
             format=f.format,
@@ -206,8 +206,8 @@ def _artefacts(
             signature=open_file(run / f.source, f.format, runtime=f.runtime).signature,
             status=Status.PASSED,
             lineage=weights,
-            scores=result.scores.get(f.target, {}),
-            seen_right=[result.seen_right[f.target]] if f.target in result.seen_right else [],
+            scores=result.scores.get(f.path, {}),
+            seen_right=[result.seen_right[f.path]] if f.path in result.seen_right else [],
         )
         for f in files
     ]
@@ -261,12 +261,12 @@ def _processing(recipe: Recipe, folder: ModelFolder, length: int) -> Processing:
     return Processing(max_length=length, padding_side=folder.family.padding_side, score=task.score, **own)
 
 
-def _others(target: Path, artefacts: Artefacts) -> list[FileRecord]:
+def _others(destination: Path, artefacts: Artefacts) -> list[FileRecord]:
     known = {r.path: r for r in artefacts.files}
-    packages = [target / name for name in known if (target / name).is_dir()]
+    packages = [destination / name for name in known if (destination / name).is_dir()]
     out = []
-    for path in sorted(p for p in target.rglob("*") if p.is_file()):
-        name = path.relative_to(target).as_posix()
+    for path in sorted(p for p in destination.rglob("*") if p.is_file()):
+        name = path.relative_to(destination).as_posix()
         if name in known or name == FILE_NAME or any(path.is_relative_to(p) for p in packages):
             continue
         same = known.get("onnx/model_int8.onnx") if name == ALIAS else None

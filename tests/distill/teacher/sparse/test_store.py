@@ -124,10 +124,10 @@ def test_an_epoch_under_the_number_of_another_is_refused(filled: SparseStore, tm
         store.read(1, [0], [MASKS[0]])
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, destination: Path) -> None:
     import shutil
 
-    shutil.copytree(source, target)
+    shutil.copytree(source, destination)
 
 
 def test_a_write_that_fails_leaves_the_old_epoch(tmp_path: Path) -> None:
