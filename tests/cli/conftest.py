@@ -1,30 +1,21 @@
-"""The tiny task and its finished run come from tests/pipeline/conftest.py, which no import statement reaches."""
+"""The fixtures of the tiny task, small full disks, and locks that another process holds."""
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-_path = Path(__file__).parents[1] / "pipeline" / "conftest.py"
-_spec = importlib.util.spec_from_file_location("pocketbert_tiny_run", _path)
-assert _spec is not None
-assert _spec.loader is not None
-_tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_tiny)
-
-kit, task, finished, finished_tflite, run_copy, phone, cli, pb = (
-    _tiny.kit,
-    _tiny.task,
-    _tiny.finished,
-    _tiny.finished_tflite,
-    _tiny.run_copy,
-    _tiny.phone,
-    _tiny.cli,
-    _tiny.pb,
+from support.fixtures import (
+    cli,
+    finished,
+    finished_tflite,
+    pb,
+    phone,
+    run_copy,
+    task,
 )
 
 

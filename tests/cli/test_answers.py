@@ -6,12 +6,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.runs import undo
+from support.tiny_texts import task_rows, write_lines
 
 Cli = Callable[..., Any]
 
@@ -271,7 +271,7 @@ def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path)
 # looking around
 
 
-def test_recipes(cli: Cli, tmp_path: Path, kit: SimpleNamespace) -> None:
+def test_recipes(cli: Cli, tmp_path: Path) -> None:
     listed = cli("recipes", "ls")
     assert listed.exit_code == 0
     assert listed.stdout.splitlines()[0] == "name\ttask\tdescription"
@@ -309,11 +309,11 @@ def test_families_and_devices_and_doctor(cli: Cli) -> None:
         assert said in doctor.stdout
 
 
-def test_data_check_reads_without_training(cli: Cli, task: Any, kit: SimpleNamespace, tmp_path: Path) -> None:
-    rows = kit.task_rows(30, 9)
+def test_data_check_reads_without_training(cli: Cli, task: Any, tmp_path: Path) -> None:
+    rows = task_rows(30, 9)
     rows += [rows[0], {**rows[1], "label": "timer"}, {"text": "song " + "very " * 60, "label": "music"}]
-    train = kit.write_lines(tmp_path / "train.jsonl", rows)
-    held = kit.write_lines(tmp_path / "eval.jsonl", [*kit.task_rows(12, 10), rows[3]])
+    train = write_lines(tmp_path / "train.jsonl", rows)
+    held = write_lines(tmp_path / "eval.jsonl", [*task_rows(12, 10), rows[3]])
     recipe = task.variant(tmp_path / "r.yaml", data={"train": {"path": str(train)}, "eval": {"path": str(held)}})
     result = cli("data", "check", recipe)
     assert result.exit_code == 0, result.output

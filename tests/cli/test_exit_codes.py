@@ -6,10 +6,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from support.folders import tree
+from support.tiny_texts import task_rows, write_lines
 
 Cli = Callable[..., Any]
 Tree = dict[str, bytes]
@@ -54,8 +56,8 @@ def test_mistakes_in_overrides(cli: Cli, task: Any) -> None:
     assert "override 'nonsense': not of the form key.sub=value." in result.stderr
 
 
-def test_bad_rows(cli: Cli, task: Any, kit: SimpleNamespace, tmp_path: Path) -> None:
-    rows = kit.task_rows(100, 5)
+def test_bad_rows(cli: Cli, task: Any, tmp_path: Path) -> None:
+    rows = task_rows(100, 5)
     lines = [json.dumps(r) for r in rows]
     for i in range(30):
         lines[2 * i + 1] = ('{"text": ', '{"text": 5, "label": "lamp"}', '{"txt": "x", "label": "lamp"}')[i % 3]
@@ -129,14 +131,12 @@ def test_label_order_permuted(cli: Cli, task: Any, finished: Path, tmp_path: Pat
         assert answer["label"] == untouched.config.id2label[int(expected.argmax())]
 
 
-def test_other_label_set_is_refused_before_the_first_step(
-    cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path
-) -> None:
+def test_other_label_set_is_refused_before_the_first_step(cli: Cli, task: Any, finished: Path, tmp_path: Path) -> None:
     other = {"lamp": "light", "music": "sound", "timer": "timer"}
     paths = {}
     for name, seed in (("train", 7), ("eval", 8)):
-        rows = [{**r, "label": other[r["label"]]} for r in kit.task_rows(60, seed)]
-        paths[name] = {"path": str(kit.write_lines(tmp_path / f"{name}.jsonl", rows))}
+        rows = [{**r, "label": other[r["label"]]} for r in task_rows(60, seed)]
+        paths[name] = {"path": str(write_lines(tmp_path / f"{name}.jsonl", rows))}
     recipe = task.variant(
         tmp_path / "r.yaml",
         data={"labels": ["light", "sound", "timer"], **paths},
@@ -178,10 +178,8 @@ def test_truncated_safetensors(cli: Cli, finished: Path, tmp_path: Path, keep: f
     assert not (tmp_path / ".phone.run").exists()
 
 
-def test_existing_run_of_another_recipe(
-    cli: Cli, task: Any, kit: SimpleNamespace, run_copy: Path, tmp_path: Path
-) -> None:
-    before: Tree = kit.tree(run_copy)
+def test_existing_run_of_another_recipe(cli: Cli, task: Any, run_copy: Path, tmp_path: Path) -> None:
+    before: Tree = tree(run_copy)
     for arguments in (["run", task.recipe, "seed=4"], ["finetune", task.recipe, "teacher.finetune.lr=0.1"]):
         result = cli(*arguments, "-o", run_copy)
         assert result.exit_code == 2
@@ -192,7 +190,7 @@ def test_existing_run_of_another_recipe(
     dry = cli("run", task.recipe, "seed=4", "-o", run_copy, "--overwrite", "--dry-run")
     assert dry.exit_code == 0
     assert "teacher\t" in dry.stdout
-    assert kit.tree(run_copy) == before
+    assert tree(run_copy) == before
 
 
 def test_a_dry_run_names_every_data_file_that_is_not_there(cli: Cli, task: Any, tmp_path: Path) -> None:
@@ -206,13 +204,11 @@ def test_a_dry_run_names_every_data_file_that_is_not_there(cli: Cli, task: Any, 
     assert not (tmp_path / "run").exists()
 
 
-def test_existing_folder_that_is_no_run(
-    cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, tmp_path: Path
-) -> None:
+def test_existing_folder_that_is_no_run(cli: Cli, task: Any, finished: Path, tmp_path: Path) -> None:
     target = tmp_path / "thesis"
     target.mkdir()
     (target / "chapter.tex").write_text("years of work")
-    before: Tree = kit.tree(target)
+    before: Tree = tree(target)
     for arguments, message in (
         (["run", task.recipe, "--overwrite"], "exists and is no run folder; nothing was written."),
         (["run", task.recipe, "--dry-run"], "exists and is no run folder; nothing was written."),
@@ -224,7 +220,7 @@ def test_existing_folder_that_is_no_run(
         assert result.exit_code == 2, result.output
         assert f"Error: {target}: {message}" in result.stderr
     assert cli("run", task.recipe, "-o", target / "chapter.tex").exit_code == 2
-    assert kit.tree(target) == before
+    assert tree(target) == before
     assert not list(tmp_path.glob(".thesis*"))
 
 

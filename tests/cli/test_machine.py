@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from support.commands import command, one_core
+from support.folders import tree
 from support.runs import undo
 
 Cli = Callable[..., Any]
@@ -119,7 +120,7 @@ def test_missing_demo_teacher_elsewhere(cli: Cli, tmp_path: Path, monkeypatch: p
 # 1: the machine
 
 
-def test_read_only_output(cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, disk: Any) -> None:
+def test_read_only_output(cli: Cli, task: Any, finished: Path, disk: Any) -> None:
     old = Path(shutil.copytree(finished, disk.path / "old", copy_function=shutil.copyfile))
     disk.lock_up()
     for arguments in (
@@ -150,9 +151,7 @@ def full(result: Any) -> None:
     assert "Logging error" not in result.stderr
 
 
-def test_full_disk_during_training(
-    pb: Any, cli: Cli, task: Any, kit: SimpleNamespace, finished: Path, disk: Any
-) -> None:
+def test_full_disk_during_training(pb: Any, cli: Cli, task: Any, finished: Path, disk: Any) -> None:
     run = disk.path / "run"
     disk.leave_free(450)  # room for one checkpoint, not for the next beside it
     full(pb("run", task.recipe, "-o", run, pinned=True))
@@ -187,11 +186,9 @@ def test_full_disk_during_export_and_pack(cli: Cli, task: Any, finished: Path, d
     assert cli("pack", "-m", run, "-o", disk.path / "packed").exit_code == 0
 
 
-def test_second_process_on_one_run_folder(
-    cli: Cli, task: Any, kit: SimpleNamespace, run_copy: Path, tmp_path: Path, held: Any
-) -> None:
+def test_second_process_on_one_run_folder(cli: Cli, task: Any, run_copy: Path, tmp_path: Path, held: Any) -> None:
     held(run_copy / ".lock")
-    before: Tree = kit.tree(run_copy)
+    before: Tree = tree(run_copy)
     for arguments in (
         ["run", task.recipe, "-o", run_copy],
         ["verify", "-m", run_copy],
@@ -203,7 +200,7 @@ def test_second_process_on_one_run_folder(
             f"Error: another process is working in {run_copy}. Wait for it, or choose another folder with -o/--output."
             in result.stderr
         )
-    assert kit.tree(run_copy) == before
+    assert tree(run_copy) == before
 
 
 def test_a_crash_is_one_line_and_the_log_has_the_rest(
@@ -231,11 +228,11 @@ def test_a_crash_is_one_line_and_the_log_has_the_rest(
 # 130: Ctrl-C
 
 
-def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, tmp_path: Path) -> None:
     recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 20000}})
     run = tmp_path / "run"
     process = subprocess.Popen(
-        kit.one_core(kit.command("run", recipe, "-o", run)),
+        one_core(command("run", recipe, "-o", run)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,48 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
-import support.clients
 from pocketbert import api
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
+from support.client_environments import HOME, OFFLINE, OPTIMUM, TRANSFORMERS_JS, build, run
+from support.client_table import CLIENTS, table
 from support.clients import LABELS, LENGTH, TEXTS
 
-ROOT = Path(__file__).resolve().parents[2]
-HOME = ROOT / ".venv-clients"
-OFFLINE = (sys.executable, str(ROOT / "scripts" / "contacts.py"), "--only-refuse", "--")
-"""In front of a client that reports to its vendor and has no switch."""
-MINUTES = 60
-OPTIMUM = (
-    "optimum-onnx==0.1.0",
-    "onnxruntime==1.31.1",
-    "transformers==4.57.6",
-    "torch==2.13.0",
-    "numpy==2.4.6",
-    "sentence-transformers==5.7.0",
-)
-TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
-SENTENCE_TRANSFORMERS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6")
-CLIENTS = (
-    "transformers, torch",
-    "optimum",
-    "sentence-transformers",
-    "onnxruntime, int8",
-    "LiteRT, int8",
-    "transformers.js",
-    "MediaPipe",
-)
-"""Columns of the table in docs/clients.md."""
 _DIFFERENCE = "difference from PocketBERT"
 
 
@@ -72,64 +46,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("largest differences from PocketBERT")
         for line in table(notes):
             terminalreporter.line(line)
-
-
-def table(notes: Sequence[tuple[str, str, str, float | None]]) -> list[str]:
-    """Lines of Markdown: a row per task, a column per client, in a cell a figure per file in the order of the tests."""
-    cells: dict[tuple[str, str], dict[str, float | None]] = {}
-    for client, task, file, difference in notes:
-        cell = cells.setdefault((task, client), {})
-        before = cell.get(file)
-        cell[file] = difference if before is None or difference is None else max(before, difference)
-    clients = [c for c in CLIENTS if any(c == seen for _, seen in cells)]
-    lines = ["| task | " + " | ".join(clients) + " |", "|---" * (len(clients) + 1) + "|"]
-    for task in (t.value for t in TaskName):
-        if any(task == seen for seen, _ in cells):
-            row = [_cell(cells.get((task, client), {})) for client in clients]
-            lines.append(f"| {task} | " + " | ".join(row) + " |")
-    return lines
-
-
-def _cell(figures: dict[str, float | None]) -> str:
-    if not figures:
-        return "–"
-    known = [d for d in figures.values() if d is not None]
-    return ", ".join(f"{d:.1e}" if d else "0" for d in known) or "same"
-
-
-def uv() -> str:
-    beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if beside.is_file() else shutil.which("uv")
-    if found is None:
-        pytest.fail(f"uv is needed to build client environments: neither {beside} nor uv on the PATH is there.")
-    return found
-
-
-def run(command: Sequence[str], what: str, timeout: float = 20 * MINUTES, cwd: Path | None = None) -> str:
-    """Run a program without this session's import path; a failure is a failed test that shows what it said."""
-    own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=own, cwd=cwd, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.fail(f"{what}: not finished after {timeout:.0f} s.")
-    if done.returncode:
-        pytest.fail(f"{what} (exit {done.returncode}):\n{done.stderr[-3000:]}")
-    return done.stdout
-
-
-def build(name: str, packages: Sequence[str]) -> Path:
-    """The interpreter of an environment with exactly these packages; built once, rebuilt when the list changes."""
-    folder, wanted = HOME / name, json.dumps([sys.version_info[:2], *packages])
-    python, note = folder / "bin" / "python", folder / "packages.json"
-    HOME.mkdir(exist_ok=True)
-    with FileLock(HOME / f".{name}.lock"):
-        if not (python.exists() and note.is_file() and note.read_text() == wanted):
-            shutil.rmtree(folder, ignore_errors=True)
-            where = f"{name}: could not install {', '.join(packages)}; these tests need the package registry"
-            run([uv(), "venv", "-q", "--python", sys.executable, str(folder)], where)
-            run([uv(), "pip", "install", "-q", "--python", str(python), *packages], where)
-            note.write_text(wanted)  # last: an environment without it is not finished
-    return python
 
 
 @pytest.fixture(scope="session")
@@ -249,9 +165,3 @@ def _logits(model: Any, row: Any) -> Any:
     out = model(input_ids=torch.from_numpy(row.ids[None]))
     values = out.logits if "logits" in out else torch.stack([out.start_logits, out.end_logits], -1)
     return values.reshape(-1, values.shape[-1])
-
-
-@pytest.fixture(scope="session")
-def kit() -> SimpleNamespace:
-    """Functions and texts of this file, which tests cannot import, and of `support.clients`."""
-    return SimpleNamespace(**vars(support.clients) | globals())

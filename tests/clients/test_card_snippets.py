@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,19 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.phone.card import CardFacts, render_card
+from support.clients import (
+    TEXTS,
+    answers,
+    code_of,
+    largest,
+    own,
+    plain,
+    same_in_javascript,
+    snippet,
+    spans_of,
+    texts_of,
+    with_texts,
+)
 
 ALL = [t.value for t in TaskName]
 ENGINES = {
@@ -31,7 +43,7 @@ EXACT = 1e-5
 WHERE = 'env.localModelPath = "models/";'
 
 
-def same(task: str, answer: Any, expected: Any, kit: SimpleNamespace) -> float:
+def same(task: str, answer: Any, expected: Any) -> float:
     """A snippet's answer against the toolkit's; how far its score is from the toolkit's, 0 where it has none."""
     if task == TaskName.TEXT_CLASSIFICATION:
         label, score = answer
@@ -39,11 +51,11 @@ def same(task: str, answer: Any, expected: Any, kit: SimpleNamespace) -> float:
         assert score == pytest.approx(expected[label], abs=EXACT)
         return float(abs(score - expected[label]))
     if task in (TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION):
-        assert kit.largest(answer, expected) < EXACT
+        assert largest(answer, expected) < EXACT
     elif task == TaskName.FILL_MASK:
         assert answer == expected[: len(answer)]
     elif task == TaskName.TOKEN_CLASSIFICATION:
-        assert kit.spans_of([tag for *_, tag in answer], [(start, end) for start, end, _ in answer]) == expected
+        assert spans_of([tag for *_, tag in answer], [(start, end) for start, end, _ in answer]) == expected
     else:
         assert answer == expected
     return 0.0
@@ -57,21 +69,20 @@ def test_python_with_an_engine_and_tokenizers_alone(
     phones: Callable[[str], Path],
     environment: Callable[..., Path],
     ask: Callable[..., Any],
-    kit: SimpleNamespace,
     measured: Callable[..., None],
 ) -> None:
     lead, file, packages = ENGINES[engine]
-    phone, texts = phones(task), kit.texts_of(task)
+    phone, texts = phones(task), texts_of(task)
     python = environment(f"{engine}-alone", [*packages, "tokenizers==0.23.3", "numpy==2.4.6"])
-    code = kit.code_of(phone, lead, "python")
+    code = code_of(phone, lead, "python")
     assert file in code
     if task == TaskName.QUESTION_ANSWERING:  # the toolkit runs windows as a batch, which changes dynamic int8 a little
         code, file = code.replace("_int8", ""), file.replace("_int8", "")
-    codes = [kit.with_texts(code, text) for text in texts]
+    codes = [with_texts(code, text) for text in texts]
     rows = ask(python, "snippet_client.py", {"folder": str(phone), "codes": codes})
     model = pocketbert.load(phone, file=file, threads=1)
-    for text, row, expected in zip(texts, rows, kit.own(phone, file, texts), strict=True):
-        apart = same(task, row["answer"], expected, kit)
+    for text, row, expected in zip(texts, rows, own(phone, file, texts), strict=True):
+        apart = same(task, row["answer"], expected)
         mine = model.outputs([text])[-1]
         theirs = np.stack([np.asarray(row["outputs"][n], np.float32)[0] for n in TASKS[TaskName(task)].answer], -1)
         theirs = theirs[..., 0] if theirs.shape[-1] == 1 else theirs
@@ -79,76 +90,72 @@ def test_python_with_an_engine_and_tokenizers_alone(
             theirs = theirs[model.tokenizer.encode([text])[0].ids == model.tokenizer.mask_id]
         theirs, mine = np.squeeze(theirs), np.squeeze(mine)
         assert theirs.shape == mine.shape
-        raw = kit.largest(theirs, mine)
+        raw = largest(theirs, mine)
         assert raw < EXACT * max(1.0, float(np.abs(mine).max()))
         measured(COLUMNS[engine], task, max(apart, raw), file)
 
 
 @pytest.mark.parametrize("task", ALL)
-def test_python_with_pocketbert(task: str, phones: Callable[[str], Path], kit: SimpleNamespace) -> None:
+def test_python_with_pocketbert(task: str, phones: Callable[[str], Path]) -> None:
     phone = phones(task)
-    text = kit.texts_of(task)[0]
-    code = kit.with_texts(kit.code_of(phone, "Python, with PocketBERT", "python"), text)
+    text = texts_of(task)[0]
+    code = with_texts(code_of(phone, "Python, with PocketBERT", "python"), text)
     names: dict[str, Any] = {}
     exec(code.replace("path/to/this/folder", str(phone)), names)
-    assert kit.plain(names["answer"]) == kit.own(phone, "onnx/model_int8.onnx", [text])[0]
+    assert plain(names["answer"]) == own(phone, "onnx/model_int8.onnx", [text])[0]
 
 
 def test_python_with_sentence_transformers(
-    phones: Callable[[str], Path], optimum: Path, ask: Callable[..., Any], kit: SimpleNamespace
+    phones: Callable[[str], Path], optimum: Path, ask: Callable[..., Any]
 ) -> None:
     phone = phones("feature-extraction")
-    texts = kit.texts_of("feature-extraction")
-    code = kit.code_of(phone, "Python, with sentence-transformers", "python").replace("path/to/this/folder", str(phone))
-    codes = [kit.with_texts(code, text) for text in texts[:2]]
+    texts = texts_of("feature-extraction")
+    code = code_of(phone, "Python, with sentence-transformers", "python").replace("path/to/this/folder", str(phone))
+    codes = [with_texts(code, text) for text in texts[:2]]
     rows = ask(optimum, "snippet_client.py", {"folder": str(phone), "codes": codes})
-    for row, expected in zip(rows, kit.own(phone, "onnx/model_int8.onnx", texts[:2]), strict=True):
-        assert kit.largest(row["answer"], expected) < EXACT
+    for row, expected in zip(rows, own(phone, "onnx/model_int8.onnx", texts[:2]), strict=True):
+        assert largest(row["answer"], expected) < EXACT
 
 
-def javascript(
-    phone: Path, card: str, text: Any, node: Callable[..., str], kit: SimpleNamespace, tmp_path: Path
-) -> Any:
+def javascript(phone: Path, card: str, text: Any, node: Callable[..., str], tmp_path: Path) -> Any:
     """What a card's JavaScript answers about a text, run where the folder lies under models/."""
     (tmp_path / "models").mkdir(exist_ok=True)
     if not (tmp_path / "models" / "phone").exists():
         (tmp_path / "models" / "phone").symlink_to(phone)
-    code = kit.with_texts(kit.snippet(card, "JavaScript, with", "js"), text).replace("FOLDER", "phone")
+    code = with_texts(snippet(card, "JavaScript, with", "js"), text).replace("FOLDER", "phone")
     assert code.endswith("console.log(answer);")
     code = code.replace("console.log(answer);", "console.log(JSON.stringify(answer));")
     return json.loads(node(code, cwd=tmp_path).splitlines()[-1])
 
 
 @pytest.mark.parametrize("task", ALL)
-def test_javascript(
-    task: str, phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace, tmp_path: Path
-) -> None:
-    phone, text = phones(task), kit.texts_of(task)[0]
-    answer = javascript(phone, (phone / "README.md").read_text(encoding="utf-8"), text, node, kit, tmp_path)
-    kit.same_in_javascript(task, answer, kit.answers(phone, "onnx/model_int8.onnx", [text])[0])
+def test_javascript(task: str, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path) -> None:
+    phone, text = phones(task), texts_of(task)[0]
+    answer = javascript(phone, (phone / "README.md").read_text(encoding="utf-8"), text, node, tmp_path)
+    same_in_javascript(task, answer, answers(phone, "onnx/model_int8.onnx", [text])[0])
 
 
 @pytest.mark.parametrize("task", ["text-classification", "multi-label"])
 def test_javascript_of_pairs(
-    task: str, phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace, tmp_path: Path
+    task: str, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
 ) -> None:
-    phone, pair = phones(task), (kit.TEXTS[0], kit.TEXTS[3])
+    phone, pair = phones(task), (TEXTS[0], TEXTS[3])
     card = card_of(phone, pair=True)
-    answer = javascript(phone, card, pair, node, kit, tmp_path)
-    kit.same_in_javascript(task, answer, kit.answers(phone, "onnx/model_int8.onnx", [pair])[0])
+    answer = javascript(phone, card, pair, node, tmp_path)
+    same_in_javascript(task, answer, answers(phone, "onnx/model_int8.onnx", [pair])[0])
 
 
 def test_javascript_where_the_client_does_not_know_the_family(
-    phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace, tmp_path: Path
+    phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
 ) -> None:
-    phone, text = phones("token-classification"), kit.TEXTS[1]
+    phone, text = phones("token-classification"), TEXTS[1]
     card = card_of(phone, family="mobilebert")
     assert "whose list for token-classification has no mobilebert" in card
-    answer = javascript(phone, card, text, node, kit, tmp_path)
+    answer = javascript(phone, card, text, node, tmp_path)
     mine = pocketbert.load(phone, file="onnx/model_int8.onnx", threads=1).outputs([text])[0]
     given = answer["logits"]
     values = given.get("cpuData") or given.get("data")
-    assert kit.largest(list(values.values()), mine.ravel()) < 1e-3
+    assert largest(list(values.values()), mine.ravel()) < 1e-3
 
 
 def card_of(phone: Path, **changes: Any) -> str:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.tasks import TaskName
+from support.clients import LABELS, TEXTS, largest, own
 
 PACKAGE = "mediapipe==1.2.2"
 CLIENT = Path(__file__).with_name("mediapipe_client.py")
@@ -44,14 +44,13 @@ def test_the_text_classifier(
     file: str,
     phones: Callable[[str], Path],
     mediapipe: Callable[..., list[Any]],
-    kit: SimpleNamespace,
     measured: Callable[..., None],
 ) -> None:
-    phone, texts = phones(TaskName.TEXT_CLASSIFICATION), list(kit.TEXTS)
+    phone, texts = phones(TaskName.TEXT_CLASSIFICATION), list(TEXTS)
     rows = mediapipe("classify", phone / file, texts)
-    assert rows[0]["names"] == list(kit.LABELS[TaskName.TEXT_CLASSIFICATION])
-    expected = [list(scores.values()) for scores in kit.own(phone, file, texts)]
-    apart = kit.largest([row["scores"] for row in rows], expected)
+    assert rows[0]["names"] == list(LABELS[TaskName.TEXT_CLASSIFICATION])
+    expected = [list(scores.values()) for scores in own(phone, file, texts)]
+    apart = largest([row["scores"] for row in rows], expected)
     assert apart < FILES[file]
     measured("MediaPipe", TaskName.TEXT_CLASSIFICATION, apart, file)
 
@@ -61,12 +60,11 @@ def test_the_text_embedder(
     file: str,
     phones: Callable[[str], Path],
     mediapipe: Callable[..., list[Any]],
-    kit: SimpleNamespace,
     measured: Callable[..., None],
 ) -> None:
-    phone, texts = phones(TaskName.FEATURE_EXTRACTION), list(kit.TEXTS)
+    phone, texts = phones(TaskName.FEATURE_EXTRACTION), list(TEXTS)
     vectors = mediapipe("embed", phone / file, texts)
-    apart = kit.largest(vectors, kit.own(phone, file, texts))
+    apart = largest(vectors, own(phone, file, texts))
     assert apart < FILES[file]
     measured("MediaPipe", TaskName.FEATURE_EXTRACTION, apart, file)
     card = (phone / "README.md").read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.types import Scheme
 from pocketbert.quantize import tflite as quantizer
 from pocketbert.runtime.tflite import TflitePredictor
+from support.client_environments import uv
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = {
@@ -79,18 +79,18 @@ def python(engine: str, environment: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, kit: SimpleNamespace) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our wheel, unpacked, without its dependencies; built from a copy so that the checkout stays clean."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout
     for name in filter(lambda n: (ROOT / n).is_file(), listed.splitlines()):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
-    uv = kit.uv()
-    run(uv, "build", "-q", "--wheel", "--out-dir", folder / "dist", source, cwd=folder)
+    tool = uv()
+    run(tool, "build", "-q", "--wheel", "--out-dir", folder / "dist", source, cwd=folder)
     [wheel] = (folder / "dist").glob("*.whl")
     run(
-        uv,
+        tool,
         "pip",
         "install",
         "-q",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,20 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 
 import pocketbert
 from pocketbert.core.tasks import TaskName
+from support.clients import largest, texts_of
 
 ALL = [t.value for t in TaskName]
 EXACT = 2e-5
 """Of probabilities, and of numbers near 1."""
 
 
-def compare(task: str, rows: list[Any], phone: Path, file: str, texts: list[Any], kit: SimpleNamespace) -> float:
+def compare(task: str, rows: list[Any], phone: Path, file: str, texts: list[Any]) -> float:
     """A client's rows against the toolkit's answers with one file; the largest difference."""
     model = pocketbert.load(phone, file=file, threads=1)
-    return max(difference(task, row, text, model, kit) for text, row in zip(texts, rows, strict=True))
+    return max(difference(task, row, text, model) for text, row in zip(texts, rows, strict=True))
 
 
-def difference(task: str, row: Any, text: Any, model: Any, kit: SimpleNamespace) -> float:
+def difference(task: str, row: Any, text: Any, model: Any) -> float:
     """Largest difference of a client's row from the toolkit's answer, within its bound; the rest is equal."""
     answer, bound = model.predict([text])[0], EXACT
     match task:
@@ -44,17 +44,17 @@ def difference(task: str, row: Any, text: Any, model: Any, kit: SimpleNamespace)
             scores = np.exp(logits - logits.max(-1, keepdims=True))
             scores /= scores.sum(-1, keepdims=True)
             assert [tag for tag, *_ in row] == [model.labels[i] for i in logits.argmax(-1)]
-            apart = kit.largest([score for _, score, *_ in row], scores.max(-1))
+            apart = largest([score for _, score, *_ in row], scores.max(-1))
             # the places of the client's tokens are those of the toolkit's spans
             assert {s.start for s in answer.spans} <= {start for *_, start, _ in row}
             assert {s.end for s in answer.spans} <= {end for *_, end in row}
         case TaskName.QUESTION_ANSWERING:
-            apart, bound = kit.largest(np.transpose(row), model.outputs([text])[0]), EXACT * 50
+            apart, bound = largest(np.transpose(row), model.outputs([text])[0]), EXACT * 50
         case TaskName.FILL_MASK:
             assert [token for token, _ in row] == [g.text for g in answer.places[0]]
-            apart = kit.largest([score for _, score in row], [g.score for g in answer.places[0]])
+            apart = largest([score for _, score in row], [g.score for g in answer.places[0]])
         case TaskName.FEATURE_EXTRACTION:
-            apart = kit.largest(row, answer.vector)
+            apart = largest(row, answer.vector)
         case _:
             raise ValueError(task)
     assert apart < bound, text
@@ -66,13 +66,12 @@ def test_transformers_with_torch(
     task: str,
     phones: Callable[[str], Path],
     ask: Callable[..., Any],
-    kit: SimpleNamespace,
     measured: Callable[..., None],
 ) -> None:
-    phone, texts = phones(task), asked(task, kit)
+    phone, texts = phones(task), asked(task)
     found = ask(Path(sys.executable), "transformers_client.py", {"folder": str(phone), "task": task, "texts": texts})
     assert found["version"].startswith("5.")
-    measured("transformers, torch", task, compare(task, found["rows"], phone, "onnx/model.onnx", texts, kit))
+    measured("transformers, torch", task, compare(task, found["rows"], phone, "onnx/model.onnx", texts))
 
 
 @pytest.mark.parametrize("file", ["onnx/model.onnx", "onnx/model_int8.onnx"])
@@ -83,16 +82,15 @@ def test_optimum(
     phones: Callable[[str], Path],
     optimum: Path,
     ask: Callable[..., Any],
-    kit: SimpleNamespace,
     measured: Callable[..., None],
 ) -> None:
-    phone, texts = phones(task), asked(task, kit)
+    phone, texts = phones(task), asked(task)
     question = {"folder": str(phone), "task": task, "texts": texts, "file": file}
     found = ask(optimum, "transformers_client.py", question)
     assert found["version"].startswith("4.")
-    measured("optimum", task, compare(task, found["rows"], phone, file, texts, kit), file)
+    measured("optimum", task, compare(task, found["rows"], phone, file, texts), file)
 
 
-def asked(task: str, kit: SimpleNamespace) -> list[Any]:
+def asked(task: str) -> list[Any]:
     """Long contexts left out: windows are not the client's; and the library's pipelines refuse the empty text."""
-    return [t for t in kit.texts_of(task, odd=task != TaskName.QUESTION_ANSWERING) if t]
+    return [t for t in texts_of(task, odd=task != TaskName.QUESTION_ANSWERING) if t]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 
 import pocketbert
 from pocketbert.core.tasks import TaskName
+from support.clients import ODD_TEXTS, TEXTS, answers, largest, own, same_in_javascript, texts_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "predict.mjs"
 ALL = [t.value for t in TaskName]
@@ -40,15 +40,14 @@ def test_the_example_predicts_as_the_toolkit_does(
     dtype: str,
     phones: Callable[[str], Path],
     node: Callable[..., str],
-    kit: SimpleNamespace,
     measured: Callable[..., None],
 ) -> None:
     file, close = DTYPES[dtype]
-    phone, texts = phones(task), kit.texts_of(task, odd=False)
+    phone, texts = phones(task), texts_of(task, odd=False)
     if task != TaskName.QUESTION_ANSWERING:
-        texts += [t for t in kit.ODD_TEXTS[:1] if task not in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK)]
-    for answer, expected in zip(predict(node, phone, task, dtype, texts), kit.answers(phone, file, texts), strict=True):
-        apart = kit.same_in_javascript(task, answer, expected, close)
+        texts += [t for t in ODD_TEXTS[:1] if task not in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK)]
+    for answer, expected in zip(predict(node, phone, task, dtype, texts), answers(phone, file, texts), strict=True):
+        apart = same_in_javascript(task, answer, expected, close)
         if apart is not None or task in NO_NUMBERS:  # of no label there is no score to compare
             measured("transformers.js", task, apart, file)
 
@@ -70,30 +69,28 @@ def pipeline(node: Callable[..., str], phone: Path, task: str, text: str, **opti
 
 
 def test_limit_the_pipeline_answers_every_regression_with_1(
-    phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace
+    phones: Callable[[str], Path], node: Callable[..., str]
 ) -> None:
-    answers = [pipeline(node, phones("regression"), "text-classification", text) for text in kit.TEXTS[:2]]
+    answers = [pipeline(node, phones("regression"), "text-classification", text) for text in TEXTS[:2]]
     assert answers == [[{"label": "LABEL_0", "score": 1}]] * 2
     assert "a softmax, which is always 1" in (phones("regression") / "README.md").read_text(encoding="utf-8")
 
 
-def test_limit_embeddings_need_pooling_and_normalize(
-    phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace
-) -> None:
-    phone, text = phones("feature-extraction"), kit.TEXTS[0]
+def test_limit_embeddings_need_pooling_and_normalize(phones: Callable[[str], Path], node: Callable[..., str]) -> None:
+    phone, text = phones("feature-extraction"), TEXTS[0]
     states = np.array(pipeline(node, phone, "feature-extraction", text))
     vector = pocketbert.load(phone, file="onnx/model.onnx", threads=1).predict([text])[0].vector
     assert states.ndim == 3  # the states of all tokens, never sentence_embedding
     pooled = states[0].mean(0)
-    assert kit.largest(pooled / np.linalg.norm(pooled), vector) < 2e-5
+    assert largest(pooled / np.linalg.norm(pooled), vector) < 2e-5
 
 
 def test_limit_of_an_overlong_text_the_last_separator_is_lost(
-    phones: Callable[[str], Path], node: Callable[..., str], kit: SimpleNamespace
+    phones: Callable[[str], Path], node: Callable[..., str]
 ) -> None:
-    phone, text = phones("text-classification"), kit.ODD_TEXTS[3]
+    phone, text = phones("text-classification"), ODD_TEXTS[3]
     [answer] = predict(node, phone, "text-classification", "fp32", [text])
-    [expected] = kit.own(phone, "onnx/model.onnx", [text])
+    [expected] = own(phone, "onnx/model.onnx", [text])
     seen = {a["label"]: a["score"] for a in answer}
     assert max(abs(seen[n] - expected[n]) for n in expected) > 1e-4
 

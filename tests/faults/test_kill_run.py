@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from support.folders import tree
+from support.victims import Victim, leftovers
+
 FORMATS = "export.formats=[onnx, tflite, coreml]"
 START, REPORT = "start", "report"
 _BEGAN = re.compile(r"^(\S+ \S+) INFO stage (\S+) (?:to do|unfinished), hash", re.MULTILINE)
@@ -94,35 +97,33 @@ def strike(victim: Any, moment: Moment, timeline: Timeline) -> bool:
     return bool(victim.kill(ready, moment.seconds))
 
 
-def differing(folder: Path, reference: Path, kit: SimpleNamespace) -> list[str]:
+def differing(folder: Path, reference: Path) -> list[str]:
     """Files of an artefact folder that are not byte for byte the reference's, lost and additional ones included."""
-    ours, theirs = kit.tree(folder), kit.tree(reference)
+    ours, theirs = tree(folder), tree(reference)
     return sorted(n for n in ours.keys() | theirs.keys() if ours.get(n) != theirs.get(n))
 
 
-def check_as_unbroken(victim: Any, reference: Path, kit: SimpleNamespace, victims: Any) -> None:
+def check_as_unbroken(victim: Any, reference: Path) -> None:
     """Every packed file, every file of every stage, and nothing left over."""
-    assert differing(victim.folder / "phone", reference / "phone", kit) == []
+    assert differing(victim.folder / "phone", reference / "phone") == []
     stages = {p.stem for p in (reference / ".stages").iterdir()}
     assert {p.stem for p in (victim.folder / ".stages").iterdir()} == stages
     for name in stages - {"pack", "verify"}:
         output = name if (reference / name).is_dir() else f"{name}.json"
         if (reference / output).is_dir():
-            assert differing(victim.folder / output, reference / output, kit) == [], name
+            assert differing(victim.folder / output, reference / output) == [], name
         else:
             assert (victim.folder / output).read_bytes() == (reference / output).read_bytes(), name
     for name in ("verify.json", "metrics.jsonl"):
         assert (victim.folder / name).read_bytes() == (reference / name).read_bytes(), name
-    assert victims.leftovers(victim.folder) == []
+    assert leftovers(victim.folder) == []
 
 
-def test_killed_in_each_format(
-    task: Any, finished: Path, trio: Path, kit: SimpleNamespace, victims: Any, tmp_path: Path
-) -> None:
+def test_killed_in_each_format(task: Any, finished: Path, trio: Path, tmp_path: Path) -> None:
     from pocketbert import api
 
     run = Path(shutil.copytree(finished, tmp_path / "run"))
-    victim = victims.Victim(["run", task.recipe, FORMATS, "--overwrite", "-o", run], run, kit)
+    victim = Victim(["run", task.recipe, FORMATS, "--overwrite", "-o", run], run)
     draw = random.Random(17)
     hit = []
     for stage, most in (("tflite", 2.0), ("coreml-w8", 0.1), ("golden", 0.5)):
@@ -132,13 +133,13 @@ def test_killed_in_each_format(
         hit.append(landed(log_of(run)))
     assert victim.kills == 3, hit
     victim.finish()
-    check_as_unbroken(victim, trio, kit, victims)
+    check_as_unbroken(victim, trio)
     assert api.verify(run / "phone").status == "passed"
 
 
 @pytest.mark.slow
-def test_killed_thirty_times_at_random(task: Any, kit: SimpleNamespace, victims: Any, tmp_path: Path) -> None:
-    reference = victims.Victim(["run", task.recipe, FORMATS, "-o", tmp_path / "reference"], tmp_path / "reference", kit)
+def test_killed_thirty_times_at_random(task: Any, tmp_path: Path) -> None:
+    reference = Victim(["run", task.recipe, FORMATS, "-o", tmp_path / "reference"], tmp_path / "reference")
     began = datetime.now()
     reference.finish()
     timeline = Timeline(log_of(reference.folder), began, datetime.now())
@@ -151,14 +152,14 @@ def test_killed_thirty_times_at_random(task: Any, kit: SimpleNamespace, victims:
     while moments:
         rounds += 1
         run = tmp_path / f"run-{rounds}"
-        victim = victims.Victim(["run", task.recipe, FORMATS, "-o", run], run, kit)
+        victim = Victim(["run", task.recipe, FORMATS, "-o", run], run)
         while moments and strike(victim, moments[0], timeline):
             where[landed(log_of(run))] += 1
             moments.pop(0)
         if victim.kills == 0:
             moments.pop(0)  # the last stage ended before this moment came; the next round takes the others
         victim.finish()
-        check_as_unbroken(victim, reference.folder, kit, victims)
+        check_as_unbroken(victim, reference.folder)
     print(
         f"{sum(where.values())} kills in {rounds} rounds, {time.monotonic() - clock:.0f} s, seed {seed}: {dict(where)}"
     )

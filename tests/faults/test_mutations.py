@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from support.mutations import mutations
+from support.tiny_texts import task_rows, write_lines
 
 Refused = Callable[..., Any]
 
@@ -22,13 +24,13 @@ def test_recipes(recipe_mutation: Any, task: Any, refused: Refused, tmp_path: Pa
 
 
 @pytest.fixture(scope="session")
-def rows(kit: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same valid rows in every kind of file."""
     import gzip
 
     folder = tmp_path_factory.mktemp("rows")
-    made = kit.task_rows(150, 7)
-    raw = kit.write_lines(folder / "rows.jsonl", made).read_bytes()
+    made = task_rows(150, 7)
+    raw = write_lines(folder / "rows.jsonl", made).read_bytes()
     (folder / "rows.jsonl.gz").write_bytes(gzip.compress(raw, mtime=0))
     for name, tab in (("rows.csv", ","), ("rows.tsv", "\t")):
         (folder / name).write_text(
@@ -73,9 +75,6 @@ def test_sources(source_mutation: Any, trio: Path, refused: Refused, tmp_path: P
 
 
 def test_most_mutations_spare_no_command() -> None:
-    import sys
-
-    made = sys.modules["pocketbert_mutations"]
     for kind, least in (("recipe", 0.9), ("data", 0.9), ("folder", 0.8), ("model", 1.0), ("source", 1.0)):
-        cases = made.mutations(kind, 200)
+        cases = mutations(kind, 200)
         assert sum(not m.maker.harmless for m in cases) >= least * len(cases)

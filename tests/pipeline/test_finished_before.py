@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,15 +14,17 @@ from filelock import FileLock
 from pocketbert import api
 from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.models.folder import open_model_folder
+from support.tiny_models import write_bert
+from support.tiny_texts import LABELS
 
 Cli = Callable[..., Any]
 SKIPPED = "finished before with the same model and settings, skipped"
 
 
 @pytest.fixture(scope="session")
-def source(kit: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny classifier; read-only by convention."""
-    return kit.write_bert(tmp_path_factory.mktemp("source") / "model", kit.LABELS)
+    return write_bert(tmp_path_factory.mktemp("source") / "model", LABELS)
 
 
 @pytest.fixture(scope="session")
@@ -117,12 +118,10 @@ def test_a_damaged_output_is_not_finished(cli: Cli, source: Path, output: Path, 
         assert SKIPPED in export(cli, source, output).stderr
 
 
-def test_every_file_that_an_export_opens_is_hashed(
-    kit: SimpleNamespace, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_file_that_an_export_opens_is_hashed(task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    model = kit.write_bert(tmp_path / "model", kit.LABELS)
+    model = write_bert(tmp_path / "model", LABELS)
     (model / "special_tokens_map.json").write_text("{}")
     opened: set[str] = set()
     watching = [True]

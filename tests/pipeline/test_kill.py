@@ -8,115 +8,22 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pocketbert.core.disk.ownership import write_marker
-
-TIMED = ("benchmark.json", "README.md", "artifacts.json")
-"""Files of the artefact folder that hold latencies, or digests of files that do."""
-
-
-HIDDEN = (".lock", ".stages", ".work", ".pocketbert.json")
-"""What a run folder keeps for itself."""
+from support.commands import command, one_core
+from support.folders import tree
+from support.victims import TIMED, Victim, leftovers
 
 
-class Victim:
-    """A run that is killed and started again with the same command.
-
-    Attributes:
-        folder: The run folder.
-        kills: How often it was killed.
-    """
-
-    def __init__(self, arguments: list[object], folder: Path, kit: SimpleNamespace) -> None:
-        self.arguments, self.folder, self.kit = arguments, folder, kit
-        self.kills = 0
-        self._finished: dict[str, tuple[bytes, int]] = {}
-
-    @contextmanager
-    def _running(self) -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(
-            self.kit.one_core(self.kit.command(*self.arguments)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-    def kill(self, ready: Callable[[], bool], wait: float) -> bool:
-        """Start, wait for a moment and some seconds more, kill; False if it ended before."""
-        with self._running() as process:
-            while process.poll() is None and not ready():
-                time.sleep(0.002)
-            end = time.monotonic() + wait
-            while process.poll() is None and time.monotonic() < end:
-                time.sleep(0.002)
-            ended = process.poll()
-            process.kill()
-            _, err = process.communicate()
-        assert ended in (None, 0), err
-        self.kills += ended is None
-        self.check_marks()
-        return ended is None
-
-    def finish(self) -> str:
-        """Start once more and let it end; what it said."""
-        with self._running() as process:
-            _, err = process.communicate(timeout=300)
-            assert process.returncode == 0, err
-        self.check_marks()
-        return err
-
-    def check_marks(self) -> None:
-        """No mark of a finished stage was written a second time."""
-        marks = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in self.folder.glob(".stages/*.json")}
-        for name, before in self._finished.items():
-            assert marks.get(name) == before, f"{name} was lost or done again after kill {self.kills}"
-        for content, _ in marks.values():
-            assert json.loads(content)["status"] == "passed"
-        self._finished = marks
-
-    def check_whole(self, reference: Path, ignored: tuple[str, ...] = ()) -> None:
-        """Everything is as in a run that nobody disturbed."""
-        for name in (
-            "teacher/model.safetensors",
-            "student/model.safetensors",
-            "metrics.jsonl",
-            "onnx/model.onnx",
-            "onnx-int8/model_int8.onnx",
-        ):
-            assert (self.folder / name).read_bytes() == (reference / name).read_bytes(), name
-        ours, theirs = self.kit.tree(self.folder / "phone"), self.kit.tree(reference / "phone")
-        assert set(ours) == set(theirs)
-        assert [n for n in ours if ours[n] != theirs[n] and n not in ignored] == []
-        assert set(self._finished) == {p.name for p in (reference / ".stages").iterdir()}
-        assert leftovers(self.folder) == []
-
-
-def leftovers(folder: Path) -> list[str]:
-    """Half files and forgotten folders in and beside a run folder."""
-    inside = [p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in HIDDEN]
-    inside += list((folder / ".work").iterdir())
-    inside += [p for p in (folder / ".stages").iterdir() if p.suffix != ".json"]
-    beside = [p for p in folder.parent.iterdir() if p.name.startswith(f".{folder.name}")]
-    return [str(p) for p in (*inside, *beside)]
-
-
-def test_killed_three_times(task: Any, finished: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_killed_three_times(task: Any, finished: Path, tmp_path: Path) -> None:
     from pocketbert import api
 
     draw = random.Random(11)
-    victim = Victim(["run", task.recipe, "-o", tmp_path / "run"], tmp_path / "run", kit)
+    victim = Victim(["run", task.recipe, "-o", tmp_path / "run"], tmp_path / "run")
     run = victim.folder
     assert victim.kill(lambda: any(run.glob(".work/teacher-*/latest")), draw.uniform(0, 0.2))
     assert not (run / "teacher").exists()
@@ -151,9 +58,7 @@ main()
 """
 
 
-def test_killed_between_any_two_steps_of_a_commit(
-    task: Any, run_copy: Path, finished: Path, kit: SimpleNamespace
-) -> None:
+def test_killed_between_any_two_steps_of_a_commit(task: Any, run_copy: Path, finished: Path) -> None:
     # the windows are microseconds wide: random moments do not meet them, so the process ends itself there
     mark = run_copy / ".stages" / "pack.json"
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "status": "failed"}))
@@ -162,7 +67,7 @@ def test_killed_between_any_two_steps_of_a_commit(
     deaths = 0
     for count in range(0, 400, 3):
         process = subprocess.run(
-            kit.one_core([sys.executable, "-c", DEADLY, str(count), "run", str(task.recipe), "-o", str(run_copy)]),
+            one_core([sys.executable, "-c", DEADLY, str(count), "run", str(task.recipe), "-o", str(run_copy)]),
             capture_output=True,
             text=True,
             check=False,
@@ -173,24 +78,24 @@ def test_killed_between_any_two_steps_of_a_commit(
         deaths += 1
         packed = run_copy / "phone"
         if packed.exists():  # whenever there is a folder under the final name, it is a whole one
-            assert kit.tree(packed) == kit.tree(finished / "phone")
+            assert tree(packed) == tree(finished / "phone")
     assert deaths >= 5
-    assert kit.tree(run_copy / "phone") == kit.tree(finished / "phone")
+    assert tree(run_copy / "phone") == tree(finished / "phone")
     assert leftovers(run_copy) == []
 
 
 @pytest.mark.slow
-def test_killed_twenty_times_at_random(task: Any, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_killed_twenty_times_at_random(task: Any, tmp_path: Path) -> None:
     recipe = task.variant(tmp_path / "r.yaml", benchmark={"threads": [1], "runs": 10, "repeats": 2})
     began = time.monotonic()
-    reference = Victim(["run", recipe, "-o", tmp_path / "reference"], tmp_path / "reference", kit)
+    reference = Victim(["run", recipe, "-o", tmp_path / "reference"], tmp_path / "reference")
     reference.finish()
     whole = time.monotonic() - began
     seed = int(os.environ.get("POCKETBERT_KILL_SEED", "5"))
     draw, kills, finished_rounds = random.Random(seed), 0, 0
     while kills < 20:
         run = tmp_path / f"run-{finished_rounds}"
-        victim = Victim(["run", recipe, "-o", run], run, kit)
+        victim = Victim(["run", recipe, "-o", run], run)
         while kills < 20 and victim.kill(lambda: True, draw.uniform(0, whole)):
             kills += 1
         victim.finish()
@@ -201,23 +106,23 @@ def test_killed_twenty_times_at_random(task: Any, kit: SimpleNamespace, tmp_path
 
 
 @pytest.mark.slow
-def test_killed_export_verb(finished: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_killed_export_verb(finished: Path, tmp_path: Path) -> None:
     output = tmp_path / "phone"
     arguments = ["export", "-m", finished / "student", "-o", output, "--format", "onnx"]
     reference = tmp_path / "reference" / "phone"
     subprocess.run(
-        kit.one_core(kit.command("export", "-m", finished / "student", "-o", reference, "--format", "onnx")),
+        one_core(command("export", "-m", finished / "student", "-o", reference, "--format", "onnx")),
         check=True,
         capture_output=True,
     )
-    victim = Victim(arguments, tmp_path / "no-run", kit)  # its work folder has a random name
+    victim = Victim(arguments, tmp_path / "no-run")  # its work folder has a random name
     left: list[Path] = []
     for pattern in (".phone.*/run/.work/onnx.new", ".phone.*/run/golden", "phone"):
         victim.kill(lambda seen=pattern: any(tmp_path.glob(seen)), 0)
         left = list(tmp_path.glob(".phone.*")) or left
         assert len(left) == 1  # taken up, not begun anew
     victim.finish()
-    assert kit.tree(output) == kit.tree(reference)
+    assert tree(output) == tree(reference)
     assert list(tmp_path.glob(".phone.*")) == []
     # as a kill between the last rename and the last removal leaves it
     left[0].mkdir()

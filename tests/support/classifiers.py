@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,8 @@ import torch
 import transformers
 
 from pocketbert.core.compare.sample_texts import SENTENCES
+from support.tiny_models import write_tokenizer
+from support.tiny_texts import vocabulary
 
 NAMES = ("negative", "neutral", "positive")
 
@@ -45,13 +46,13 @@ def write_byte_bpe(folder: Path) -> int:
     return int(made.get_vocab_size())
 
 
-def write_classifier(folder: Path, kit: SimpleNamespace, family: str, std: float) -> Path:
+def write_classifier(folder: Path, family: str, std: float) -> Path:
     """A tiny random classifier in Hugging Face layout; transformers' own weights for std 0."""
     if family == "roberta":
         rows = write_byte_bpe(folder)
     else:
-        rows = len(kit.vocabulary())
-        kit.write_tokenizer(folder, kit.vocabulary())
+        rows = len(vocabulary())
+        write_tokenizer(folder, vocabulary())
     labels = {
         "id2label": dict(enumerate(NAMES)),
         "label2id": {n: i for i, n in enumerate(NAMES)},

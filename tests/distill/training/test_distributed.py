@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from pocketbert.distill.training import loop
-
-HERE = Path(__file__).parent
+from support import distributed_cases as cases
 
 
 def free_port() -> int:
@@ -25,19 +23,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
-
-
-@pytest.fixture(scope="module")
-def cases() -> ModuleType:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("distributed_cases", HERE / "distributed_cases.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["distributed_cases"] = made
-    spec.loader.exec_module(made)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +36,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "OMP_NUM_THREADS": "1",
         "ACCELERATE_USE_CPU": "true",
     }
-    argv = [sys.executable, str(HERE / "distributed_cases.py"), str(out)]
+    argv = [sys.executable, str(Path(cases.__file__)), str(out)]
     started = [
         subprocess.Popen(
             argv,
@@ -73,7 +58,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one(cases: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def one(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`one(case)`: the folder in which this process alone left the case."""
     out, done = tmp_path_factory.mktemp("one"), set[str]()
 
@@ -135,7 +120,7 @@ def test_two_processes_resume_bit_for_bit(two: Path) -> None:
 
 
 def test_one_process_continues_what_two_began(
-    cases: ModuleType, two: Path, one: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    two: Path, one: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = one("uneven")
     left = two / "left"
@@ -154,7 +139,7 @@ def test_one_process_continues_what_two_began(
         ("process 0, and 1 has no rows", r"the loss is nan (terms: states nan"),
     ],
 )
-def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, two: Path, cases: ModuleType) -> None:
+def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, two: Path) -> None:
     said = [json.loads((two / f"{name}.{rank}.json").read_text()) for rank in (0, 1)]
     for one in said:
         assert one["code"] == 3
@@ -170,7 +155,7 @@ def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, t
 
 
 def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
-    cases: ModuleType, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cases.loop, "training_dtype", lambda: torch.float32)
     name = "one portion of process 1"
@@ -185,21 +170,21 @@ def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
         torch.testing.assert_close(value, theirs[key], rtol=0, atol=1e-9)
 
 
-def test_a_term_over_nothing_is_zero_and_teaches_nothing(two: Path, cases: ModuleType) -> None:
+def test_a_term_over_nothing_is_zero_and_teaches_nothing(two: Path) -> None:
     assert losses(two, "nothing labelled") == [{"loss": 0.0, "tags": 0.0}] * 8
     before = cases.tagger().state_dict()
     after = load_file(two / "nothing labelled.safetensors")
     assert all(torch.equal(value, before[key]) for key, value in after.items())
 
 
-def test_a_head_that_no_process_needs_keeps_its_weights(two: Path, cases: ModuleType) -> None:
+def test_a_head_that_no_process_needs_keeps_its_weights(two: Path) -> None:
     before, after = cases.tagger().state_dict(), load_file(two / "head unused.safetensors")
     same = {key for key, value in after.items() if torch.equal(value, before[key])}
     assert {"classifier.weight", "classifier.bias"} <= same
     assert len(same) < len(after) / 2
 
 
-def test_what_lies_behind_the_relations_keeps_its_weights(two: Path, cases: ModuleType) -> None:
+def test_what_lies_behind_the_relations_keeps_its_weights(two: Path) -> None:
     before, after = cases.tagger().state_dict(), load_file(two / "relations.safetensors")
     changed = {key for key, value in after.items() if not torch.equal(value, before[key])}
     assert {k.split(".")[-2] for k in changed if ".layer.1." in k} == {"query", "key", "value"}
@@ -220,7 +205,7 @@ class Lying:
 
 
 @pytest.mark.parametrize("says", [None, lambda batch: {"tags": torch.tensor(1000.0)}])
-def test_a_wrong_count_is_refused(says: Callable[..., object] | None, cases: ModuleType, tmp_path: Path) -> None:
+def test_a_wrong_count_is_refused(says: Callable[..., object] | None, tmp_path: Path) -> None:
     objective = Lying(cases.Tagging(), says)
     with pytest.raises(RuntimeError, match=r"Lying: term 'tags' is a mean over \d+ items, but counts\(\) says"):
         loop.train(cases.tagger(), objective, cases.Rows(), cases.settings(micro_batch=3), 5, "a", tmp_path)

@@ -37,6 +37,9 @@ from support.defects.coreml import (
     truncated,
     turned_probabilities,
 )
+from support.folders import tree
+from support.tiny_models import write_bert
+from support.tiny_texts import LABELS, LENGTH
 
 Cli = Callable[..., Any]
 Refused = Callable[..., list[str]]
@@ -46,7 +49,7 @@ Refused = Callable[..., list[str]]
 
 
 def test_a_good_run_passes_and_packs_the_same_bytes(
-    cli: Cli, coreml_copy: Path, finished_coreml: Path, kit: Any, tmp_path: Path
+    cli: Cli, coreml_copy: Path, finished_coreml: Path, tmp_path: Path
 ) -> None:
     edit(coreml_copy, rename, *FILES)  # the other tests fail because of what they change, not of being written again
     verified = cli("verify", "-m", coreml_copy)
@@ -58,7 +61,7 @@ def test_a_good_run_passes_and_packs_the_same_bytes(
     assert cli("verify", "-m", coreml_copy).exit_code == 0
     packed = cli("pack", "-m", coreml_copy, "-o", tmp_path / "again")
     assert packed.exit_code == 0, packed.output
-    before, after = (kit.tree(f) for f in (finished_coreml / "phone", tmp_path / "again"))
+    before, after = (tree(f) for f in (finished_coreml / "phone", tmp_path / "again"))
     assert set(after) == set(before)
     # these two name the cores, of which the finished run was given one
     assert [n for n in before if after[n] != before[n] and n not in ("artifacts.json", "README.md")] == []
@@ -133,11 +136,11 @@ def test_packages_in_each_others_place(refused: Refused, coreml_copy: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def another_model(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def another_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The artefact folder of another model with the same tokenizer and labels; read-only by convention."""
     folder = tmp_path_factory.mktemp("another")
-    model = kit.write_bert(folder / "model", kit.LABELS, seed=9)
-    return Path(api.export(str(model), folder / "phone", formats=["coreml"], max_length=kit.LENGTH))
+    model = write_bert(folder / "model", LABELS, seed=9)
+    return Path(api.export(str(model), folder / "phone", formats=["coreml"], max_length=LENGTH))
 
 
 def test_packages_of_another_model(refused: Refused, coreml_copy: Path, another_model: Path) -> None:

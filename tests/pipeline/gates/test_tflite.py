@@ -36,6 +36,7 @@ from support.defects.tflite import (
     source,
     swap_labels,
 )
+from support.tiny_texts import LABELS
 
 Cli = Callable[..., Any]
 Refused = Callable[..., list[str]]
@@ -174,10 +175,10 @@ def test_other_labels_inside(refused: Refused, tflite_copy: Path, file: str, lab
     assert failed == [f"{file} metadata"]
 
 
-def test_another_vocabulary_inside(refused: Refused, tflite_copy: Path, kit: Any) -> None:
+def test_another_vocabulary_inside(refused: Refused, tflite_copy: Path) -> None:
     tokens = vocabulary_of(tflite_copy / "student").splitlines()
     tokens[10], tokens[11] = tokens[11], tokens[10]
-    repacked(source(tflite_copy, MEDIAPIPE), kit.LABELS, b"\n".join(tokens) + b"\n")
+    repacked(source(tflite_copy, MEDIAPIPE), LABELS, b"\n".join(tokens) + b"\n")
     assert refused(tflite_copy, f"{MEDIAPIPE} metadata") == [f"{MEDIAPIPE} metadata"]
 
 
@@ -255,9 +256,9 @@ def test_a_folder_with_a_broken_file_that_is_listed(
     assert "gate 'integrity'" not in result.stderr
 
 
-def test_a_folder_with_another_vocabulary_in_its_mediapipe_file(cli: Cli, phone: Path, kit: Any) -> None:
+def test_a_folder_with_another_vocabulary_in_its_mediapipe_file(cli: Cli, phone: Path) -> None:
     tokens = vocabulary_of(phone).splitlines()
-    repacked(phone / MEDIAPIPE, kit.LABELS, b"\n".join([*tokens[:-2], tokens[-1], tokens[-2]]) + b"\n")
+    repacked(phone / MEDIAPIPE, LABELS, b"\n".join([*tokens[:-2], tokens[-1], tokens[-2]]) + b"\n")
     relist(phone, MEDIAPIPE)
     result = cli("verify", "-m", phone)
     assert result.exit_code == 3

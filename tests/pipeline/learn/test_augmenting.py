@@ -7,7 +7,6 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -350,7 +349,7 @@ def test_columns_that_json_cannot_hold_are_named(made: Made, tmp_path: Path) -> 
         augment_file(recipe, tmp_path / "out.jsonl")
 
 
-def test_the_command(cli: Callable[..., Any], made: Made, tmp_path: Path, kit: SimpleNamespace) -> None:
+def test_the_command(cli: Callable[..., Any], made: Made, tmp_path: Path) -> None:
     made()
     out = tmp_path / "out.jsonl.gz"
     answer = cli("data", "augment", tmp_path / "recipe.yaml", "-o", out, "data.augment.copies=2", "--json")

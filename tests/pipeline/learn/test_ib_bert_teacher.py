@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.tiny_models import write_tokenizer
+from support.tiny_texts import task_rows, vocabulary, write_lines
+
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts/pretrain_ib_bert.py"
 DEPTH = 2
 SIZES = {
@@ -26,7 +29,7 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def folders(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A pre-trained IB-BERT, as far as the pipeline can tell, and a MobileBERT of its widths."""
     import torch
     import transformers
@@ -34,7 +37,7 @@ def folders(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
     from pocketbert.distill.students.ib_bert.config import IbBertConfig
     from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
-    base, words = tmp_path_factory.mktemp("ib-bert"), kit.vocabulary()
+    base, words = tmp_path_factory.mktemp("ib-bert"), vocabulary()
     configs = (
         IbBertConfig(vocab_size=len(words), intra_bottleneck_size=48, intermediate_size=64, **SIZES),
         transformers.MobileBertConfig(
@@ -52,7 +55,7 @@ def folders(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             kind(config).save_pretrained(made[-1])
-        kit.write_tokenizer(made[-1], words)
+        write_tokenizer(made[-1], words)
     return made[0], made[1]
 
 
@@ -145,22 +148,22 @@ def test_its_masked_lm_is_trained_as_a_task(recipe: Write, cli: Callable[..., An
     assert made[-1] < made[0]
 
 
-def test_a_script_pre_trains_one(kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_script_pre_trains_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """In this process, and with `pocketbert.distill.methods.pretraining` looked at in tests/distill/methods/test_pretraining.py."""
     import transformers
 
     words = tmp_path / "tokenizer"
     words.mkdir()
-    kit.write_tokenizer(words, kit.vocabulary())
-    texts = [f"{a['text']} {b['text']}" for a, b in zip(kit.task_rows(60, 1), kit.task_rows(60, 2), strict=True)]
-    corpus, out = kit.write_lines(tmp_path / "text.jsonl", [{"text": t} for t in texts]), tmp_path / "ib-bert"
+    write_tokenizer(words, vocabulary())
+    texts = [f"{a['text']} {b['text']}" for a, b in zip(task_rows(60, 1), task_rows(60, 2), strict=True)]
+    corpus, out = write_lines(tmp_path / "text.jsonl", [{"text": t} for t in texts]), tmp_path / "ib-bert"
     arguments = [words, corpus, out, "--steps", 4, "--batch", 8, "--length", 16]
     monkeypatch.setattr("sys.argv", [str(SCRIPT), *map(str, arguments)])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert "step 4: mlm" in capsys.readouterr().out
     model = transformers.AutoModelForPreTraining.from_pretrained(out)
     assert type(model).__name__ == "IbBertForPreTraining"
-    assert model.config.vocab_size == len(kit.vocabulary())
+    assert model.config.vocab_size == len(vocabulary())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ib-bert", "text.jsonl", "tokenizer"]
     with pytest.raises(SystemExit):
         runpy.run_path(str(SCRIPT), run_name="__main__")

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from support.tiny_models import write_bert, write_tokenizer
+from support.tiny_texts import task_rows, vocabulary, write_lines
+
 PLAN = {"steps": 20, "batch": 16, "lr": 1e-3, "dropout": 0.0, "checkpoint": 5}
 GENERAL = {"method": "tinybert-general", **PLAN, "projection": "per_layer"}
 INTERMEDIATE = {"method": "tinybert-intermediate", **PLAN, "projection": "per_layer", "augmented": True}
@@ -19,10 +22,10 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def recipe(task: Any, kit: Any, tmp_path: Path) -> Write:
+def recipe(task: Any, tmp_path: Path) -> Write:
     """`recipe(stages, student, **changes)`: the tiny task, whose student is narrower than its teacher."""
-    rows = [{"text": r["text"]} for r in kit.task_rows(200, 9)]
-    text = kit.write_lines(tmp_path / "text.jsonl", rows)
+    rows = [{"text": r["text"]} for r in task_rows(200, 9)]
+    text = write_lines(tmp_path / "text.jsonl", rows)
 
     def write(
         stages: list[dict[str, Any]],
@@ -115,11 +118,9 @@ def test_a_student_goes_on_from_a_folder(recipe: Write, cli: Callable[..., Any],
     assert "layers: the student in model has its own" in other.stderr
 
 
-def test_a_student_of_another_vocabulary_is_refused(
-    recipe: Write, kit: Any, cli: Callable[..., Any], tmp_path: Path
-) -> None:
-    other = kit.write_bert(tmp_path / "other")
-    kit.write_tokenizer(other, sorted(kit.vocabulary()))
+def test_a_student_of_another_vocabulary_is_refused(recipe: Write, cli: Callable[..., Any], tmp_path: Path) -> None:
+    other = write_bert(tmp_path / "other")
+    write_tokenizer(other, sorted(vocabulary()))
     said = cli("distill", recipe([PREDICTION], {"model": str(other)}, copies=True), "-o", tmp_path / "run")
     assert said.exit_code == 2
     assert "has another vocabulary than the teacher" in said.stderr

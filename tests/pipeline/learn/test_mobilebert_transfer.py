@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from support.tiny_models import write_tokenizer
+from support.tiny_texts import task_rows, vocabulary, write_lines
+
 STAGE = {
     "method": "mobilebert",
     "steps": 24,
@@ -23,9 +26,9 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def recipe(task: Any, kit: Any, tmp_path: Path) -> Write:
+def recipe(task: Any, tmp_path: Path) -> Write:
     """`recipe(stages, student, **changes)`: the tiny task, whose student is a MobileBERT."""
-    text = kit.write_lines(tmp_path / "text.jsonl", [{"text": r["text"]} for r in kit.task_rows(120, 9)])
+    text = write_lines(tmp_path / "text.jsonl", [{"text": r["text"]} for r in task_rows(120, 9)])
 
     def write(stages: list[dict[str, Any]], size: str | None = "mini", **changes: Any) -> Path:
         changes.setdefault("teacher", {"finetune": {"steps": 10}})
@@ -42,14 +45,14 @@ def recipe(task: Any, kit: Any, tmp_path: Path) -> Write:
 
 
 @pytest.fixture(scope="module")
-def ib_bert(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ib_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained IB-BERT, as far as the pipeline can tell."""
     import torch
 
     from pocketbert.distill.students.ib_bert.config import IbBertConfig
     from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
-    words, folder = kit.vocabulary(), tmp_path_factory.mktemp("ib-bert")
+    words, folder = vocabulary(), tmp_path_factory.mktemp("ib-bert")
     config = IbBertConfig(
         vocab_size=len(words),
         hidden_size=32,
@@ -63,17 +66,17 @@ def ib_bert(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         IbBertForPreTraining(config).save_pretrained(folder)
-    kit.write_tokenizer(folder, words)
+    write_tokenizer(folder, words)
     return folder
 
 
 @pytest.fixture(scope="module")
-def wide(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ordinary teacher without heads, as wide as the mini student is between its blocks."""
     import torch
     import transformers
 
-    words, folder = kit.vocabulary(), tmp_path_factory.mktemp("wide")
+    words, folder = vocabulary(), tmp_path_factory.mktemp("wide")
     config = transformers.BertConfig(
         vocab_size=len(words),
         hidden_size=160,
@@ -85,7 +88,7 @@ def wide(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         transformers.BertModel(config).save_pretrained(folder)
-    kit.write_tokenizer(folder, words)
+    write_tokenizer(folder, words)
     return folder
 
 
@@ -151,7 +154,7 @@ def test_stages_follow_each_other_and_embeddings_go_on(
 
 
 def test_words_can_be_guessed_after_a_stage_without_that_head(
-    recipe: Write, kit: Any, cli: Callable[..., Any], tmp_path: Path
+    recipe: Write, cli: Callable[..., Any], tmp_path: Path
 ) -> None:
     import torch
     import transformers
@@ -159,7 +162,7 @@ def test_words_can_be_guessed_after_a_stage_without_that_head(
 
     folder = tmp_path / "lm"
     config = transformers.BertConfig(
-        vocab_size=len(kit.vocabulary()),
+        vocab_size=len(vocabulary()),
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -168,7 +171,7 @@ def test_words_can_be_guessed_after_a_stage_without_that_head(
     )
     with torch.random.fork_rng(devices=[]):
         transformers.BertForMaskedLM(config).save_pretrained(folder)
-    kit.write_tokenizer(folder, kit.vocabulary())
+    write_tokenizer(folder, vocabulary())
     task = {"method": "task", "steps": 4, "batch": 8}
     path = recipe(
         [{"method": "minilm", "steps": 3, "batch": 8}, task],

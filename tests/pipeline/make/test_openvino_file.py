@@ -28,6 +28,8 @@ from pocketbert.pipeline.run_folder import RunFolder
 from pocketbert.runtime import openvino as runtime
 from pocketbert.runtime import race
 from pocketbert.runtime.engines import EngineFile
+from support.commands import completed_run
+from support.folders import once
 
 Cli = Callable[..., Any]
 FILE, INT8 = "onnx/model_int8_openvino.onnx", "onnx/model_int8.onnx"
@@ -35,12 +37,12 @@ TEXTS = ["please play the song", "what is the weather", "stop"]
 
 
 @pytest.fixture(scope="session")
-def finished_openvino(task: Any, finished: Path, kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_openvino(task: Any, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny run with a file for OpenVINO beside the others; read-only by convention."""
-    with kit.once(tmp_path_factory, "tiny-run-openvino") as (folder, there):
+    with once(tmp_path_factory, "tiny-run-openvino") as (folder, there):
         if not there:
             shutil.copytree(finished, folder)
-            kit.completed_run(folder, task.recipe, "quantize.targets=[openvino]", "--overwrite")
+            completed_run(folder, task.recipe, "quantize.targets=[openvino]", "--overwrite")
     return Path(folder)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,11 +12,11 @@ from support.classifiers import write_classifier
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory, kit: SimpleNamespace) -> Callable[..., Path]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`model(family, std=0.15)`: a tiny random classifier in Hugging Face layout; transformers' own weights for std 0."""
 
     @cache
     def build(family: str, std: float = 0.15) -> Path:
-        return write_classifier(tmp_path_factory.mktemp(f"classifier-{family}"), kit, family, std)
+        return write_classifier(tmp_path_factory.mktemp(f"classifier-{family}"), family, std)
 
     return build

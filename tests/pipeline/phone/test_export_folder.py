@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from pocketbert import api
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from support.classifiers import NAMES, expected
+from support.folders import tree
+from support.tiny_models import write_bert
 
 Cli = Callable[..., Any]
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
@@ -24,9 +25,9 @@ TEXTS = [*SENTENCES[:12], SENTENCES[-2]]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_export(family: str, model: Callable[..., Path], pb: Any, tmp_path: Path) -> None:
     source, output = model(family), tmp_path / "phone"
-    before = kit.tree(source)
+    before = tree(source)
     if family == "bert":  # once as a user does it
         done = pb("export", "-m", source, "-o", output, "--format", "onnx")
         assert done.returncode == 0, done.stderr
@@ -35,14 +36,14 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNam
         assert "onnx/model.onnx: parity " in done.stderr
     else:
         api.export(str(source), output, formats=["onnx"])
-    assert kit.tree(source) == before
+    assert tree(source) == before
     assert [p.name for p in tmp_path.iterdir() if p.name != "pocketbert-cache"] == ["phone"]
 
     parity = json.loads((output / "parity.json").read_text())
     assert [p["passed"] for p in parity] == [True, True]
     assert all(p["worst"] < 1e-4 < p["mask_effect"] for p in parity)
     listed = json.loads((output / "artifacts.json").read_text())
-    assert {r["path"] for r in listed["files"]} | {"artifacts.json"} == set(kit.tree(output))
+    assert {r["path"] for r in listed["files"]} | {"artifacts.json"} == set(tree(output))
     assert listed["family"] == family
     assert listed["labels"] == list(NAMES)
     card = (output / "README.md").read_text()
@@ -82,24 +83,22 @@ def fp32_folder(model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def test_the_same_command_again(cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace) -> None:
-    before = kit.tree(fp32_folder)
+def test_the_same_command_again(cli: Cli, model: Callable[..., Path], fp32_folder: Path) -> None:
+    before = tree(fp32_folder)
     again = cli("export", "-m", model("bert"), "-o", fp32_folder, "--scheme", "fp32", "--format", "onnx")
     assert again.exit_code == 0, again.output
     assert f"{fp32_folder}: finished before with the same model and settings, skipped" in again.stderr
-    assert kit.tree(fp32_folder) == before
+    assert tree(fp32_folder) == before
 
 
-def test_other_settings_need_overwrite(
-    cli: Cli, model: Callable[..., Path], fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_other_settings_need_overwrite(cli: Cli, model: Callable[..., Path], fp32_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(fp32_folder, tmp_path / "phone"))
-    before = kit.tree(folder)
+    before = tree(folder)
     for more in (["--scheme", "int8"], ["--scheme", "fp32", "--max-length", "32"], ["--format", "tflite"]):
         result = cli("export", "-m", model("bert"), "-o", folder, "--format", "onnx", *more)
         assert result.exit_code == 2
         assert f"{folder}: exists and holds something else; nothing was written." in result.stderr
-        assert kit.tree(folder) == before
+        assert tree(folder) == before
     replaced = cli(
         "export",
         "-m",
@@ -120,16 +119,16 @@ def test_other_settings_need_overwrite(
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_quantize_adds_the_int8_file(cli: Cli, fp32_folder: Path, kit: SimpleNamespace, tmp_path: Path) -> None:
+def test_quantize_adds_the_int8_file(cli: Cli, fp32_folder: Path, tmp_path: Path) -> None:
     assert not (fp32_folder / "onnx" / "model_int8.onnx").exists()
-    before = kit.tree(fp32_folder)
+    before = tree(fp32_folder)
     result = cli("quantize", "-m", fp32_folder, "-o", tmp_path / "small", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout.splitlines()[-1])["files"] == ["onnx/model.onnx", "onnx/model_int8.onnx"]
     assert (tmp_path / "small" / "onnx" / "model.onnx").read_bytes() == (
         fp32_folder / "onnx" / "model.onnx"
     ).read_bytes()
-    assert kit.tree(fp32_folder) == before
+    assert tree(fp32_folder) == before
     assert cli("verify", "-m", tmp_path / "small").exit_code == 0
     assert "finished before" in cli("quantize", "-m", fp32_folder, "-o", tmp_path / "small").stderr
     itself = cli("quantize", "-m", fp32_folder, "-o", fp32_folder)
@@ -171,13 +170,13 @@ def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_pa
     assert not (tmp_path / "wrong").exists()
 
 
-def test_what_is_no_model(cli: Cli, kit: SimpleNamespace, model: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_is_no_model(cli: Cli, model: Callable[..., Path], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     alien = tmp_path / "alien"
     alien.mkdir()
     (alien / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    headless = kit.write_bert(tmp_path / "headless")
+    headless = write_bert(tmp_path / "headless")
     lost = Path(shutil.copytree(model("bert"), tmp_path / "lost"))
     (lost / "model.safetensors").unlink()
     for folder, message in (

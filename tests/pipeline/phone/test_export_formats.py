@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 import pocketbert
 from support.classifiers import expected
+from support.folders import tree
 
 Cli = Callable[..., Any]
 
@@ -123,9 +123,7 @@ def coreml_facts(package: Path) -> tuple[int, str, str]:
     )
 
 
-def test_core_ml_alone_and_its_small_package_afterwards(
-    cli: Cli, model: Callable[..., Path], kit: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_core_ml_alone_and_its_small_package_afterwards(cli: Cli, model: Callable[..., Path], tmp_path: Path) -> None:
     pytest.importorskip("coremltools")
     source, output, small = model("bert"), tmp_path / "phone", tmp_path / "small"
     made = cli(
@@ -140,12 +138,12 @@ def test_core_ml_alone_and_its_small_package_afterwards(
     assert parity[0]["bound"] < parity[1]["bound"] < 0.1 < parity[1]["mask_effect"]  # fp16 may be off more
     assert not (output / "onnx").exists()
 
-    before = kit.tree(output)
+    before = tree(output)
     done = cli("quantize", "-m", output, "-o", small, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[-1])["files"] == ["coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"]
-    assert kit.tree(output) == before
-    assert kit.tree(small / "coreml" / "Model.mlpackage") == kit.tree(package)
+    assert tree(output) == before
+    assert tree(small / "coreml" / "Model.mlpackage") == tree(package)
     assert coreml_facts(small / "coreml" / "Model_w8.mlpackage") == (9, "CoreML8", "plain")
     records = {r["path"]: r for r in json.loads((small / "artifacts.json").read_text())["files"]}
     assert records["coreml/Model.mlpackage"]["signature"]["lengths"] == [32, 40]

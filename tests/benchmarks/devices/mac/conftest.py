@@ -1,8 +1,9 @@
 """The folder's script as a module."""
 
-import importlib.util
+import importlib
 import platform
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,10 @@ from pocketbert.benchmarks.devices.mac.script import FILE_NAME
 @pytest.fixture
 def mac(mac_phone, mac_kit, monkeypatch):
     """The folder's script as a module, on a Mac that is none."""
-    spec = importlib.util.spec_from_file_location("benchmark_on_mac", mac_phone / "coreml" / FILE_NAME)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    name = Path(FILE_NAME).stem
+    monkeypatch.syspath_prepend(str(mac_phone / "coreml"))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module(name)
     real = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "coremltools"}
     for name in real:
         monkeypatch.delitem(sys.modules, name)
@@ -22,6 +24,7 @@ def mac(mac_phone, mac_kit, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(mac_kit.fake))  # for the processes that it starts
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     yield module
+    sys.modules.pop(name, None)
     for name in [n for n in sys.modules if n.partition(".")[0] == "coremltools"]:
         del sys.modules[name]
     sys.modules.update(real)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pocketbert_mutations import blanked, cut_off, flipped, maker
+from support.mutations.maker import blanked, cut_off, flipped, maker
 
 KIND, SOURCE = "model", "source"
 ONNX = ("onnx/model.onnx", "onnx/model_int8.onnx")

@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from pocketbert_mutations import cut_off, flipped, maker
+from support.mutations.maker import cut_off, flipped, maker
 
 KIND = "data"
 NAMES = ("rows.jsonl", "rows.jsonl.gz", "rows.csv", "rows.tsv")

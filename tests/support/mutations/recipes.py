@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pocketbert_mutations import maker
+
+from support.mutations.maker import maker
 
 KIND = "recipe"
 _WRONG: dict[type, list[Any]] = {

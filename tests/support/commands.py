@@ -1,0 +1,45 @@
+"""Commands of PocketBERT in processes of their own, bound to one core where results are compared byte by byte."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_PIN = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if hasattr(os, "sched_setaffinity"):
+    cores = sorted(os.sched_getaffinity(0))
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    os.sched_setaffinity(0, {cores[int(worker) % len(cores)]})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def one_core(argv: Sequence[str]) -> list[str]:
+    """A command bound to one core: one thread, the same rounding every time, no waiting for a busy sibling.
+
+    Ctrl-C works there even where the tests themselves were started in the background. The process does this to itself:
+    code that runs between fork and exec can deadlock where the tests' process has the threads of JAX.
+    """
+    return [sys.executable, "-c", _PIN, *argv]
+
+
+def command(*args: object) -> list[str]:
+    """The command line for a process of its own."""
+    return [sys.executable, "-m", "pocketbert.cli.main", *map(str, args)]
+
+
+def completed_run(folder: Path, recipe: Path, *arguments: str) -> None:
+    """`pocketbert run` on one core; what it printed lies beside the folder."""
+    run = subprocess.run(
+        one_core(command("run", recipe, *arguments, "-o", folder)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    folder.with_suffix(".stdout").write_text(run.stdout)
+    folder.with_suffix(".stderr").write_text(run.stderr)
