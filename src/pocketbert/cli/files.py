@@ -21,7 +21,7 @@ Scheme = Annotated[
     typer.Option(
         "--scheme",
         help="Schemes of smaller files, comma-separated: int8 (Core ML: w8), for TFLite also w8 and fp16; fp32 makes none. "
-        "The first is the default file's. (recipe: quantize.scheme, quantize.files)",
+        "The first is the default file's. (recipe: quantize.scheme)",
     ),
 ]
 Formats = Annotated[

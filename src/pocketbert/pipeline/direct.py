@@ -165,18 +165,9 @@ def _check_choices(schemes: Sequence[str], formats: Sequence[str], runtimes: Seq
     if problems:
         raise InputError(problems)
     files = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
-    for what, fix in choice_problems(files, [Format(f) for f in formats], calibration=True):
-        problems.append(Problem("--runtime" if runtimes and " for " in what else "--scheme", f"{what}.", f"{fix}."))
-    problems += [
-        Problem(
-            "--scheme",
-            f"{f.title} measures ranges on training texts, which only a recipe names.",
-            f"Set quantize.files: [int8, {{scheme: {f.scheme}, runtime: {f.runtime}}}] and data.train in one: "
-            "pocketbert run RECIPE",
-        )
-        for f in files
-        if f.scheme.static and f.runtime
-    ]
+    # ranges are measured on training texts, which only a recipe names
+    for p in choice_problems(files, [Format(f) for f in formats], calibration=False):
+        problems.append(Problem("--runtime" if p.runtime else "--scheme", f"{p.what}.", f"{p.option_fix}."))
     if problems:
         raise InputError(problems)
     return files

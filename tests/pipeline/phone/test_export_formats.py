@@ -86,7 +86,7 @@ def test_other_schemes_and_an_old_runtime(cli: Cli, model: Callable[..., Path], 
     # the same fp32 files in other forms, without exporting again
     for folder, more, suffix in (
         (half, ["--scheme", "fp16"], "fp16"),
-        (old, ["--target", "tflite-2.16"], "int8_tflite-2.16"),
+        (old, ["--runtime", "tflite216"], "int8_tflite216"),
     ):
         small = cli("quantize", "-m", first, "-o", folder, *more)
         assert small.exit_code == 0, small.output
@@ -95,7 +95,7 @@ def test_other_schemes_and_an_old_runtime(cli: Cli, model: Callable[..., Path], 
         assert not (folder / "tflite" / "model_w8.tflite").exists()
         assert cli("verify", "-m", folder).exit_code == 0
     records = {r["path"]: r for r in json.loads((old / "artifacts.json").read_text())["files"]}
-    assert records["tflite/model_int8_tflite-2.16.tflite"]["runtime"] == "tflite-2.16"
+    assert records["tflite/model_int8_tflite216.tflite"]["runtime"] == "tflite216"
     assert [p for p, r in records.items() if r.get("default")] == ["tflite/model_int8.tflite"]
     assert [p for p, r in records.items() if r.get("client")] == [
         "tflite/mediapipe.tflite",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
@@ -73,8 +74,8 @@ class QuantizeSection(Section):
             return self
         if "scheme" in self.model_fields_set:
             raise ValueError(
-                "scheme is the short form of files with one entry: give one of them, e.g. "
-                f"quantize: {{files: [{self.scheme}, ...]}}"
+                "scheme is the short form of files with one entry: give only one of them "
+                f"(as an override of both: 'quantize={{files: [{self.scheme}, ...]}}')"
             )
         twice = [f.title for i, f in enumerate(self.files) if f in self.files[:i]]
         if twice:
@@ -87,9 +88,26 @@ class QuantizeSection(Section):
         return {k: v for k, v in out.items() if k != "scheme" or self.files is None}
 
 
+@dataclass(frozen=True)
+class ChoiceProblem:
+    """One thing that is wrong with a choice of smaller files; its texts have no full stop.
+
+    Attributes:
+        what: What is wrong, and what is allowed.
+        fix: What to change in a recipe.
+        option_fix: What to change on a command line.
+        runtime: The runtime that the file is for, if it is for one.
+    """
+
+    what: str
+    fix: str
+    option_fix: str
+    runtime: Runtime | None = None
+
+
 def choice_problems(
     wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool
-) -> list[tuple[str, str]]:
+) -> list[ChoiceProblem]:
     """List what is wrong with a choice of smaller files.
 
     A plain scheme concerns the formats that have it, and each format must have one of them; a file for a runtime concerns
@@ -99,41 +117,43 @@ def choice_problems(
         wanted: The smaller files.
         formats: The formats that are exported.
         calibration: Whether there are training texts, on which static schemes measure ranges.
-
-    Returns:
-        For each problem what it is and the fix, without a full stop.
     """
     forms = [(format, scheme, runtime) for format, info in FORMATS.items() for scheme, runtime in info.forms]
-    names = {(s, r): f"{s} for {r} ({format})" for format, s, r in forms}
-    out: list[tuple[str, str]] = []
+    out: list[ChoiceProblem] = []
     plain: list[Scheme] = []
     for file in wanted:
-        homes = [f for f, s, r in forms if (s, r) == (file.scheme, file.runtime)]
-        if file.runtime is None and any(info.takes(file.scheme) for info in FORMATS.values()):
+        title, runtime = file.title, file.runtime
+        homes = [f for f, s, r in forms if (s, r) == (file.scheme, runtime)]
+        if runtime is None and any(info.takes(file.scheme) for info in FORMATS.values()):
             plain.append(file.scheme)
         elif not homes:
-            same = [n for (s, _), n in names.items() if s is file.scheme] if file.runtime is None else []
-            known = ", ".join(same or names.values())
-            out.append((f"{file.title} does not exist in this version, only {known}", "choose one of these"))
-        elif not set(homes) & set(formats):
-            out.append((f"{file.title} is a file of {homes[0]}", f"add {homes[0]} to export.formats"))
-        if file.scheme.static and not calibration:
-            out.append((f"{file.title} measures ranges on training texts", "name them in data.train"))
+            # of a scheme without runtime the runtimes that have it, else everything
+            known = [f"{s} for {r} ({f})" for f, s, r in forms if runtime is not None or s is file.scheme]
+            what = f"{title} does not exist in this version, only {', '.join(known)}"
+            out.append(ChoiceProblem(what, "choose one of these", "Choose one of these", runtime))
+        elif homes[0] not in formats:
+            what, add = f"{title} is a file of {homes[0]}", homes[0]
+            out.append(ChoiceProblem(what, f"add {add} to export.formats", f"Add --format {add}", runtime))
+        if homes and file.scheme.static and not calibration:
+            what = f"{title} measures ranges on training texts"
+            recipe = f"Name {title} in quantize.files of a recipe with data.train: pocketbert run RECIPE"
+            out.append(ChoiceProblem(what, "name them in data.train", recipe, runtime))
     return out + _plain_problems(plain, list(dict.fromkeys(formats)))
 
 
-def _plain_problems(plain: Sequence[Scheme], formats: Sequence[Format]) -> list[tuple[str, str]]:
+def _plain_problems(plain: Sequence[Scheme], formats: Sequence[Format]) -> list[ChoiceProblem]:
     """Formats that have none of the schemes, and schemes that no format has."""
-    names = " or ".join(f"'{s}'" for s in plain)
+    names, out = " or ".join(f"'{s}'" for s in plain), []
     without = [f for f in formats if plain and not any(FORMATS[f].takes(s) for s in plain)]
-    out = [
-        (f"{f} has no {names} in this version, only {', '.join(FORMATS[f].schemes)}", "name other export.formats")
-        for f in without
-    ]
+    for format in without:
+        what = f"{format} has no {names} in this version, only {', '.join(FORMATS[format].schemes)}"
+        option = f"Leave {format} out of --format, or choose another scheme"
+        out.append(ChoiceProblem(what, "name other export.formats", option))
     for scheme in plain:
         if len(without) < len(formats) and not any(FORMATS[f].takes(scheme) for f in formats):
             homes = [f.value for f, info in FORMATS.items() if info.takes(scheme)]
-            out.append((f"no exported format has '{scheme}', only {', '.join(homes)}", "add one to export.formats"))
+            what = f"no exported format has '{scheme}', only {', '.join(homes)}"
+            out.append(ChoiceProblem(what, "add one to export.formats", f"Add --format {homes[0]}"))
     return out
 
 
