@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.devices import LOCAL, check_device
 from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe.augment import AugmentSection
@@ -242,7 +243,11 @@ class VerifySection(Section):
 class BenchmarkSection(Section):
     """Where and how to measure latency."""
 
-    devices: list[Literal["local"]] = Field(["local"], min_length=1, description="Devices.")
+    devices: list[Annotated[str, AfterValidator(check_device)]] = Field(
+        [LOCAL],
+        min_length=1,
+        description="Devices to measure on, one after the other; `pocketbert devices` lists them.",
+    )
     threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
     runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
     repeats: int = Field(3, ge=2, description="Repeats, for the interval.")
