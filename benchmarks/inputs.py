@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.measurement import TEXT, Length
+from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.predictor import fitting
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer

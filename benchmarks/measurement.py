@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.records import AnswerCheck, ColdStart, Length, Profile, Protocol, Record, TokenizerTime
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
 from pocketbert.core.disk.files import path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.errors import InputError, Problem
@@ -16,20 +17,10 @@ from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.runtime.engines import EngineFile
 
 FILE_NAME = "benchmark.json"
-SCHEMA_VERSION = "1.1"
-
-TEXT: Literal["text"] = "text"
-Length = int | Literal["text"]
-"""Tokens of an input, or ``"text"``: real texts at the length they have."""
+SCHEMA_VERSION = "2.0"
 
 
-class _Record(BaseModel):
-    """Unknown keys are ignored, so that older readers open newer files of the same major schema."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Variant(_Record):
+class Variant(Record):
     """A model file to measure.
 
     Attributes:
@@ -90,14 +81,14 @@ class Variant(_Record):
         )
 
 
-class Measurement(_Record):
+class Measurement(Record):
     """One variant at one thread count and one length. Batch is 1, as on a phone.
 
     Attributes:
         variant: Name of the variant.
         sha256: Digest of the measured file.
         bytes: Its size.
-        device: Where it ran.
+        device: Where it ran, as the device was named: ``local``, a Mac's chip and model.
         unit: The part of the device that was allowed to compute (``cpu-and-ne``); empty where nobody chose one.
         engine: What ran it.
         engine_version: Version of that.
@@ -108,20 +99,17 @@ class Measurement(_Record):
         tokens_mean: Mean length in tokens of the inputs really used.
         batch: Rows per inference.
         load: What else the machine did.
-        wall: Wall time per inference, all repeats together.
+        wall: Wall time per inference, all repeats together; None on a device whose times are no latency (an emulator).
         wall_interval: Interval of the typical wall time from the repeats; None for fewer than three.
-        cpu: CPU time of the process per inference, all its threads added up.
-        load_ms: Opening the file in a fresh process (file in the page cache).
-        first_ms: First inference in that process.
-        peak_memory_bytes: Peak resident memory in that process above what it had before opening the file.
-        peak_rss_bytes: The same peak, absolute, interpreter and libraries included.
-        probe_length: Length in tokens of that first inference.
+        cpu: CPU time of the process per inference, all its threads added up; None where `wall` is.
+        cold: Load time, first inference and memory in a fresh process; None where the device does not tell.
         warmup_runs: Untimed inferences before the first timed one, in the measuring process.
         warmup_stable: Whether they became stable within the bound.
         wall_ms: Raw wall times in ms, [repeats][runs], in the order they were taken.
         cpu_ms: Raw CPU times in ms, same shape.
         engine_wall: Wall time by the engine's own clock, without the Python binding; None where it has none.
         engine_ms: Raw times by that clock.
+        guest_instructions: Instructions that an emulated processor executed per inference; None elsewhere.
     """
 
     variant: str
@@ -138,20 +126,17 @@ class Measurement(_Record):
     tokens_mean: float
     batch: int = 1
     load: Load
-    wall: Statistics
+    wall: Statistics | None
     wall_interval: Interval | None
-    cpu: Statistics
-    load_ms: float
-    first_ms: float
-    peak_memory_bytes: int
-    peak_rss_bytes: int
-    probe_length: int
+    cpu: Statistics | None
+    cold: ColdStart | None
     warmup_runs: int
     warmup_stable: bool
     wall_ms: list[list[float]]
     cpu_ms: list[list[float]]
     engine_wall: Statistics | None = None
     engine_ms: list[list[float]] | None = None
+    guest_instructions: Statistics | None = None
 
     @property
     def place(self) -> str:
@@ -159,7 +144,7 @@ class Measurement(_Record):
         return f"{self.device} {self.unit}".strip()
 
 
-class Comparison(_Record):
+class Comparison(Record):
     """A variant against the baseline, on the same machine, at the same threads and length.
 
     Attributes:
@@ -181,149 +166,10 @@ class Comparison(_Record):
     provenance: Provenance
 
 
-class TokenizerTime(_Record):
-    """Time from text to ids, one text at a time.
+class BenchmarkResult(Record):
+    """The content of ``benchmark.json``: the session of one device, and those of other devices.
 
-    Attributes:
-        variants: Names of the variants that use this tokenizer.
-        sha256: Digest of ``tokenizer.json``.
-        texts: Number of different texts.
-        tokens_mean: Mean tokens per text.
-        per_text: Wall time per text.
-        provenance: How the figures came about.
-    """
-
-    variants: list[str]
-    sha256: str
-    texts: int
-    tokens_mean: float
-    per_text: Statistics
-    provenance: Provenance
-
-
-class OpShare(_Record):
-    """Time that operators of one type take.
-
-    Attributes:
-        op_type: Operator type in the graph that really runs, after the engine's fusions.
-        nodes: How many there are.
-        share: Share of the time of all nodes, a fraction.
-        ms: Time per inference.
-    """
-
-    op_type: str
-    nodes: int
-    share: float
-    ms: float
-
-
-class Placement(_Record):
-    """Which execution provider, or processor, runs how much.
-
-    Attributes:
-        provider: Name of the execution provider or processor.
-        nodes: Nodes it runs.
-        op_types: Nodes per operator type.
-        cost: Share of the cost as the engine itself estimates it; None where it does not.
-    """
-
-    provider: str
-    nodes: int
-    op_types: dict[str, int]
-    cost: float | None = None
-
-
-class Profile(_Record):
-    """Where the time of one variant goes.
-
-    Attributes:
-        variant: Name of the variant.
-        threads: Threads within an operator.
-        length: Tokens of the input.
-        runs: Inferences that were averaged.
-        ops: Time per operator type, largest first.
-        placement: Nodes per execution provider.
-        provenance: How the figures came about.
-    """
-
-    variant: str
-    threads: int
-    length: int
-    runs: int
-    ops: list[OpShare]
-    placement: list[Placement]
-    provenance: Provenance
-
-
-class Protocol(_Record):
-    """How the timings were taken.
-
-    Attributes:
-        description: In words.
-        baseline: Variant that the others are compared with.
-        threads: Thread counts, in the order measured.
-        lengths: Lengths, in the order measured.
-        texts: Number of different real texts used.
-        runs_asked: Timed inferences per variant and repeat that were asked for.
-        runs_made: Fewest and most timed inferences per variant and repeat that were really made.
-        repeats: Passes over everything.
-        burst: Timed inferences of one variant before the next one has its turn.
-        budget_s: Time allowed; 0 where there was no limit.
-        took_s: Time taken.
-        shortened: Whether the budget made it fewer runs than asked for.
-        notes: What the reader should know.
-    """
-
-    description: str
-    baseline: str
-    threads: list[int]
-    lengths: list[Length]
-    texts: int
-    runs_asked: int
-    runs_made: tuple[int, int]
-    repeats: int
-    burst: int
-    budget_s: float
-    took_s: float
-    shortened: bool
-    notes: list[str] = []
-
-
-class AnswerCheck(_Record):
-    """Answers on the measured device compared with those recorded in the folder's golden rows.
-
-    Attributes:
-        variant: Name of the variant.
-        rows: Rows compared.
-        largest: Largest difference among finite answers.
-        tolerance: Largest one that is allowed.
-        finite: Whether all answers were numbers.
-        provenance: How the answers came about.
-    """
-
-    variant: str
-    rows: int
-    largest: float
-    tolerance: float
-    finite: bool
-    provenance: Provenance
-
-    @property
-    def passed(self) -> bool:
-        """Whether the device computes the file right."""
-        return self.finite and self.largest <= self.tolerance
-
-    @property
-    def words(self) -> str:
-        """What was found."""
-        found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are no numbers"
-        return f"{self.rows} golden rows: {found}, allowed {self.tolerance:.3g}"
-
-
-class BenchmarkResult(_Record):
-    """The content of ``benchmark.json``: one session on one machine, and imported ones from others.
-
-    Nothing is compared across sessions: times of two machines have no common ratio.
+    Nothing is compared across sessions: times of two devices have no common ratio.
 
     Attributes:
         schema_version: Major part equal means readable.
@@ -336,7 +182,7 @@ class BenchmarkResult(_Record):
         tokenizers: Time from text to ids.
         profiles: Time per operator type, and placement, per variant.
         answers: Checks of the answers where the measuring device made them (a Mac).
-        imported: Sessions on other machines.
+        others: Sessions of other devices, measured after this one or imported.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -348,13 +194,28 @@ class BenchmarkResult(_Record):
     comparisons: list[Comparison]
     tokenizers: list[TokenizerTime]
     profiles: list[Profile]
-    answers: list[AnswerCheck] = []
-    imported: list[BenchmarkResult] = []
+    answers: list[AnswerCheck] = Field(default_factory=list)
+    others: list[BenchmarkResult] = Field(default_factory=list)
 
     @property
     def sessions(self) -> list[BenchmarkResult]:
-        """This session and the imported ones."""
-        return [self, *self.imported]
+        """This session and those of other devices."""
+        return [self, *self.others]
+
+    @property
+    def device(self) -> str:
+        """The device of this session."""
+        return self.measurements[0].device
+
+    @property
+    def timed(self) -> bool:
+        """Whether the figures of this session are times."""
+        return any(m.wall is not None for m in self.measurements)
+
+    @property
+    def headline(self) -> BenchmarkResult:
+        """The session whose latencies are shown first: the first one that has any."""
+        return next((s for s in self.sessions if s.timed), self)
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
         """The measurement of one variant at one thread count and length, if it was made."""

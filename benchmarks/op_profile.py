@@ -1,18 +1,27 @@
-"""ONNX Runtime's profile, added up: time per operator type, nodes per execution provider."""
+"""Where the time of a file goes: what the engine of each format tells, added up by operator type."""
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from pocketbert.benchmarks.measurement import OpShare, Placement
+from pocketbert.benchmarks.inputs import Feed
+from pocketbert.benchmarks.records import OpShare, Placement
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.coverage import Coverage
+from pocketbert.runtime.engines import EngineFile
+from pocketbert.runtime.onnx import OnnxPredictor
+from pocketbert.runtime.tflite import TflitePredictor
 
+WARMUP = 3
+"""Inferences that a profile leaves out."""
 _SUFFIX = "_kernel_time"
 
 
@@ -28,6 +37,47 @@ class OpTimes(BaseModel):
     runs: int
     ops: list[OpShare]
     placement: list[Placement]
+
+
+Profiler = Callable[[EngineFile, Feed, int, int], OpTimes | None]
+"""Profiles a file on one input, with a number of threads, over a number of inferences; None where it cannot."""
+
+
+def profile(file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes | None:
+    """Profile a file by the means of the engine that runs it.
+
+    Args:
+        file: The model file.
+        feed: The input.
+        threads: Threads within an operator.
+        runs: Inferences to average.
+
+    Returns:
+        The profile; None where the engine of this format or runtime has none.
+    """
+    profiler = (
+        _RUNTIME_PROFILERS.get(file.runtime) if file.runtime in _RUNTIME_PROFILERS else _PROFILERS.get(file.format)
+    )
+    return profiler(file, feed, threads, runs) if profiler else None
+
+
+def _onnx(file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
+    with tempfile.TemporaryDirectory(prefix="pocketbert-profile-") as folder:
+        predictor = OnnxPredictor(file.path, threads, profile=Path(folder) / "ops")
+        for _ in range(WARMUP + runs):
+            predictor.run(feed)
+        return read_profile(predictor.end_profile(), skip=WARMUP)
+
+
+def _xnnpack(file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes | None:
+    found = TflitePredictor(file.path, threads).coverage
+    return xnnpack_placement(found) if found else None
+
+
+_PROFILERS: dict[Format, Profiler] = {Format.ONNX: _onnx, Format.TFLITE: _xnnpack}
+"""Formats whose usual engine has a profile."""
+_RUNTIME_PROFILERS: dict[Runtime | None, Profiler | None] = {Runtime.OPENVINO: None}
+"""Runtimes that are another engine than their format's usual one."""
 
 
 def read_profile(path: Path, skip: int = 0) -> OpTimes:

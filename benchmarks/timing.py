@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pocketbert.benchmarks.devices.protocol import Burst, OpenedFile, Sample
 from pocketbert.benchmarks.inputs import Feed
-from pocketbert.benchmarks.measurement import Length, Variant
+from pocketbert.benchmarks.measurement import Variant
+from pocketbert.benchmarks.records import Length
 from pocketbert.benchmarks.statistics import burst_medians
-from pocketbert.core.predict.predictor import Predictor
 
 BURST = 5
 """Timed inferences of one variant before the next one has its turn."""
@@ -22,8 +23,6 @@ WINDOW = 5
 STABLE = 0.03
 """Two windows closer than this are stable."""
 WARMUP_LEAST, WARMUP_MOST = 10, 60
-_DECIMALS = 4
-"""Raw samples are kept to 0.1 µs, finer than any clock here; the statistics are made from these."""
 
 
 @dataclass
@@ -32,36 +31,48 @@ class Cell:
 
     Attributes:
         variant: What is measured.
-        predictor: The opened file.
+        opened: The opened file.
         length: Tokens or ``"text"``.
         feeds: Inputs to cycle through.
+        timed: Whether the device's times are latencies; else the warm-up is one inference per input shape.
         warmup_runs: Untimed inferences before the first timed one.
         warmup_stable: Whether they became stable.
         cost_ms: What one inference takes, from the warm-up; for planning only.
-        wall_ms: Raw wall times, one list per repeat.
-        cpu_ms: Raw CPU times, same shape.
+        repeats: Samples, one list per repeat.
     """
 
     variant: Variant
-    predictor: Predictor
+    opened: OpenedFile
     length: Length
     feeds: list[Feed]
+    timed: bool = True
     warmup_runs: int = 0
     warmup_stable: bool = False
     cost_ms: float = 0.0
-    wall_ms: list[list[float]] = field(default_factory=list)
-    cpu_ms: list[list[float]] = field(default_factory=list)
+    repeats: list[list[Sample]] = field(default_factory=list)
+    _run: Burst = field(init=False, repr=False)
 
-    def once(self, number: int) -> tuple[float, float]:
-        """Wall and CPU time in ms of one inference on input `number` (modulo their count)."""
-        feed = self.feeds[number % len(self.feeds)]
-        # The CPU clock is a slow system call, so it stays outside the wall clock's interval.
-        cpu = time.process_time_ns()
-        wall = time.perf_counter_ns()
-        self.predictor.run(feed)
-        wall = time.perf_counter_ns() - wall
-        cpu = time.process_time_ns() - cpu
-        return round(wall / 1e6, _DECIMALS), round(cpu / 1e6, _DECIMALS)
+    def __post_init__(self) -> None:
+        self._run = self.opened.prepare(self.feeds)
+
+    @property
+    def wall_ms(self) -> list[list[float]]:
+        """Raw wall times, one list per repeat."""
+        return [[s.wall_ms for s in repeat] for repeat in self.repeats]
+
+    @property
+    def cpu_ms(self) -> list[list[float]]:
+        """Raw CPU times, same shape."""
+        return [[s.cpu_ms for s in repeat] for repeat in self.repeats]
+
+    @property
+    def guest_instructions(self) -> list[float]:
+        """Instructions per inference where the device counts them, all repeats after one another."""
+        return [s.guest_instructions for repeat in self.repeats for s in repeat if s.guest_instructions is not None]
+
+    def window(self) -> float:
+        """Median wall time in ms of some inferences on the first inputs."""
+        return float(np.median([s.wall_ms for s in self._run(range(WINDOW))]))
 
     def warm_up(self, most_s: float) -> None:
         """Run until stable: at least 10 and every input shape once, at most 60 or `most_s` seconds.
@@ -71,12 +82,15 @@ class Cell:
         """
         begin = time.monotonic()
         shapes = {int(f["input_ids"].shape[1]): i for i, f in enumerate(self.feeds)}
-        for number in shapes.values():
-            self.once(number)
+        self._run(list(shapes.values()))
         self.warmup_runs = len(shapes)
+        if not self.timed:
+            self.warmup_stable = True
+            self.cost_ms = (time.monotonic() - begin) * 1000 / len(shapes)
+            return
         before = None
         while not self.warmup_stable or self.warmup_runs < WARMUP_LEAST:
-            median = float(np.median([self.once(i)[0] for i in range(WINDOW)]))
+            median = self.window()
             self.warmup_runs += WINDOW
             self.warmup_stable = before is not None and abs(median / before - 1) < STABLE
             before = self.cost_ms = median
@@ -87,13 +101,9 @@ class Cell:
     def burst(self, first: int, count: int) -> None:
         """Time `count` inferences on the inputs from `first` on, and add them to the current repeat.
 
-        One untimed inference comes before: the caches hold the weights of another variant.
+        One inference comes before whose time is not kept: the caches hold the weights of another variant.
         """
-        self.once(first)
-        for number in range(first, first + count):
-            wall, cpu = self.once(number)
-            self.wall_ms[-1].append(wall)
-            self.cpu_ms[-1].append(cpu)
+        self.repeats[-1] += self._run([first, *range(first, first + count)])[1:]
 
     def round_medians(self, cpu: bool = False) -> list[float]:
         """Median in ms of each burst, all repeats after one another; entry i is round i of every variant."""
@@ -109,8 +119,7 @@ def interleave(cells: list[Cell], runs: int, order: np.random.Generator) -> None
         order: Where the orders come from.
     """
     for cell in cells:
-        cell.wall_ms.append([])
-        cell.cpu_ms.append([])
+        cell.repeats.append([])
     with _no_garbage_collection():
         for first in range(0, runs, BURST):
             for i in order.permutation(len(cells)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pocketbert.benchmarks.measurement import TEXT, Length
+from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.benchmarks.statistics import Ratio
 from pocketbert.core.metrics import CHANCE, Direction, Metric, Unit
 

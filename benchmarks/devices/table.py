@@ -1,53 +1,66 @@
-"""The devices that this version can measure on."""
+"""The code of every device, by name; the facts are in `pocketbert.core.devices`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.types import Provenance
+from pocketbert.benchmarks.devices.local import connect_local, local_refusal
+from pocketbert.benchmarks.devices.protocol import Connection, Device
+from pocketbert.core.devices import COREML, DEVICES, LOCAL, add_device, parse_measuring_device, remove_device
+from pocketbert.core.types import Format, Runtime
+
+_devices: dict[str, Device] = {
+    LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal),
+    COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
+}
 
 
-@dataclass(frozen=True)
-class Device:
-    """A place where a model file can run.
+def register_device(device: Device) -> None:
+    """Add a device: from then on recipes and ``--device`` may name it, and `pocketbert devices` lists it.
 
-    Attributes:
-        name: What a recipe's ``benchmark.devices`` and ``--device`` call it.
-        yields: Which figures come from it.
-        provenance: What those figures are stamped with.
-        reached: How it is reached.
+    Args:
+        device: The device. Either it can be reached (``connect``), or its facts name the way to use it (``instead``).
+
+    Raises:
+        ValueError: If its name is taken or wrong, or it has both or neither of the two.
     """
+    if (device.connect is None) != bool(device.info.instead):
+        raise ValueError(f"device '{device.info.name}': give either 'connect' or 'info.instead'.")
+    add_device(device.info)
+    _devices[device.info.name] = device
 
-    name: str
-    yields: str
-    provenance: Provenance
-    reached: str
 
-
-DEVICES: tuple[Device, ...] = (
-    Device(
-        name="local",
-        yields="latency, CPU time, load time, first inference, peak memory, time per operator, placement",
-        provenance=Provenance.MEASURED,
-        reached="this machine's CPU, by ONNX Runtime or LiteRT in this process and in fresh child processes",
-    ),
-    Device(
-        name="coreml",
-        yields="latency per compute unit, load time, first inference, peak memory, answers; the compute plan as an estimate",
-        provenance=Provenance.MEASURED,
-        reached="a Mac, by coreml/benchmark_on_mac.py of an artefact folder; then `pocketbert benchmark --import FILE`; no recipe key",
-    ),
-)
+def unregister_device(name: str) -> None:
+    """Remove a device that was registered, e.g. at the end of a test."""
+    remove_device(name)
+    del _devices[name]
 
 
 def device(name: str) -> Device:
-    """The device of a name.
+    """The measuring device of a name, which may have an argument.
 
     Raises:
-        InputError: If there is no such device in this version.
+        ValueError: If it is unknown or cannot be measured on.
     """
-    for known in DEVICES:
-        if known.name == name:
-            return known
-    raise InputError(Problem("devices", f"no device '{name}'; {nearest(name, [d.name for d in DEVICES])}."))
+    return _devices[parse_measuring_device(name).info.name]
+
+
+def connect(name: str) -> Connection:
+    """Reach a device.
+
+    Args:
+        name: Its name with its argument, as in a recipe.
+
+    Raises:
+        ValueError: If the name is wrong.
+        InputError: If it cannot be reached.
+    """
+    reach = device(name).connect
+    assert reach is not None  # `register_device` asks for it
+    return reach(parse_measuring_device(name).argument)
+
+
+def refusals(names: Sequence[str], format: Format, runtime: Runtime | None) -> list[str]:
+    """Why none of some devices runs a kind of file; empty where one of them does."""
+    reasons = [device(name).refusal(format, runtime) for name in names]
+    return [] if "" in reasons else list(dict.fromkeys(reasons))

@@ -118,7 +118,6 @@ def compare(name: str, texts: list[str], source: str, rounds: int, skip_original
     """Measure one method and print it."""
     import numpy as np
 
-    from pocketbert.benchmarks.statistics import paired_ratio
     from pocketbert.distill.training.precision import training_dtype
 
     context, pipes, losses = mp.get_context("spawn"), {}, {}
@@ -155,10 +154,24 @@ def compare(name: str, texts: list[str], source: str, rounds: int, skip_original
     for pipe, process in zip(pipes.values(), processes, strict=True):
         pipe.send(None)
         process.join()
-    labels = {"ours": "ours", "plain": "(b) plain loop", "original": "(a) original loop"}
+    _print_turns(turns, block, BATCHES[name])
+    rate = float(np.median(rates))
+    print(
+        f"  torch.mm: {rate / 1e9:.0f} GFLOP per CPU-second in {dtype}; ours: {operations / 1e9:.0f} GFLOP of matrix products "
+        f"per step, {operations / seconds / rate:.0%} of that rate over the whole step"
+    )
+
+
+def _print_turns(turns: dict[str, list[Turn]], block: int, batch: int) -> None:
+    """Print what the turns of `block` steps of each side took, and the ratios between the sides."""
+    import numpy as np
+
+    from pocketbert.benchmarks.statistics import paired_ratio
+
+    labels, sides = {"ours": "ours", "plain": "(b) plain loop", "original": "(a) original loop"}, list(turns)
     for side in sides:
         cpu, faults = (np.median([getattr(t, k) for t in turns[side]]) / block for k in ("cpu", "faults"))
-        print(f"  {labels[side]}: {BATCHES[name] / cpu:.1f} samples per CPU-second, {faults:,.0f} page faults per step")
+        print(f"  {labels[side]}: {batch / cpu:.1f} samples per CPU-second, {faults:,.0f} page faults per step")
     for other in sides[1:]:
         for kind in ("cpu", "wall"):
             theirs = [getattr(t, kind) for t in turns[other]]
@@ -171,11 +184,6 @@ def compare(name: str, texts: list[str], source: str, rounds: int, skip_original
         old = [t.cpu for t in turns["original"]]
         ratio = paired_ratio(old, [t.cpu for t in turns["plain"]][: len(old)])
         print(f"  cpu time: (b) is {ratio.median:.2f} times as fast as (a)")
-    rate = float(np.median(rates))
-    print(
-        f"  torch.mm: {rate / 1e9:.0f} GFLOP per CPU-second in {dtype}; ours: {operations / 1e9:.0f} GFLOP of matrix products "
-        f"per step, {operations / seconds / rate:.0%} of that rate over the whole step"
-    )
 
 
 def _check(losses: dict[str, float], name: str, slack: float) -> None:

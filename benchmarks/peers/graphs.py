@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
@@ -59,7 +60,7 @@ def main() -> None:
         print(
             "| format | threads | length | stock ms | rewritten ms | wall ratio | CPU ratio |\n|---|---:|---:|---:|---:|---:|---:|"
         )
-        for format in Format:
+        for format in (Format.ONNX, Format.TFLITE):
             files = {lean: export(given.model, format, lean, lengths, Path(work)) for lean in (False, True)}
             variants = [
                 Variant.of("rewritten" if lean else "stock", path, given.model, max(lengths), Scheme.INT8, format)
@@ -68,13 +69,15 @@ def main() -> None:
             result = benchmark(
                 variants,
                 list(SENTENCES),
-                threads,
-                list(lengths),
-                given.runs,
-                repeats=3,
-                label="",
-                budget_s=120,
-                profile=False,
+                BenchmarkOptions(
+                    threads=threads,
+                    lengths=lengths,
+                    runs=given.runs,
+                    repeats=3,
+                    label="",
+                    budget_s=120,
+                    profile=False,
+                ),
             )
             for count in threads:
                 for length in lengths:
@@ -82,7 +85,7 @@ def main() -> None:
                     compared = result.compare("rewritten", count, length)
                     if compared is None or None in found:
                         continue
-                    times = " | ".join(f"{m.wall.p50:.2f}" for m in found if m is not None)
+                    times = " | ".join(f"{m.wall.p50:.2f}" for m in found if m is not None and m.wall is not None)
                     ratios = " | ".join(
                         f"{r.median:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in (compared.wall, compared.cpu)
                     )

@@ -24,6 +24,7 @@ from engine.models import BASE, ROOT, SHAPES
 
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.statistics import paired_ratio
 from pocketbert.benchmarks.timing import BURST, burst_medians
 from pocketbert.core.compare.sample_texts import SENTENCES
@@ -92,13 +93,14 @@ def main() -> None:
         result = benchmark(
             variants,
             list(SENTENCES),
-            options.threads,
-            options.lengths,
-            options.runs,
-            options.repeats,
-            "benchmark",
-            budget_s=options.budget,
-            profile=False,
+            BenchmarkOptions(
+                threads=options.threads,
+                lengths=options.lengths,
+                runs=options.runs,
+                repeats=options.repeats,
+                budget_s=options.budget,
+                profile=False,
+            ),
         )
     write_atomic(options.page, _page(names, result, packages))
     say(f"written: {options.page}")
@@ -205,6 +207,7 @@ def _line(name: str, format: Format, scheme: Scheme, threads: int, result: Bench
         own = result.find(_row(name, format, scheme), threads, length)
         base = result.find(_row(BASELINE, format, Scheme.INT8), threads, length)
         assert own is not None
+        assert own.wall is not None
         assert base is not None
         ratio = paired_ratio(_rounds(own), _rounds(base))
         size = own.bytes / 1e6

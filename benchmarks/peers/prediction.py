@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from common import add_texts_option, print_header, real_texts
 
 BATCH = 32
+Sides = dict[str, Callable[[], list[int]]]
+Times = dict[str, list[float]]
 
 
 def main() -> None:
@@ -34,7 +37,6 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     import pocketbert
-    from pocketbert.benchmarks.statistics import paired_ratio
 
     texts, source = real_texts(options.texts, "dev")
     texts = texts[: options.rows]
@@ -68,29 +70,48 @@ def main() -> None:
 
     sides = {"toolkit": toolkit, "arrival": lambda: loop("longest"), "fixed-128": lambda: loop("max_length")}
     answers = {name: side() for name, side in sides.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    cpu: dict[str, list[float]] = {name: [] for name in sides}
     spent["others"] = 0.0
-    for number in range(options.rounds):
+
+    def tokenize() -> None:
+        began = time.perf_counter()
+        model.tokenizer.encode(texts)
+        spent["toolkit"] += time.perf_counter() - began
+
+    seconds, cpu = take_turns(sides, options.rounds, tokenize)
+    print_header(f"prediction of {len(texts)} real texts, {options.threads} thread, {model.record.path}", source)
+    per_text = 1000 / (options.rounds * len(texts))
+    print(
+        f"tokenizer alone, ms per text: toolkit {spent['toolkit'] * per_text:.3f}, others (each) {spent['others'] / 2 * per_text:.3f}"
+    )
+    print_sides(answers, seconds, cpu, len(texts))
+
+
+def take_turns(sides: Sides, rounds: int, between: Callable[[], None]) -> tuple[Times, Times]:
+    """Wall and CPU seconds of every side in every round; the order turns round from one to the next."""
+    seconds: Times = {name: [] for name in sides}
+    cpu: Times = {name: [] for name in sides}
+    for number in range(rounds):
         order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         for name in order:
             wall, used = time.perf_counter(), time.process_time()
             sides[name]()
             seconds[name].append(time.perf_counter() - wall)
             cpu[name].append(time.process_time() - used)
-        began = time.perf_counter()
-        model.tokenizer.encode(texts)
-        spent["toolkit"] += time.perf_counter() - began
-    print_header(f"prediction of {len(texts)} real texts, {options.threads} thread, {model.record.path}", source)
-    per_text = 1000 / (options.rounds * len(texts))
-    print(
-        f"tokenizer alone, ms per text: toolkit {spent['toolkit'] * per_text:.3f}, others (each) {spent['others'] / 2 * per_text:.3f}"
-    )
-    for name in sides:
-        median = sorted(seconds[name])[options.rounds // 2]
+        between()
+    return seconds, cpu
+
+
+def print_sides(answers: dict[str, list[int]], seconds: Times, cpu: Times, texts: int) -> None:
+    """Print the times of every side, whether its labels agree, and how much faster the toolkit is."""
+    from pocketbert.benchmarks.statistics import paired_ratio
+
+    def middle(values: list[float]) -> float:
+        return 1000 * sorted(values)[len(values) // 2] / texts
+
+    for name in answers:
         same = np.mean(np.array(answers[name]) == np.array(answers["toolkit"]))
         print(
-            f"{name:10s} {1000 * median / len(texts):.2f} ms per text, CPU {1000 * sorted(cpu[name])[options.rounds // 2] / len(texts):.2f} ms; "
+            f"{name:10s} {middle(seconds[name]):.2f} ms per text, CPU {middle(cpu[name]):.2f} ms; "
             f"same labels as the toolkit: {same:.1%}"
         )
     for name, wanted in (("arrival", 1.5), ("fixed-128", 3.0)):

@@ -289,9 +289,9 @@ def benchmark(
     texts: Sequence[Text] = (),
     budget_s: float = 120.0,
     imports: Sequence[Path] = (),
-    local: bool = True,
+    devices: Sequence[str] = ("local",),
 ) -> BenchmarkResult:
-    """Measure every model file of some artefact folders side by side on this CPU, and add what a Mac measured.
+    """Measure every model file of some artefact folders side by side on each device, and add what a Mac measured.
 
     Args:
         models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
@@ -300,36 +300,47 @@ def benchmark(
         runs: Timed inferences per file, thread count, length and repeat.
         repeats: Passes over everything.
         texts: Real texts; default the project's own sentences.
-        budget_s: Most seconds it may take; fewer runs are made where they do not fit, and the result says so.
+        budget_s: Most seconds it may take on all devices; fewer runs are made where they do not fit, and the result says so.
         imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac. Their packages must be those of `models`;
             without `models` nobody checks that, and the result says so.
-        local: Whether to measure on this machine at all.
+        devices: Names of `pocketbert devices`, measured one after the other; none where only `imports` are shown.
 
     Returns:
-        The session on this machine, imported ones beside it; the first imported one where nothing was measured here.
+        The session of the first device, which holds those of the others and the imported ones; the first imported one
+        where nothing was measured.
 
     Raises:
         InputError: Listing every problem.
     """
     from pocketbert.benchmarks.devices.mac.importing import import_mac
+    from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.core.devices import devices_named
     from pocketbert.core.errors import InputError, Problem
-    from pocketbert.core.recipe.recipe import BenchmarkSection
     from pocketbert.pipeline.make.measuring import folder_variants, measure
 
+    names = [str(name) for name in devices_named(list(devices), "--device")]
     imported = import_mac(imports, models)
-    variants = folder_variants(models) if local else []
+    variants = folder_variants(models, names) if names else []
     if imported and not variants:
-        return imported[0].model_copy(update={"imported": imported[1:]})
+        return imported[0].model_copy(update={"others": imported[1:]})
     if not variants:
         raise InputError(
             Problem(
                 "-m/--model",
-                "nothing to measure on this machine, and nothing is imported.",
+                f"nothing to measure on {', '.join(names) or 'any device'}, and nothing is imported.",
                 "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
             )
         )
-    section = BenchmarkSection(threads=list(threads), runs=runs, repeats=repeats)
-    return measure(variants, texts, section, lengths, budget_s).model_copy(update={"imported": imported})
+    options = BenchmarkOptions(
+        devices=names,
+        threads=threads,
+        lengths=["text", *lengths],
+        runs=runs,
+        repeats=repeats,
+        budget_s=budget_s,
+    )
+    result = measure(variants, texts, options)
+    return result.model_copy(update={"others": [*result.others, *imported]})
 
 
 def report(run: Path, output: Path) -> Path:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from pocketbert.benchmarks.devices.mac.script import FILE_NAME, mac_script
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
 from pocketbert.core.disk.files import folder_bytes, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName
@@ -95,7 +96,8 @@ def texts() -> list[str]:
 @pytest.fixture(scope="session")
 def result(variants: list[Variant]) -> BenchmarkResult:
     """2 variants x threads 1 and 2 x lengths 16, 32 (clipped from 64) and real text, 3 repeats of 10 runs."""
-    return benchmark(variants, TEXTS, [1, 2], [16, 64, "text"], runs=10, repeats=3, label="", budget_s=120)
+    options = BenchmarkOptions(threads=[1, 2], lengths=[16, 64, "text"], runs=10, repeats=3, label="", budget_s=120)
+    return benchmark(variants, TEXTS, options)
 
 
 FAKE_MAC = Path(__file__).parent / "fake_mac"

@@ -3,6 +3,7 @@ import pytest
 
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Provenance
@@ -51,10 +52,10 @@ def test_comparisons_can_be_recomputed_from_the_raw_samples(result):
 
 def test_cold_start_tokenizer_profile_and_placement(result):
     for m in result.measurements:
-        assert m.load_ms > 0
-        assert m.first_ms > 0
-        assert m.probe_length == 32
-        assert m.peak_rss_bytes > m.peak_memory_bytes >= 0
+        assert m.cold.load_ms > 0
+        assert m.cold.first_ms > 0
+        assert m.cold.length == 32
+        assert m.cold.peak_rss_bytes > m.cold.peak_memory_bytes >= 0
     (tokenizer,) = result.tokenizers
     assert tokenizer.variants == ["teacher fp32", "student int8"]
     assert (tokenizer.texts, tokenizer.per_text.n) == (12, 36)
@@ -81,9 +82,8 @@ def test_the_protocol_says_what_was_done(result):
 
 
 def test_a_tiny_budget_makes_fewer_runs_and_says_so(variants, texts):
-    made = benchmark(
-        variants, texts, runs=500, repeats=2, label="", budget_s=1e-3, profile=False, baseline="student int8"
-    )
+    options = BenchmarkOptions(runs=500, repeats=2, label="", budget_s=1e-3, profile=False, baseline="student int8")
+    made = benchmark(variants, texts, options)
     assert made.protocol.shortened
     assert made.protocol.runs_made == (5, 5)
     assert made.protocol.texts == 5
@@ -97,9 +97,21 @@ def test_a_tiny_budget_makes_fewer_runs_and_says_so(variants, texts):
 
 def test_all_wrong_arguments_are_told_at_once(variants, texts):
     with pytest.raises(InputError) as caught:
-        benchmark([*variants, variants[0]], texts, [0], [2, 8.5], runs=0, repeats=-1, budget_s=0, baseline="techer")
+        benchmark(
+            [*variants, variants[0]],
+            texts,
+            BenchmarkOptions(
+                devices=["locla", "coreml"],
+                threads=[0],
+                lengths=[2, 8.5],
+                runs=0,
+                repeats=-1,
+                budget_s=0,
+                baseline="techer",
+            ),
+        )
     told = {p.where for p in caught.value.problems}
-    assert told == {"variants", "threads", "lengths", "runs", "repeats", "budget_s", "baseline"}
+    assert told == {"variants", "devices", "threads", "lengths", "runs", "repeats", "budget_s", "baseline"}
     with pytest.raises(InputError, match="Name at least one"):
         benchmark([], texts)
     with pytest.raises(InputError, match="none given"):
@@ -110,6 +122,6 @@ def test_a_file_that_is_no_model_is_refused(tmp_path, folder, texts):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     with pytest.raises(InputError, match="refuses the file"):
-        benchmark([Variant.of("broken", broken, folder, 32)], texts, label="")
+        benchmark([Variant.of("broken", broken, folder, 32)], texts, BenchmarkOptions(label=""))
     with pytest.raises(InputError, match="file not found"):
         Variant.of("gone", tmp_path / "gone.onnx", folder, 32)

@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pocketbert.benchmarks.plots import curve, require, sizes
 from pocketbert.benchmarks.report import render_report, write_report
-from pocketbert.benchmarks.report_data import GateRow, ModelRow, ParityRow, ReportData
-from pocketbert.benchmarks.summary import headline_condition, summary_rows, summary_table
+from pocketbert.benchmarks.report.data import GateRow, ModelRow, ParityRow, ReportData
+from pocketbert.benchmarks.report.plots import curve, require, sizes
+from pocketbert.benchmarks.report.summary import headline_condition, summary_rows, summary_table
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.hardware import machine

@@ -3,20 +3,30 @@ import gc
 import numpy as np
 import pytest
 
+from pocketbert.benchmarks.devices import Sample
 from pocketbert.benchmarks.timing import BURST, WARMUP_LEAST, WARMUP_MOST, Cell, interleave
 
 
 class Recorder:
-    """A predictor that computes nothing and writes down who was called with what."""
+    """A file on a device that computes nothing and writes down what was called with what."""
 
-    engine, engine_version, inputs, outputs = "fake", "0", ("input_ids",), ("logits",)
+    engine, engine_version = "fake", "0"
 
     def __init__(self, name, log):
         self.name, self.log = name, log
 
-    def run(self, inputs):
-        self.log.append((self.name, inputs["input_ids"].shape[1], gc.isenabled()))
-        return {}
+    def prepare(self, feeds):
+        def burst(numbers):
+            for number in numbers:
+                length = feeds[number % len(feeds)]["input_ids"].shape[1]
+                self.log.append((self.name, length, gc.isenabled()))
+            return [Sample(0.001 * (n + 1), 0.002) for n in numbers]
+
+        return burst
+
+
+def repeats(*walls):
+    return [[Sample(wall, wall) for wall in repeat] for repeat in walls]
 
 
 def cells(log, names=("a", "b", "c"), lengths=(4,)):
@@ -47,7 +57,7 @@ def test_every_timed_inference_is_kept_per_repeat():
 
 def test_round_medians_pair_by_round():
     (cell,) = cells([], names=("a",))
-    cell.wall_ms = [[1.0, 2.0, 3.0, 4.0, 100.0, 7.0], [5.0, 5.0, 5.0]]
+    cell.repeats = repeats([1.0, 2.0, 3.0, 4.0, 100.0, 7.0], [5.0, 5.0, 5.0])
     assert cell.round_medians() == [3.0, 7.0, 5.0]
 
 
@@ -89,14 +99,14 @@ def test_warm_up_sees_every_shape_and_is_bounded(most_s):
     assert {length for _, length, _ in log} == set(range(4, 24))
     assert cell.warmup_runs == len(log)
     assert WARMUP_LEAST <= cell.warmup_runs <= WARMUP_MOST + BURST
-    assert not cell.wall_ms
+    assert not cell.repeats
 
 
 def test_warm_up_waits_for_the_times_to_settle(monkeypatch):
     log = []
     (cell,) = cells(log, names=("a",))
-    falling = iter([10.0] * 6 + [5.0] * 5 + [2.0] * 5 + [1.0] * 5 + [1.01] * 5 + [1.0] * 500)
-    monkeypatch.setattr(Cell, "once", lambda self, number: (next(falling), 0.0))
+    falling = iter([10.0, 5.0, 2.0, 1.0, 1.01, *[1.0] * 100])
+    monkeypatch.setattr(Cell, "window", lambda self: next(falling))
     cell.warm_up(1e9)
     assert cell.warmup_stable
     assert cell.warmup_runs == 1 + 5 * 5  # one shape, then windows 10, 5, 2, 1, 1.01
@@ -106,7 +116,7 @@ def test_warm_up_waits_for_the_times_to_settle(monkeypatch):
 def test_a_warm_up_that_never_settles_says_so(monkeypatch):
     (cell,) = cells([], names=("a",))
     growing = iter(1.5**i for i in range(1000))
-    monkeypatch.setattr(Cell, "once", lambda self, number: (next(growing), 0.0))
+    monkeypatch.setattr(Cell, "window", lambda self: next(growing))
     cell.warm_up(1e9)
     assert not cell.warmup_stable
     assert cell.warmup_runs <= WARMUP_MOST + BURST

@@ -1,22 +1,21 @@
-"""Files from a Mac as benchmark results like any other."""
+"""Read the files that a Mac's script wrote, as benchmark results like any other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pocketbert.benchmarks.devices.mac.record import MacCell, MacPackage, MacRecord, MacUnit, read_mac_record
-from pocketbert.benchmarks.load import Load
-from pocketbert.benchmarks.measurement import (
-    AnswerCheck,
-    BenchmarkResult,
-    Comparison,
-    Measurement,
-    Placement,
-    Profile,
-    Protocol,
-    Variant,
+from pocketbert.benchmarks.devices.mac.record import (
+    MacAnswers,
+    MacCell,
+    MacPackage,
+    MacRecord,
+    MacUnit,
+    read_mac_record,
 )
+from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
+from pocketbert.benchmarks.records import AnswerCheck, ColdStart, Placement, Profile, Protocol
 from pocketbert.benchmarks.statistics import Statistics, burst_medians, paired_ratio, repeat_interval
 from pocketbert.benchmarks.wording import milliseconds
 from pocketbert.core.artefacts import FileRecord, read_artefacts
@@ -81,8 +80,24 @@ def mac_result(
         schemes: How numbers are stored, by the package's digest.
         checked: Whether the packages are known to be those of an artefact folder.
     """
+    machine = _machine(record)
+    measured = [(p, u) for p in record.packages for u in p.units if not u.failed]
+    return BenchmarkResult(
+        machine=machine,
+        versions=dict(record.versions),
+        variants=[_variant(p, u, schemes or {}) for p, u in measured],
+        protocol=_protocol(record, measured, list(_notes(record, source, checked))),
+        measurements=[_measurement(record, machine, p, u, c) for p, u in measured for c in u.cells],
+        comparisons=_comparisons(measured, record.protocol.burst),
+        tokenizers=[],
+        profiles=[_profile(p, u) for p, u in measured if not u.plan.absent],
+        answers=[_answers(p, u, u.answers) for p, u in measured if u.answers is not None],
+    )
+
+
+def _machine(record: MacRecord) -> Machine:
     mac = record.machine
-    machine = Machine(
+    return Machine(
         cpu=mac.chip or mac.model or "a Mac",
         arch=mac.arch,
         isa=list(mac.isa),
@@ -90,56 +105,48 @@ def mac_result(
         system=f"macOS {mac.macos}" + (f" ({mac.build})" if mac.build else ""),
         python=mac.python,
     )
-    measured = [(p, u) for p in record.packages for u in p.units if not u.failed]
-    variants = [
-        Variant(
-            name=_name(p, u),
-            path=Path(p.path),
-            format=Format.COREML,
-            scheme=(schemes or {}).get(p.sha256),
-            tokenizer=Path("tokenizer.json"),
-            max_length=max(p.lengths),
-            sha256=p.sha256,
-            bytes=p.bytes,
-        )
-        for p, u in measured
-    ]
-    protocol, baseline = record.protocol, variants[0].name
-    return BenchmarkResult(
-        machine=machine,
-        versions=dict(record.versions),
-        variants=variants,
-        protocol=Protocol(
-            description=_DESCRIPTION.format(inputs=protocol.inputs, burst=protocol.burst),
-            baseline=baseline,
-            threads=[ENGINE_THREADS],
-            lengths=sorted({c.length for _, u in measured for c in u.cells}),
-            texts=1,
-            runs_asked=protocol.runs,
-            runs_made=(protocol.runs, protocol.runs),
-            repeats=protocol.repeats,
-            burst=protocol.burst,
-            budget_s=0,
-            took_s=protocol.took_s,
-            shortened=False,
-            notes=list(_notes(record, source, checked)),
-        ),
-        measurements=[_measurement(record, machine, p, u, c) for p, u in measured for c in u.cells],
-        comparisons=_comparisons(measured, protocol.burst),
-        tokenizers=[],
-        profiles=[_profile(p, u) for p, u in measured if not u.plan.absent],
-        answers=[
-            AnswerCheck(
-                variant=_name(p, u),
-                rows=u.answers.rows,
-                largest=u.answers.largest,
-                tolerance=u.answers.tolerance,
-                finite=u.answers.finite,
-                provenance=Provenance.MEASURED,
-            )
-            for p, u in measured
-            if u.answers is not None
-        ],
+
+
+def _variant(package: MacPackage, unit: MacUnit, schemes: Mapping[str, Scheme | None]) -> Variant:
+    return Variant(
+        name=_name(package, unit),
+        path=Path(package.path),
+        format=Format.COREML,
+        scheme=schemes.get(package.sha256),
+        tokenizer=Path("tokenizer.json"),
+        max_length=max(package.lengths),
+        sha256=package.sha256,
+        bytes=package.bytes,
+    )
+
+
+def _protocol(record: MacRecord, measured: Sequence[tuple[MacPackage, MacUnit]], notes: list[str]) -> Protocol:
+    protocol = record.protocol
+    return Protocol(
+        description=_DESCRIPTION.format(inputs=protocol.inputs, burst=protocol.burst),
+        baseline=_name(*measured[0]),
+        threads=[ENGINE_THREADS],
+        lengths=sorted({c.length for _, u in measured for c in u.cells}),
+        texts=1,
+        runs_asked=protocol.runs,
+        runs_made=(protocol.runs, protocol.runs),
+        repeats=protocol.repeats,
+        burst=protocol.burst,
+        budget_s=0,
+        took_s=protocol.took_s,
+        shortened=False,
+        notes=notes,
+    )
+
+
+def _answers(package: MacPackage, unit: MacUnit, answers: MacAnswers) -> AnswerCheck:
+    return AnswerCheck(
+        variant=_name(package, unit),
+        rows=answers.rows,
+        largest=answers.largest,
+        tolerance=answers.tolerance,
+        finite=answers.finite,
+        provenance=Provenance.MEASURED,
     )
 
 
@@ -180,15 +187,17 @@ def _measurement(record: MacRecord, machine: Machine, package: MacPackage, unit:
         threads=ENGINE_THREADS,
         length=cell.length,
         tokens_mean=cell.length,
-        load=Load(before=record.load.before, after=record.load.after, others=None),
+        load=Load(before=record.load.before, after=record.load.after, others=None, thermal=record.machine.thermal),
         wall=flat(cell.wall_ms),
         wall_interval=repeat_interval(burst_medians(cell.wall_ms, record.protocol.runs)),
         cpu=flat(cell.cpu_ms),
-        load_ms=unit.load_ms,
-        first_ms=unit.first_ms,
-        peak_memory_bytes=unit.peak_memory_bytes,
-        peak_rss_bytes=unit.peak_rss_bytes,
-        probe_length=max(package.lengths),
+        cold=ColdStart(
+            load_ms=unit.load_ms,
+            first_ms=unit.first_ms,
+            length=max(package.lengths),
+            peak_memory_bytes=unit.peak_memory_bytes,
+            peak_rss_bytes=unit.peak_rss_bytes,
+        ),
         warmup_runs=cell.warmup_runs,
         warmup_stable=cell.warmup_stable,
         wall_ms=cell.wall_ms,

@@ -43,6 +43,14 @@ def benchmark(
     local: Annotated[
         bool, typer.Option("--local/--no-local", help="Measure on this machine too, where -m is given.")
     ] = True,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            help="Device to measure on, default local; give several to measure one after the other. `pocketbert devices` "
+            "lists them. (recipe: benchmark.devices)",
+        ),
+    ] = None,
     threads: Annotated[
         str, typer.Option("--threads", help="Thread counts, comma-separated. (recipe: benchmark.threads)")
     ] = "1,2",
@@ -69,9 +77,9 @@ def benchmark(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Latency of every model file on this CPU, interleaved, with intervals and raw samples; figures from a Mac beside it."""
+    """Measure the latency of every model file, on this CPU or other devices, and show figures from a Mac."""
     from pocketbert import api
-    from pocketbert.benchmarks.output import check_output, latency_table, session_lines, write_result
+    from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data.files import read_lines
     from pocketbert.core.errors import GateError
 
@@ -90,13 +98,13 @@ def benchmark(
         texts=texts,
         budget_s=budget,
         imports=files,
-        local=local,
+        devices=[name for name in device or ["local"] if local or name != "local"],
     )
     if output is not None:
         write_result(result, output, folders)
     if json:
         raw = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
-        print(result.model_dump_json(exclude={"measurements": raw, "imported": {"__all__": {"measurements": raw}}}))
+        print(result.model_dump_json(exclude={"measurements": raw, "others": {"__all__": {"measurements": raw}}}))
     else:
         print_table(*latency_table(result))
         print("\n".join(session_lines(result)))
@@ -118,13 +126,19 @@ def report(
 
 
 def devices(json: options.Json = False) -> None:
-    """Devices that this version measures on. (recipe: benchmark.devices)"""
-    from dataclasses import asdict
-
-    from pocketbert.benchmarks.devices.table import DEVICES
+    """List the devices that benchmarks can name, those of plug-ins included. (recipe: benchmark.devices)"""
+    from pocketbert.core.devices import DEVICES
 
     if json:
-        print_json([asdict(d) for d in DEVICES])
+        print_json(
+            [
+                {"name": d.spelled, "figures": dict(d.figures), "reached": d.reached, "instead": d.instead}
+                for d in DEVICES.values()
+            ]
+        )
         return
-    rows = [[d.name, d.yields, d.provenance, d.reached] for d in DEVICES]
-    print_table(["device", "yields", "provenance", "reached by"], rows)
+    rows = [
+        [d.spelled, d.yields, d.reached + (f"; in place of a recipe: {d.instead}" if d.instead else "")]
+        for d in DEVICES.values()
+    ]
+    print_table(["device", "figures", "reached by"], rows)

@@ -272,9 +272,8 @@ class Run:
     def _make_benchmark(self, at: Places) -> Sequence[str]:
         assert self.recipe.benchmark is not None
         variants = measuring.run_variants(self.recipe, self.path, self.files, self.weights, self.length)
-        result = measuring.measure(
-            variants, self.texts(100), self.recipe.benchmark, self.recipe.export.lengths, root=self.path
-        )
+        options = measuring.section_options(self.recipe.benchmark, self.recipe.export.lengths)
+        result = measuring.measure(variants, self.texts(100), options, root=self.path)
         result.write(at.output)
         return ()
 
@@ -298,7 +297,7 @@ class Run:
     def report(self, destination: Path) -> tuple[list[str], list[list[str]]]:
         """Write the HTML page; return header and rows of the closing table."""
         from pocketbert.benchmarks.report import write_report
-        from pocketbert.benchmarks.summary import summary_table
+        from pocketbert.benchmarks.report.summary import summary_table
         from pocketbert.pipeline.phone.facts import report_data
 
         command = "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""

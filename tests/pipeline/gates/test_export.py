@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from pocketbert import api
+from pocketbert.benchmarks.devices import register_device, unregister_device
 from pocketbert.core.errors import GateError, InputError
+from support.counting_device import counting_device
 from support.runs import sign, undo
 
 Cli = Callable[..., Any]
@@ -189,13 +191,27 @@ def _spoil(path: Path) -> None:
     save_file(state, path, metadata={"format": "pt"})
 
 
+@pytest.fixture
+def dummy_device() -> Iterator[None]:
+    """A device that counts instead of timing, registered as a plug-in does it."""
+    register_device(counting_device([]))
+    yield
+    unregister_device("dummy")
+
+
+@pytest.mark.usefixtures("dummy_device")
 def test_benchmark_report_and_card_of_a_run(task: Any, run_copy: Path, tmp_path: Path) -> None:
-    recipe = api.load_recipe(task.recipe, ["benchmark={threads: [1], runs: 10, repeats: 2}"])
+    devices = "devices: [local, 'dummy:a76']"
+    recipe = api.load_recipe(task.recipe, [f"benchmark={{threads: [1], runs: 10, repeats: 2, {devices}}}"])
     result = api.run(recipe, run_copy, overwrite=True)
     assert result.phone is not None
     assert result.report is not None
     assert (result.phone / "benchmark.json").is_file()
     assert "## Latency" in (result.phone / "README.md").read_text()
     assert [row[0] for row in result.table] == ["teacher fp32", "student ONNX fp32", "student ONNX int8 *"]
-    assert api.report(run_copy, tmp_path / "again.html").read_text().startswith("<!DOCTYPE html>")
+    page = api.report(run_copy, tmp_path / "again.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<h3>On dummy:a76</h3>" in page
+    assert any(title.startswith("dummy:a76: guest instructions, emulated") for title in result.header)
+    assert "dummy" not in (result.phone / "README.md").read_text()
     assert str(run_copy) not in (result.phone / "benchmark.json").read_text()

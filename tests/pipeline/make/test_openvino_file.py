@@ -15,13 +15,13 @@ pytest.importorskip("openvino", reason="needs pocketbert[openvino]")
 onnx = pytest.importorskip("onnx", reason="needs pocketbert[onnx]")
 
 import pocketbert
-from pocketbert.benchmarks.probe import probe
+from pocketbert.benchmarks.cold_start import cold_start
+from pocketbert.benchmarks.devices import local
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.gates.verify import verify_artefacts
-from pocketbert.pipeline.make import measuring
 from pocketbert.pipeline.make.measuring import folder_variants
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import RunFolder
@@ -178,7 +178,7 @@ def test_it_needs_training_texts_and_onnx(task: Any, tmp_path: Path, cli: Cli) -
 def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where it is not installed."""
     monkeypatch.setattr(runtime, "version_of", lambda _: None)
-    monkeypatch.setattr(measuring, "version_of", lambda _: None)
+    monkeypatch.setattr(local, "version_of", lambda _: None)
 
 
 @pytest.mark.usefixtures("without_openvino")
@@ -228,6 +228,6 @@ def test_a_refusal_by_openvino_leaves_fastest_with_the_others(phone: Path, monke
 
 def test_load_time_and_memory_are_those_of_openvino(finished_openvino: Path) -> None:
     file = EngineFile(finished_openvino / "phone" / FILE, Format.ONNX, Runtime.OPENVINO)
-    found = probe(file, [2, 5, 6, 3], threads=1, profile_runs=2)
-    assert found.load_ms > 0
+    found = cold_start(file, [2, 5, 6, 3], threads=1, profile_runs=2)
+    assert found.start.load_ms > 0
     assert found.ops is None

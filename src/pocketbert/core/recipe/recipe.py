@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.devices import LOCAL, check_device
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
 from pocketbert.core.recipe.augment import AugmentSection
@@ -223,7 +224,11 @@ class VerifySection(Section):
 class BenchmarkSection(Section):
     """Where and how to measure latency."""
 
-    devices: list[Literal["local"]] = Field(["local"], min_length=1, description="Devices.")
+    devices: list[Annotated[str, AfterValidator(check_device)]] = Field(
+        [LOCAL],
+        min_length=1,
+        description="Devices to measure on, one after the other; `pocketbert devices` lists them.",
+    )
     threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
     runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
     repeats: int = Field(3, ge=2, description="Repeats, for the interval.")

@@ -1,4 +1,4 @@
-"""The benchmark stage: a run's files, and its teacher's, side by side."""
+"""The benchmark step: measure a run's files, and its teacher's, side by side."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.devices import LOCAL
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
-from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.model_files import ModelFile, exported_scheme
 
 if TYPE_CHECKING:
-    from pocketbert.benchmarks.measurement import BenchmarkResult, Length, Variant
+    from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+    from pocketbert.benchmarks.options import BenchmarkOptions
 
 TEACHER = "teacher fp32"
 BUDGET_S = 60.0
@@ -30,55 +31,70 @@ def row_name(file: ModelFile, recipe: Recipe) -> str:
 
 
 def is_timed(recipe: Recipe) -> bool:
-    """Whether the run measures latency: the recipe asks for it, and one of its formats has its own engine here."""
-    return recipe.benchmark is not None and any(FORMATS[f].timed for f in recipe.export.formats)
+    """Whether the run measures: the recipe asks for it, and one of its devices takes one of its formats."""
+    return recipe.benchmark is not None and any(_taken(f, None, _devices(recipe)) for f in recipe.export.formats)
 
 
 def teacher_file(recipe: Recipe) -> ModelFile:
-    """The teacher as a file of the first format timed here: what sizes and latencies are compared with."""
-    format = next((f for f in recipe.export.formats if FORMATS[f].timed), recipe.export.formats[0])
+    """The teacher as a file of the first format measured: what sizes and latencies are compared with."""
+    formats, devices = recipe.export.formats, _devices(recipe)
+    format = next((f for f in formats if _taken(f, None, devices)), formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
     return ModelFile(path, path, format, exported_scheme(recipe, format))
 
 
-def run_variants(recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int) -> list[Variant]:
-    """A run's files as the benchmark takes them, the teacher's first.
+def _devices(recipe: Recipe) -> Sequence[str]:
+    return recipe.benchmark.devices if recipe.benchmark is not None else (LOCAL,)
 
-    Files for one client or one older runtime are left out, the same graph opened by something else than is timed here,
-    and Core ML off macOS, where an evaluator stands in for the engine: its time is nobody's latency.
+
+def _taken(format: Format, runtime: Runtime | None, devices: Sequence[str]) -> bool:
+    from pocketbert.benchmarks.devices.table import refusals
+
+    return not refusals(devices, format, runtime)
+
+
+def is_measured(file: ModelFile, recipe: Recipe) -> bool:
+    """Whether the benchmark measures a file of the run.
+
+    Files for one client or one older runtime are left out, the same graph opened by something else than is measured
+    here, and so are files that no device of the recipe takes.
     """
+    return file.for_toolkit and _taken(file.format, file.runtime, _devices(recipe))
+
+
+def run_variants(recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int) -> list[Variant]:
+    """A run's files as the benchmark takes them, the teacher's first; see `is_measured`."""
     from pocketbert.benchmarks.measurement import Variant
 
     out, teacher = [], teacher_file(recipe)
     if (run / teacher.source).exists():
         out.append(Variant.of(TEACHER, run / teacher.source, run / "teacher", length, teacher.scheme, teacher.format))
-    timed = (f for f in files if f.for_toolkit and FORMATS[f.format].timed)
     return [
         *out,
         *(
             Variant.of(row_name(f, recipe), run / f.source, weights, length, f.scheme, f.format, f.runtime)
-            for f in timed
+            for f in files
+            if is_measured(f, recipe)
         ),
     ]
 
 
-def folder_variants(folders: Sequence[Path]) -> list[Variant]:
-    """Every model file of some artefact folders."""
+def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) -> list[Variant]:
+    """Every model file of some artefact folders that one of the devices takes; what keeps the others out is told."""
+    from pocketbert.benchmarks.devices.table import refusals
     from pocketbert.benchmarks.measurement import Variant
 
     out = []
     for folder in folders:
         artefacts = read_artefacts(folder)
         for record in artefacts.models():
-            if not FORMATS[record.format or Format.ONNX].timed:
-                continue
-            own = record.runtime.own_engine if record.runtime else None
-            if own is not None and version_of(own) is None:
-                say(f"  {folder / record.path}: left out, {own} is not installed (pip install 'pocketbert[{own}]')")
+            format = record.format or Format.ONNX
+            refused = refusals(devices, format, record.runtime)
+            if refused:
+                say(f"  {folder / record.path}: left out, {'; '.join(refused)}")
                 continue
             # several folders are told apart by their paths: their names may be equal
             prefix = f"{folder} " if len(folders) > 1 else ""
-            format = record.format or Format.ONNX
             lengths = record.signature.lengths if record.signature else []
             longest = min(artefacts.processing.max_length, max(lengths, default=artefacts.processing.max_length))
             out.append(
@@ -95,44 +111,47 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
     return out
 
 
+def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> BenchmarkOptions:
+    """The options of a recipe's ``benchmark``: its lengths in tokens, measured with real text."""
+    from pocketbert.benchmarks.options import BenchmarkOptions
+
+    return BenchmarkOptions(
+        devices=section.devices,
+        threads=section.threads,
+        lengths=["text", *lengths],
+        runs=section.runs,
+        repeats=section.repeats,
+        budget_s=BUDGET_S,
+    )
+
+
 def measure(
-    variants: Sequence[Variant],
-    texts: Sequence[Text],
-    section: BenchmarkSection,
-    lengths: Sequence[int],
-    budget_s: float = BUDGET_S,
-    root: Path | None = None,
+    variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions, root: Path | None = None
 ) -> BenchmarkResult:
-    """Run the protocol.
+    """Run the protocol on each device.
 
     Args:
         variants: Files to measure.
         texts: Real texts; the project's own sentences where there are none.
-        section: Threads, runs, repeats.
-        lengths: Lengths in tokens, measured beside real text.
-        budget_s: Seconds it may take.
+        options: Devices, threads, lengths, runs and the like.
         root: Folder that the paths in the result are relative to.
     """
     from pocketbert.benchmarks.latency import benchmark
 
-    both: list[Length] = ["text", *lengths]
-    result = benchmark(
-        variants,
-        list(texts) or list(SENTENCES),
-        section.threads,
-        both,
-        section.runs,
-        section.repeats,
-        budget_s=budget_s,
-    )
+    result = benchmark(variants, list(texts) or list(SENTENCES), options)
     if root is None:
         return result
-    # paths of this machine have no place in a folder that others read
-    local = [
+    first, *others = [_without_paths(session, root) for session in result.sessions]
+    return first.model_copy(update={"others": others})
+
+
+def _without_paths(session: BenchmarkResult, root: Path) -> BenchmarkResult:
+    """Paths of this machine have no place in a folder that others read."""
+    variants = [
         v.model_copy(update={"path": _relative(v.path, root), "tokenizer": _relative(v.tokenizer, root)})
-        for v in result.variants
+        for v in session.variants
     ]
-    return result.model_copy(update={"variants": local})
+    return session.model_copy(update={"variants": variants})
 
 
 def _relative(path: Path, root: Path) -> Path:

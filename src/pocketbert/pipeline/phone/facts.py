@@ -26,7 +26,7 @@ from pocketbert.pipeline.phone.mediapipe import tokenizer_effect
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.report_data import ModelRow, ReportData
+    from pocketbert.benchmarks.report.data import ModelRow, ReportData
 
 
 def read_benchmark(run: Path) -> BenchmarkResult | None:
@@ -44,8 +44,11 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
     bench = read_benchmark(run) if recipe.benchmark is not None else None
     names = {row_name(f, recipe): f.path for f in model_files(recipe, folder.path)}
     latency, condition = [], ""
-    if bench is not None:
+    if bench is not None and bench.headline.timed:
+        bench = bench.headline
         for m in bench.measurements:
+            if m.wall is None:
+                continue
             compared = bench.compare(m.variant, m.threads, m.length)
             ratio = time_ratio(compared.wall if compared else None)
             length = "real text" if m.length == "text" else str(m.length)
@@ -121,7 +124,7 @@ def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
 
 def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[str, str, int]]) -> ReportData:
     """Everything the HTML report shows."""
-    from pocketbert.benchmarks.report_data import GateRow, ParityRow, ReportData
+    from pocketbert.benchmarks.report.data import GateRow, ParityRow, ReportData
     from pocketbert.core.disk.files import read_json
     from pocketbert.core.families import family_of
     from pocketbert.core.recipe.file import dump_recipe
@@ -169,7 +172,7 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
 
 
 def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> list[ModelRow]:
-    from pocketbert.benchmarks.report_data import ModelRow
+    from pocketbert.benchmarks.report.data import ModelRow
 
     rows = []
     teacher = teacher_file(recipe)

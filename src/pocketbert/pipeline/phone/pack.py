@@ -21,7 +21,6 @@ from pocketbert.core.artefacts import (
 )
 from pocketbert.core.disk.files import copy_path, path_bytes, read_json, sha256_file, sha256_path, write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads.table import thresholds_of
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
@@ -35,6 +34,7 @@ from pocketbert.pipeline.formats.model_files import ModelFile, absent_files, def
 from pocketbert.pipeline.gates.verify import Verification, read_verification
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
+from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.phone.card import CardFacts, render_card
 from pocketbert.pipeline.phone.facts import card_facts, read_benchmark
 from pocketbert.runtime.engines import open_file
@@ -153,7 +153,7 @@ def make_pack(
             {**read_json(weights / "config.json"), "transformers.js_config": {"dtype": "fp32"}},
         )
     if (run / "benchmark.json").is_file() and recipe.benchmark is not None:
-        _check_measured(run, result, [f.path for f in files if f.for_toolkit and FORMATS[f.format].timed])
+        _check_measured(run, result, [f.path for f in files if is_measured(f, recipe)])
         shutil.copyfile(run / "benchmark.json", destination / "benchmark.json")
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     facts = card_facts(recipe, run, folder, result)
@@ -167,7 +167,7 @@ def make_pack(
 def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> None:
     """Figures belong to the files they were measured on."""
     bench = read_benchmark(run)
-    measured = {v.sha256 for v in bench.variants} if bench else set()
+    measured = {v.sha256 for s in bench.sessions for v in s.variants} if bench else set()
     strange = [name for name in files if result.files[name] not in measured]
     if strange:
         raise GateError([f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."])

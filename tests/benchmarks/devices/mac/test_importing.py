@@ -2,7 +2,6 @@ import copy
 import json
 import math
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,12 @@ from typer.testing import CliRunner
 from pocketbert.benchmarks.devices.mac.importing import UNCHECKED, import_mac
 from pocketbert.benchmarks.devices.mac.record import MOST_PROBLEMS, read_mac_record
 from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.output import latency_table, session_lines
+from pocketbert.benchmarks.report.output import latency_table, session_lines
 from pocketbert.benchmarks.statistics import nearest_rank
 from pocketbert.cli.main import app
-from pocketbert.core.artefacts import FileRecord, Kind, read_artefacts, write_artefacts
-from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import InputError
-from pocketbert.core.types import Format, Provenance, Scheme
+from pocketbert.core.types import Provenance, Scheme
 
 SYNTHETIC = Path(__file__).parents[2] / "data" / "synthetic_mac_benchmark.json"
 MODEL = "coreml/Model.mlpackage"
@@ -40,29 +38,6 @@ def written(tmp_path):
         return tmp_path / name
 
     return write
-
-
-@pytest.fixture(scope="session")
-def phone(mac_phone, folder, tmp_path_factory):
-    """The packages' folder with an ONNX file beside them."""
-    path = tmp_path_factory.mktemp("both") / "phone"
-    shutil.copytree(mac_phone, path)
-    (path / "onnx").mkdir()
-    shutil.copyfile(folder / "student.onnx", path / "onnx" / "model.onnx")
-    shutil.copyfile(folder / "tokenizer.json", path / "tokenizer.json")
-    artefacts = read_artefacts(path)
-    onnx = FileRecord(
-        path="onnx/model.onnx",
-        sha256=sha256_file(path / "onnx" / "model.onnx"),
-        bytes=1,
-        kind=Kind.MODEL,
-        format=Format.ONNX,
-        scheme=Scheme.FP32,
-        default=True,
-    )
-    processing = artefacts.processing.model_copy(update={"max_length": 32})
-    write_artefacts(path, artefacts.model_copy(update={"files": [onnx, *artefacts.files], "processing": processing}))
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +70,7 @@ def test_the_recorded_file_becomes_measurements_like_all_others(synthetic):
     assert (m.wall.n, m.wall.p50, m.wall.p90) == (30, nearest_rank(samples, 50), nearest_rank(samples, 90))
     assert m.engine_wall.p50 == 0.005
     assert m.wall_interval.low <= m.wall_interval.high
-    assert (m.load_ms, m.first_ms, m.probe_length) == (recorded["load_ms"], recorded["first_ms"], 64)
+    assert (m.cold.load_ms, m.cold.first_ms, m.cold.length) == (recorded["load_ms"], recorded["first_ms"], 64)
     assert {p.provenance for p in result.profiles} == {Provenance.ESTIMATED}
     assert [(p.provider, p.cost) for p in result.profiles[0].placement][2] == ("Neural Engine", 0.7)
     assert all(a.passed for a in result.answers)
@@ -104,7 +79,7 @@ def test_the_recorded_file_becomes_measurements_like_all_others(synthetic):
 
 def test_ratios_exist_within_the_mac_only(both):
     result = both[1]
-    mac = result.imported[0]
+    mac = result.others[0]
     assert {c.baseline for c in mac.comparisons} == {f"{MODEL} all"}
     assert {c.variant for c in mac.comparisons} <= {v.name for v in mac.variants}
     here = {v.name for v in result.variants}
@@ -129,7 +104,7 @@ def test_the_table_shows_both_and_says_where(both):
         "time ratio to the device's first",
     ]
     assert [r[:4] for r in rows[:2]] == [["onnx/model.onnx", "local", "1", x] for x in ("text", "16")]
-    assert {r[1] for r in rows[2:]} == {result.imported[0].measurements[0].device}
+    assert {r[1] for r in rows[2:]} == {result.others[0].measurements[0].device}
     assert {r[2] for r in rows[2:]} == {"–"}
     ratios = {(r[0], r[3]): r[-1] for r in rows}
     assert ratios[f"{MODEL} all", "64"] == ratios["onnx/model.onnx", "16"] == "1"
@@ -140,7 +115,7 @@ def test_the_table_shows_both_and_says_where(both):
     assert "coreml/Model_w8.mlpackage cpu-and-ne could not be measured: CPU_AND_NE is not available" in shown.stdout
     assert "coreml/Model_w8.mlpackage all: no compute plan: MLComputePlan is not supported." in shown.stdout
     assert f"{MODEL} all: 3 golden rows: largest difference" in shown.stdout
-    assert [v.scheme for v in result.imported[0].variants][::4] == [Scheme.FP16, Scheme.W8]
+    assert [v.scheme for v in result.others[0].variants][::4] == [Scheme.FP16, Scheme.W8]
 
 
 def test_imported_alone(phone, mac_json):
@@ -152,8 +127,8 @@ def test_imported_alone(phone, mac_json):
     assert free.exit_code == 0
     content = json.loads(free.stdout)
     assert UNCHECKED in content["protocol"]["notes"]
-    assert len(content["imported"]) == 1
-    for session in (content, *content["imported"]):
+    assert len(content["others"]) == 1
+    for session in (content, *content["others"]):
         assert "wall_ms" not in session["measurements"][0]
         assert "engine_ms" not in session["measurements"][0]
 
@@ -231,7 +206,7 @@ def test_the_page_shows_each_machine_apart(phone, mac_json, tmp_path):
         'onnx/model.onnx<span class="badge">default</span>',
         "<h3>On local</h3>",
         f"<h3>On {device}</h3>",
-        "Nothing is compared across machines.",
+        "Nothing is compared across devices.",
         "Answers there",
         "70.0 % of the estimated cost",
         "nodes on Neural Engine",

@@ -5,12 +5,13 @@ import platform
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks.devices.mac import record
-from pocketbert.benchmarks.devices.mac.script import FILE_NAME, mac_script
+from pocketbert.benchmarks.devices.mac import on_mac, record
+from pocketbert.benchmarks.devices.mac.script import FILE_NAME, PARTS, mac_script
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.predict.readout import matrices
@@ -50,6 +51,20 @@ def test_it_needs_nothing_but_the_standard_library_and_coremltools():
     }
     assert called == {"numpy", "coremltools", "resource", "coremltools.models.compute_plan"}
     assert "pocketbert." not in "".join(x for x in mac_script().splitlines() if "import" in x)
+
+
+def test_every_part_is_in_the_file_once():
+    parts = sorted(Path(on_mac.__file__).parent.glob("*.py"))
+    assert {p.stem for p in parts} == {*PARTS, "__init__"}
+    names = [
+        n.name for p in parts for n in ast.parse(p.read_text()).body if isinstance(n, ast.FunctionDef | ast.ClassDef)
+    ]
+    joined = ast.parse(mac_script())
+    assert sorted(names) == sorted(n.name for n in joined.body if isinstance(n, ast.FunctionDef | ast.ClassDef))
+    imports = [ast.unparse(n) for n in joined.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    assert len(set(imports)) == len(imports)
+    assert ast.unparse(joined.body[-1].test) == "__name__ == '__main__'"
+    assert mac_script().startswith('#!/usr/bin/env python3\n"""Measure the Core ML packages')
 
 
 def test_what_it_writes(mac_json, mac_phone):
@@ -294,19 +309,19 @@ def test_ctrl_c_leaves_nothing_behind(mac, mac_phone, monkeypatch):
     assert sorted(mac_phone.parent.rglob("*")) == before
 
 
-def test_the_probe_in_this_process(mac, mac_kit, tmp_path, capsys):
+def test_the_cold_start_in_this_process(mac, mac_kit, tmp_path, capsys):
     compiled = tmp_path / "0.mlmodelc"
     compiled.mkdir()
     (compiled / "model.json").write_text(json.dumps({"kind": "fixed", "lengths": [4]}))
     rows = {n: ["int32", [[1, 1, 1, 1]]] for n in ("input_ids", "attention_mask")}
     (tmp_path / "p.json").write_text(json.dumps({"compiled": str(compiled), "unit": "all", "feed": rows}))
-    assert mac.main(["--probe", str(tmp_path / "p.json")]) == 0
+    assert mac.main(["--cold-start", str(tmp_path / "p.json")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"load_ms", "first_ms", "peak_memory_bytes", "peak_rss_bytes"}
     assert found["peak_rss_bytes"] >= found["peak_memory_bytes"] >= 0
 
 
-def test_a_probe_that_dies_takes_only_its_unit_along(mac, monkeypatch, tmp_path, capsys):
+def test_a_cold_start_that_dies_takes_only_its_unit_along(mac, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(mac.sys, "executable", "/bin/false")
     assert mac.main(["-q", "-o", str(tmp_path / "x.json"), "--units", "all"]) == 1
     assert "left out: the process ended with 1" in capsys.readouterr().out

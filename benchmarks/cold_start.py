@@ -1,7 +1,7 @@
-"""A fresh process that opens one file: load time, first inference, peak memory, time per operator.
+"""Start one file in a fresh process: load time, first inference, peak memory, time per operator.
 
 In the measuring process these would be meaningless: libraries are warm, allocators hold memory of other
-models. ``python -m pocketbert.benchmarks.probe FILE`` prints one JSON object.
+models. ``python -m pocketbert.benchmarks.cold_start FILE`` prints one JSON object.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,45 +18,30 @@ import numpy as np
 import psutil
 from pydantic import BaseModel
 
-from pocketbert.benchmarks.op_profile import OpTimes, read_profile, xnnpack_placement
+from pocketbert.benchmarks.op_profile import OpTimes, profile
+from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.onnx import OnnxPredictor
-from pocketbert.runtime.tflite import TflitePredictor
 
 TIMEOUT_S = 600.0
 """A child that takes longer hangs."""
-PROFILE_WARMUP = 3
 _DEFAULT_IDS = [1] * 128
 
 
-class Probe(BaseModel):
+class ColdRun(BaseModel):
     """What the child found.
 
     Attributes:
-        load_ms: Opening the file (in the page cache), graph optimization included.
-        first_ms: First inference.
-        length: Tokens of that inference.
-        rss_before_bytes: Resident memory before opening the file, libraries loaded.
-        peak_rss_bytes: Peak resident memory after the first inferences.
-        ops: Time per operator, when asked for; placement alone for TFLite, whose interpreter has no profile.
+        start: Load time, first inference and memory.
+        ops: The profile, when asked for; None where the engine has none. TFLite's has a placement and no times.
     """
 
-    load_ms: float
-    first_ms: float
-    length: int
-    rss_before_bytes: int
-    peak_rss_bytes: int
+    start: ColdStart
     ops: OpTimes | None = None
 
-    @property
-    def peak_memory_bytes(self) -> int:
-        """Peak resident memory that the model added."""
-        return max(0, self.peak_rss_bytes - self.rss_before_bytes)
 
-
-def probe(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int = 0) -> Probe:
+def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int = 0) -> ColdRun:
     """Run the child and wait for it.
 
     Args:
@@ -75,7 +59,7 @@ def probe(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int 
         sys.executable,
         "-P",
         "-m",
-        "pocketbert.benchmarks.probe",
+        "pocketbert.benchmarks.cold_start",
         str(file.path),
         "--threads",
         str(threads),
@@ -92,15 +76,15 @@ def probe(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int 
     except subprocess.TimeoutExpired as error:
         raise MachineError(f"{file.path}: opening and running it once took more than {TIMEOUT_S:.0f} s.") from error
     if done.returncode == ExitCode.OK:
-        return Probe.model_validate_json(done.stdout)
+        return ColdRun.model_validate_json(done.stdout)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
     if done.returncode == ExitCode.INPUT:
         raise InputError(Problem(str(file.path), last[0]))
     raise MachineError(f"{file.path}: the process that measures load time and memory failed: {last[0]}")
 
 
-def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> Probe:
-    """Do what the child is for, in this process; arguments as in `probe`."""
+def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
+    """Do what the child is for, in this process; arguments as in `cold_start`."""
     row = np.array([ids], np.int64)
     feed = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
     before = psutil.Process().memory_info().rss
@@ -113,27 +97,14 @@ def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: in
     predictor.run(feed)  # the second run may allocate what the memory planner has learnt
     peak = _peak_rss()
     del predictor
-    return Probe(
+    start = ColdStart(
         load_ms=(loaded - begin) / 1e6,
         first_ms=(first - loaded) / 1e6,
         length=len(ids),
-        rss_before_bytes=before,
+        peak_memory_bytes=max(0, peak - before),
         peak_rss_bytes=peak,
-        ops=_profile(file, feed, threads, profile_runs) if profile_runs else None,
     )
-
-
-def _profile(file: EngineFile, feed: dict[str, np.ndarray], threads: int, runs: int) -> OpTimes | None:
-    if file.runtime is not None and file.runtime.own_engine is not None:
-        return None
-    if file.format is Format.TFLITE:
-        found = TflitePredictor(file.path, threads).coverage
-        return xnnpack_placement(found) if found else None
-    with tempfile.TemporaryDirectory(prefix="pocketbert-profile-") as folder:
-        predictor = OnnxPredictor(file.path, threads, profile=Path(folder) / "ops")
-        for _ in range(PROFILE_WARMUP + runs):
-            predictor.run(feed)
-        return read_profile(predictor.end_profile(), skip=PROFILE_WARMUP)
+    return ColdRun(start=start, ops=profile(file, feed, threads, profile_runs) if profile_runs else None)
 
 
 def _reset_peak() -> None:
@@ -168,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or that of the error, whose text is the last line on stderr.
     """
-    parser = argparse.ArgumentParser(prog="python -m pocketbert.benchmarks.probe", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pocketbert.benchmarks.cold_start", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--format", type=Format, choices=list(Format), default=Format.ONNX)

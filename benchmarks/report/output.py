@@ -7,34 +7,51 @@ from pathlib import Path
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
-from pocketbert.benchmarks.report import write_report
-from pocketbert.benchmarks.report_data import GateRow, ModelRow, ReportData
+from pocketbert.benchmarks.report.data import GateRow, ModelRow, ReportData
+from pocketbert.benchmarks.report.page import write_report
+from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.devices import LOCAL
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.types import Provenance
 
 PAGE = ".html"
 
 
 def latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
-    """Header and cells: one row per measurement; ratios are within one machine's session."""
+    """Header and cells: one row per measurement, grouped by device; ratios are within one device's session.
+
+    Columns without any figure are left out, and so is the device where it is this machine only.
+    """
+    several = {m.device for s in result.sessions for m in s.measurements} != {LOCAL}
+    baseline = "the device's first" if several else "the first"
+    header = ["file", "device", "threads", "length", "p50 ms", "p90 ms", "CPU ms", f"time ratio to {baseline}"]
     rows = [
         [
             m.variant,
-            m.device,
+            m.device if m.provenance is Provenance.MEASURED else f"{m.device} ({m.provenance})",
             wording.thread_count(m.threads),
             str(m.length),
-            wording.milliseconds(m.wall.p50),
-            wording.milliseconds(m.wall.p90),
-            wording.milliseconds(m.cpu.p50),
+            _milliseconds(m.wall, "p50"),
+            _milliseconds(m.wall, "p90"),
+            _milliseconds(m.cpu, "p50"),
             _ratio(session, m),
+            wording.count(round(m.guest_instructions.p50)) if m.guest_instructions else wording.NONE,
         ]
         for session in result.sessions
         for m in session.measurements
     ]
-    header = ["file", "device", "threads", "length", "p50 ms", "p90 ms", "CPU ms", "time ratio to the first"]
-    if {row[1] for row in rows} == {"local"}:
-        return [header[0], *header[2:]], [[row[0], *row[2:]] for row in rows]
-    return [*header[:-1], "time ratio to the device's first"], rows
+    header.append("guest instructions")
+    kept = [
+        i
+        for i, title in enumerate(header)
+        if (several if title == "device" else i < 4 or any(row[i] != wording.NONE for row in rows))
+    ]
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def _milliseconds(of: Statistics | None, percentile: str) -> str:
+    return wording.milliseconds(getattr(of, percentile)) if of else wording.NONE
 
 
 def session_lines(result: BenchmarkResult) -> list[str]:
@@ -43,7 +60,7 @@ def session_lines(result: BenchmarkResult) -> list[str]:
     for session in result.sessions:
         first = session.measurements[0]
         out.append(f"{first.provenance} on {session.machine.summary}; {session.protocol.description}")
-        if first.device != "local":
+        if first.device != LOCAL:
             out += session.protocol.notes
             out += [f"{a.variant}: {a.words}" for a in session.answers if a.passed]
     return out
@@ -62,7 +79,7 @@ def check_output(path: Path, folders: Sequence[Path]) -> None:
         return
     if not folders:
         raise InputError(Problem("-o/--output", "a page shows an artefact folder's files.", "Give the folder with -m."))
-    from pocketbert.benchmarks import plots
+    from pocketbert.benchmarks.report import plots
 
     plots.require()
 
@@ -118,6 +135,8 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
 
 
 def _ratio(session: BenchmarkResult, m: Measurement) -> str:
+    if m.wall is None:
+        return wording.NONE
     compared = session.compare(m.variant, m.threads, m.length)
     if compared is None and m.variant != session.protocol.baseline:
         return wording.NONE

@@ -5,15 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pocketbert.benchmarks import wording
-from pocketbert.benchmarks.measurement import TEXT, BenchmarkResult, Length
-from pocketbert.benchmarks.report_data import ModelRow, ReportData
+from pocketbert.benchmarks.measurement import BenchmarkResult
+from pocketbert.benchmarks.records import TEXT, Length
+from pocketbert.benchmarks.report.data import ModelRow, ReportData
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.score import Score
+from pocketbert.core.types import Provenance
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """What one device says of one model file, in words; a dash where it says nothing.
+
+    Attributes:
+        p50: Median latency in ms.
+        p90: 90th percentile in ms.
+        speed: Against the session's baseline, with interval.
+        instructions: Instructions that an emulated processor executes per inference.
+    """
+
+    p50: str = wording.NONE
+    p90: str = wording.NONE
+    speed: str = wording.NONE
+    instructions: str = wording.NONE
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One model file, in words; a dash stands where there is no figure.
+    """One model file, in words; a dash where there is no figure.
 
     Attributes:
         name: The model.
@@ -22,9 +41,8 @@ class SummaryRow:
         score: Deciding metric on the eval rows, in points or with its unit.
         holdout: The same on rows that no choice was made on.
         kept: Share of the teacher's score that is left.
-        p50: Median latency in ms.
-        p90: 90th percentile in ms.
-        speed: Against the benchmark's baseline, with interval.
+        headline: Figures of the device that is shown first.
+        devices: Figures of every device of `shown_sessions`, in that order.
         status: ``passed``, ``failed``.
         is_default: Whether `pocketbert.load` opens it.
     """
@@ -35,9 +53,8 @@ class SummaryRow:
     score: str
     holdout: str
     kept: str
-    p50: str
-    p90: str
-    speed: str
+    headline: DeviceFigures
+    devices: tuple[DeviceFigures, ...]
     status: str
     is_default: bool
 
@@ -45,7 +62,7 @@ class SummaryRow:
 def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
     """Threads and length of the latencies that are shown first: one thread and real text, where measured.
 
-    One thread, since a phone's other cores are somebody else's; real text, since that is what users type.
+    One thread, since a phone's other cores are used by other apps; real text, since that is what users type.
     """
     threads = min(result.protocol.threads)
     lengths = result.protocol.lengths
@@ -56,6 +73,19 @@ def condition_words(result: BenchmarkResult) -> str:
     """The headline condition in words, e.g. ``1 thread, real text, batch 1``."""
     threads, length = headline_condition(result)
     return f"{wording.threads(threads)}, {wording.length(length)}, batch 1"
+
+
+def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
+    """The sessions that measured model files of the headline table, the one shown first in front.
+
+    A Mac's variants are one file on several compute units; they have a section of their own instead.
+    """
+    if data.benchmark is None:
+        return []
+    names = {row.name for row in data.rows}
+    first = data.benchmark.headline
+    sessions = [first, *(s for s in data.benchmark.sessions if s is not first)]
+    return [s for s in sessions if names & {v.name for v in s.variants}]
 
 
 def summary_rows(data: ReportData) -> list[SummaryRow]:
@@ -73,7 +103,6 @@ def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
         Column titles, and one list of cells per model file. Columns without any figure are left out.
     """
     metric = data.metric.name
-    latency = condition_words(data.benchmark) if data.benchmark else ""
     rows = summary_rows(data)
     columns = [
         ("model", [r.name + (" *" if r.is_default else "") for r in rows]),
@@ -81,20 +110,39 @@ def summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
         (metric, [r.score for r in rows]),
         (f"{metric} holdout", [r.holdout for r in rows]),
         ("kept", [r.kept for r in rows]),
-        (f"p50 ms ({latency})", [r.p50 for r in rows]),
-        (f"vs {data.benchmark.protocol.baseline}" if data.benchmark else "", [r.speed for r in rows]),
-        ("gates", [r.status for r in rows]),
     ]
+    sessions = shown_sessions(data)
+    for number, session in enumerate(sessions):
+        device = f"{session.device}: " if len(sessions) > 1 or not session.timed else ""
+        provenance = session.measurements[0].provenance
+        told = "" if provenance is Provenance.MEASURED else f", {provenance}"
+        figures = [r.devices[number] for r in rows]
+        columns += [
+            (f"{device}p50 ms{told} ({condition_words(session)})", [f.p50 for f in figures]),
+            (f"{device}vs {session.protocol.baseline}", [f.speed for f in figures]),
+            (f"{device}guest instructions{told} ({condition_words(session)})", [f.instructions for f in figures]),
+        ]
+    columns.append(("gates", [r.status for r in rows]))
     shown = [(title, cells) for title, cells in columns if any(c != wording.NONE for c in cells)]
     return [title for title, _ in shown], [list(cells) for cells in zip(*(c for _, c in shown), strict=True)]
 
 
+def _figures(name: str, session: BenchmarkResult) -> DeviceFigures:
+    threads, length = headline_condition(session)
+    measured = session.find(name, threads, length)
+    compared = session.compare(name, threads, length)
+    if measured is None:
+        return DeviceFigures()
+    work = measured.guest_instructions
+    return DeviceFigures(
+        p50=wording.milliseconds(measured.wall.p50) if measured.wall else wording.NONE,
+        p90=wording.milliseconds(measured.wall.p90) if measured.wall else wording.NONE,
+        speed=wording.speed(compared.wall) if compared else wording.NONE,
+        instructions=wording.count(round(work.p50)) if work else wording.NONE,
+    )
+
+
 def _row(row: ModelRow, data: ReportData) -> SummaryRow:
-    measured = compared = None
-    if data.benchmark is not None:
-        threads, length = headline_condition(data.benchmark)
-        measured = data.benchmark.find(row.name, threads, length)
-        compared = data.benchmark.compare(row.name, threads, length)
     reference = data.reference
     ratio = reference.bytes / row.bytes if reference is not None and reference is not row and row.bytes else None
     return SummaryRow(
@@ -104,9 +152,8 @@ def _row(row: ModelRow, data: ReportData) -> SummaryRow:
         score=_printed(row.eval_score),
         holdout=_printed(row.holdout_score),
         kept=wording.share(row.kept),
-        p50=wording.milliseconds(measured.wall.p50) if measured else wording.NONE,
-        p90=wording.milliseconds(measured.wall.p90) if measured else wording.NONE,
-        speed=wording.speed(compared.wall) if compared else wording.NONE,
+        headline=_figures(row.name, data.benchmark.headline) if data.benchmark else DeviceFigures(),
+        devices=tuple(_figures(row.name, session) for session in shown_sessions(data)),
         status=str(row.status) if row.status else wording.NONE,
         is_default=row.is_default,
     )

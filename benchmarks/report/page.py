@@ -8,10 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.benchmarks import plots, wording
-from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Profile
-from pocketbert.benchmarks.report_data import ReportData
-from pocketbert.benchmarks.summary import condition_words, headline_condition, summary_rows
+from pocketbert.benchmarks import wording
+from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
+from pocketbert.benchmarks.records import Profile
+from pocketbert.benchmarks.report import plots
+from pocketbert.benchmarks.report.data import ReportData
+from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.metrics import Direction, Metric, Unit
 
@@ -40,11 +42,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Session:
-    """One machine's part of the benchmark.
+    """One device's part of the benchmark.
 
     Attributes:
         result: Its figures.
-        title: The device, where there are several sessions.
+        title: The device, where there are several sessions or its figures are no times.
         stamp: Where the figures come from.
         latency: Plots.
         cold: One measurement per variant and thread count.
@@ -99,10 +101,11 @@ def render_report(data: ReportData) -> str:
         w=wording,
         metric=data.metric,
         rows=summary_rows(data),
-        condition=condition_words(data.benchmark) if data.benchmark else "",
+        shown=shown_sessions(data),
+        condition=condition_words(data.benchmark.headline) if data.benchmark else "",
         tiles=_tiles(data),
         stamp=_stamp(data),
-        headline_stamp=_headline_stamp(data.benchmark) if data.benchmark else "",
+        headline_stamp=_headline_stamp(data.benchmark.headline) if data.benchmark else "",
         colors=colors,
         overview=_overview(data, colors),
         sessions=_sessions(data.benchmark, colors) if data.benchmark else [],
@@ -166,13 +169,10 @@ def _tiles(data: ReportData) -> list[Tile]:
         out.append(Tile(row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{beside}"))
     smaller = f", {row.smaller} than {reference.name}" if chosen is not reference else ""
     out.append(Tile(row.size, f"on disk{smaller}"))
-    if data.benchmark is not None and row.p50 != wording.NONE:
-        faster = (
-            f", {row.speed} than {data.benchmark.protocol.baseline}"
-            if "faster" in row.speed or "slower" in row.speed
-            else ""
-        )
-        out.append(Tile(f"{row.p50} ms", f"p50 latency, {condition_words(data.benchmark)}{faster}"))
+    if data.benchmark is not None and row.headline.p50 != wording.NONE:
+        head, speed = data.benchmark.headline, row.headline.speed
+        faster = f", {speed} than {head.protocol.baseline}" if "faster" in speed or "slower" in speed else ""
+        out.append(Tile(f"{row.headline.p50} ms", f"p50 latency, {condition_words(head)}{faster}"))
     return out
 
 
@@ -180,13 +180,13 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
     from markupsafe import Markup
 
     out = []
-    result = data.benchmark
-    if result is not None:
+    if data.benchmark is not None:
+        result = data.benchmark.headline
         threads, length = headline_condition(result)
         points, shown = [], []
         for row in data.rows:
             m = result.find(row.name, threads, length)
-            if m is None or row.eval_score is None or not row.eval_score.finite:
+            if m is None or m.wall is None or row.eval_score is None or not row.eval_score.finite:
                 continue
             spread = m.wall_interval
             points.append(
@@ -223,8 +223,8 @@ def _printed(value: float, metric: Metric) -> float:
 
 
 def _sessions(result: BenchmarkResult, colors: dict[str, int]) -> list[Session]:
-    """Machine by machine: nothing is plotted or compared across them."""
-    devices = [s.measurements[0].device for s in result.sessions]
+    """Device by device: nothing is plotted or compared across them."""
+    devices = [s.device for s in result.sessions]
     titles = [
         device if devices.count(device) == 1 else f"{device}, session {number}"
         for number, device in enumerate(devices, 1)
@@ -233,13 +233,15 @@ def _sessions(result: BenchmarkResult, colors: dict[str, int]) -> list[Session]:
         Session(
             s, title, result_stamp(s), _latency(s, colors, title), _cold(s), [(p, _shown_ops(p)) for p in s.profiles]
         )
-        for s, title in zip(result.sessions, titles if len(titles) > 1 else [""], strict=True)
+        for s, title in zip(result.sessions, titles if len(titles) > 1 or not result.timed else [""], strict=True)
     ]
 
 
 def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> list[Figure]:
     from markupsafe import Markup
 
+    if not result.timed:
+        return []
     on = f", {device}" if device else ""
     threads, length = headline_condition(result)
     shown = [m for m in result.measurements if (m.threads, m.length) == (threads, length)]
@@ -262,7 +264,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
 def _cold(result: BenchmarkResult) -> list[Measurement]:
     """One measurement per variant and thread count: load time and memory do not depend on the length."""
     seen = {(m.variant, m.threads): m for m in reversed(result.measurements)}
-    return [m for m in result.measurements if seen[m.variant, m.threads] is m]
+    return [m for m in result.measurements if m.cold is not None and seen[m.variant, m.threads] is m]
 
 
 def _shown_ops(profile: Profile) -> list[tuple[str, int, float, float]]:

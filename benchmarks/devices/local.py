@@ -1,0 +1,103 @@
+"""The device `local`: this machine's CPU, in this process; starts are measured in fresh child processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pocketbert.benchmarks.cold_start import ColdRun, cold_start
+from pocketbert.benchmarks.devices.protocol import Burst, Sample
+from pocketbert.benchmarks.inputs import Feed
+from pocketbert.benchmarks.load import LoadWatch
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.hardware import Machine, machine
+from pocketbert.core.host.versions import installed, version_of
+from pocketbert.core.types import Format, Runtime
+from pocketbert.runtime.engines import EngineFile
+
+_DECIMALS = 4
+"""Raw samples are kept to 0.1 µs, finer than any clock here; the statistics are made from these."""
+_LIBRARIES = ("pocketbert", "onnxruntime", "ai-edge-litert", "numpy", "tokenizers", "psutil")
+
+
+class LocalFile:
+    """A file that is open in this process."""
+
+    def __init__(self, file: EngineFile, threads: int) -> None:
+        self._predictor = file.open(threads)
+        self.engine, self.engine_version = self._predictor.engine, self._predictor.engine_version
+
+    def prepare(self, feeds: Sequence[Feed]) -> Burst:
+        """Bind the engine's call and the inputs once; see `OpenedFile.prepare`."""
+        run, cpu_clock, clock = self._predictor.run, time.process_time_ns, time.perf_counter_ns
+        count = len(feeds)
+
+        def burst(numbers: Sequence[int]) -> list[Sample]:
+            out = []
+            for number in numbers:
+                feed = feeds[number % count]
+                # The CPU clock is a slow system call, so it stays outside the wall clock's interval.
+                cpu = cpu_clock()
+                wall = clock()
+                run(feed)
+                wall = clock() - wall
+                cpu = cpu_clock() - cpu
+                out.append(Sample(round(wall / 1e6, _DECIMALS), round(cpu / 1e6, _DECIMALS)))
+            return out
+
+        return burst
+
+
+class LocalConnection:
+    """This machine; there is nothing to connect to."""
+
+    method = (
+        "Wall time by the monotonic clock, CPU time of the whole process, garbage collector off. Load time, first "
+        "inference and peak memory come from one fresh process each, on the longest input, with the file in the page cache."
+    )
+
+    def machine(self) -> Machine:
+        """CPU, ISA and system of this machine."""
+        return machine()
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the libraries that take part."""
+        return installed(_LIBRARIES)
+
+    def lengths(self, file: EngineFile) -> tuple[int, ...]:
+        """The only lengths that a file takes; empty where it takes any."""
+        # only such a file is opened to ask it: a large ONNX file is optimized for seconds
+        return file.open(1).lengths if FORMATS[file.format].fixed_lengths else ()
+
+    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
+        """Start a file in a fresh process; see `Connection.cold_start`."""
+        return cold_start(file, ids, threads, profile_runs)
+
+    def open(self, file: EngineFile, threads: int) -> LocalFile:
+        """Open a file in this process."""
+        return LocalFile(file, threads)
+
+    def watch(self) -> LoadWatch:
+        """Begin to note the load."""
+        return LoadWatch()
+
+    def close(self) -> None:
+        """Do nothing: no connection is held."""
+
+
+def connect_local(argument: str) -> LocalConnection:
+    """Reach this machine; `local` takes no argument."""
+    return LocalConnection()
+
+
+def local_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Why files of a format, made for a runtime, are not timed here; empty where they are.
+
+    Core ML off macOS is run by an evaluator, whose time is no latency.
+    """
+    if not FORMATS[format].timed:
+        return f"{FORMATS[format].title} is timed by its own engine only, which is not here"
+    engine = runtime.own_engine if runtime is not None else None
+    if engine is not None and version_of(engine) is None:
+        return f"{engine} is not installed (pip install 'pocketbert[{engine}]')"
+    return ""

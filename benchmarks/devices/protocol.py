@@ -1,0 +1,130 @@
+"""What a device must do so that the latency protocol can measure on it.
+
+The protocol (`pocketbert.benchmarks.latency`) decides what is run and in which order: rounds in which the files take
+turns in bursts. A device does the rest: it opens files, runs bursts by its own clock, and tells what it is and what
+else it was doing. A burst is one call, so a device behind a connection pays for the connection outside of its clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from pocketbert.benchmarks.cold_start import ColdRun
+from pocketbert.benchmarks.inputs import Feed
+from pocketbert.benchmarks.load import Load
+from pocketbert.core.devices import DeviceInfo
+from pocketbert.core.host.hardware import Machine
+from pocketbert.core.types import Format, Runtime
+from pocketbert.runtime.engines import EngineFile
+
+
+class Sample(NamedTuple):
+    """One inference.
+
+    Attributes:
+        wall_ms: Wall time by the device's clock; of an emulator the emulator's own, which is kept out of the result.
+        cpu_ms: CPU time of the process that ran it.
+        guest_instructions: Instructions that an emulated processor executed; None where none is emulated.
+    """
+
+    wall_ms: float
+    cpu_ms: float
+    guest_instructions: float | None = None
+
+
+Burst = Callable[[Sequence[int]], list[Sample]]
+"""Runs one inference per number, on the input of that number (modulo their count), and returns their samples in order."""
+
+
+class OpenedFile(Protocol):
+    """A model file that a device has opened.
+
+    Attributes:
+        engine: Engine name, e.g. ``onnxruntime``.
+        engine_version: Its version.
+    """
+
+    engine: str
+    engine_version: str
+
+    def prepare(self, feeds: Sequence[Feed]) -> Burst:
+        """Hand the inputs over once and return what times them; nothing else stands in the timed path."""
+        ...
+
+
+class Watch(Protocol):
+    """Notes what else a device does while something is measured."""
+
+    def stop(self) -> Load:
+        """The load and the thermal facts since the watch was made."""
+        ...
+
+
+class Connection(Protocol):
+    """A device that was reached and is ready to run files.
+
+    Attributes:
+        method: How it takes its figures, in words, for the description of the result.
+    """
+
+    method: str
+
+    def machine(self) -> Machine:
+        """CPU, ISA and system of the device."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the libraries that take part."""
+        ...
+
+    def lengths(self, file: EngineFile) -> tuple[int, ...]:
+        """The only lengths that a file takes; empty where it takes any."""
+        ...
+
+    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
+        """Start a file in a fresh process.
+
+        Args:
+            file: The model file.
+            ids: Token ids of the one input.
+            threads: Threads within an operator.
+            profile_runs: Inferences to profile per operator afterwards; 0 for no profile.
+
+        Returns:
+            Load time, first inference, memory and profile; None where the device cannot tell.
+        """
+        ...
+
+    def open(self, file: EngineFile, threads: int) -> OpenedFile:
+        """Open a file with a number of threads."""
+        ...
+
+    def watch(self) -> Watch:
+        """Begin to note what else the device does."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the connection holds."""
+        ...
+
+
+def takes_everything(format: Format, runtime: Runtime | None) -> str:
+    """Refuse no file."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place where model files run, with the code that reaches it.
+
+    Attributes:
+        info: Its facts.
+        connect: Reaches it, given the argument of its name; None for a device whose figures are only imported.
+        refusal: Why it cannot run files of a format that are made for a runtime; empty where it can.
+    """
+
+    info: DeviceInfo
+    connect: Callable[[str], Connection] | None = None
+    refusal: Callable[[Format, Runtime | None], str] = takes_everything

@@ -1,0 +1,73 @@
+"""What a benchmark is asked for, as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pocketbert.benchmarks.records import TEXT, Length
+from pocketbert.core.devices import LOCAL, parse_measuring_device
+from pocketbert.core.errors import InputError, Problem, nearest
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """Settings of a benchmark.
+
+    Attributes:
+        devices: Devices to measure on, one after the other.
+        threads: Thread counts.
+        lengths: Tokens, or ``"text"`` for the real texts at their own length. Lengths beyond the smallest
+            `max_length` are clipped to it, and `protocol.notes` says so.
+        runs: Timed inferences per variant, thread count, length and repeat.
+        repeats: Passes over everything.
+        baseline: Name of the variant to compare with; default the first.
+        budget_s: Seconds that everything may take, shared by the devices. When `runs` do not fit, fewer are made
+            (never fewer than one burst of 5, so that a tiny budget is overrun), and the result says how many.
+        seed: Decides the order of turns and texts.
+        profile: Whether to profile per operator (at the first thread count).
+        label: Text of the progress bar; empty for none.
+    """
+
+    devices: Sequence[str] = (LOCAL,)
+    threads: Sequence[int] = (1,)
+    lengths: Sequence[Length] = (TEXT,)
+    runs: int = 50
+    repeats: int = 5
+    baseline: str | None = None
+    budget_s: float = 60.0
+    seed: int = 0
+    profile: bool = True
+    label: str = "benchmark"
+
+    def check(self, names: Sequence[str]) -> None:
+        """Check the options for variants of these names.
+
+        Raises:
+            InputError: Listing every problem.
+        """
+        bad = list(self._problems())
+        if not names:
+            bad.append(Problem("variants", "none given.", "Name at least one model file."))
+        if len(set(names)) < len(names):
+            bad.append(Problem("variants", f"names must differ, got {', '.join(names)}."))
+        if self.baseline is not None and self.baseline not in names:
+            bad.append(Problem("baseline", f"no variant '{self.baseline}'; {nearest(self.baseline, names)}."))
+        if bad:
+            raise InputError(bad)
+
+    def _problems(self) -> list[Problem]:
+        bad = []
+        if not self.devices:
+            bad.append(Problem("devices", "none given.", "Name at least one: pocketbert devices"))
+        for device in self.devices:
+            try:
+                parse_measuring_device(device)
+            except ValueError as error:
+                bad.append(Problem("devices", f"{error}."))
+        if not self.threads or min(self.threads) < 1:
+            bad.append(Problem("threads", f"{list(self.threads)}; allowed: one or more whole numbers from 1."))
+        if not self.lengths or any(x != TEXT and (not isinstance(x, int) or x < 3) for x in self.lengths):
+            bad.append(Problem("lengths", f"{list(self.lengths)}; allowed: whole numbers from 3, and 'text'."))
+        numbers = {"runs": self.runs, "repeats": self.repeats, "budget_s": self.budget_s}
+        return [*bad, *(Problem(k, f"{n}; allowed: above 0.") for k, n in numbers.items() if n <= 0)]

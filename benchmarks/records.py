@@ -1,0 +1,177 @@
+"""The smaller records of a benchmark: what a session says beside its measurements."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from pocketbert.benchmarks.statistics import Statistics
+from pocketbert.core.types import Provenance
+
+TEXT: Literal["text"] = "text"
+Length = int | Literal["text"]
+"""Tokens of an input, or ``"text"``: real texts at the length they have."""
+
+
+class Record(BaseModel):
+    """Unknown keys are ignored, so that older readers open newer files of the same major schema."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ColdStart(Record):
+    """The start of one file in a fresh process.
+
+    Attributes:
+        load_ms: Opening the file (in the page cache), graph optimization included.
+        first_ms: First inference.
+        length: Tokens of that inference.
+        peak_memory_bytes: Peak resident memory above what the process had before it opened the file.
+        peak_rss_bytes: The same peak, absolute, interpreter and libraries included.
+    """
+
+    load_ms: float
+    first_ms: float
+    length: int
+    peak_memory_bytes: int
+    peak_rss_bytes: int
+
+
+class TokenizerTime(Record):
+    """Time from text to ids, one text at a time.
+
+    Attributes:
+        variants: Names of the variants that use this tokenizer.
+        sha256: Digest of ``tokenizer.json``.
+        texts: Number of different texts.
+        tokens_mean: Mean tokens per text.
+        per_text: Wall time per text.
+        provenance: How the figures came about.
+    """
+
+    variants: list[str]
+    sha256: str
+    texts: int
+    tokens_mean: float
+    per_text: Statistics
+    provenance: Provenance
+
+
+class OpShare(Record):
+    """Time that operators of one type take.
+
+    Attributes:
+        op_type: Operator type in the graph that really runs, after the engine's fusions.
+        nodes: How many there are.
+        share: Share of the time of all nodes, a fraction.
+        ms: Time per inference.
+    """
+
+    op_type: str
+    nodes: int
+    share: float
+    ms: float
+
+
+class Placement(Record):
+    """Which execution provider, or processor, runs how much.
+
+    Attributes:
+        provider: Name of the execution provider or processor.
+        nodes: Nodes it runs.
+        op_types: Nodes per operator type.
+        cost: Share of the cost as the engine itself estimates it; None where it does not.
+    """
+
+    provider: str
+    nodes: int
+    op_types: dict[str, int]
+    cost: float | None = None
+
+
+class Profile(Record):
+    """Where the time of one variant goes.
+
+    Attributes:
+        variant: Name of the variant.
+        threads: Threads within an operator.
+        length: Tokens of the input.
+        runs: Inferences that were averaged.
+        ops: Time per operator type, largest first.
+        placement: Nodes per execution provider.
+        provenance: How the figures came about.
+    """
+
+    variant: str
+    threads: int
+    length: int
+    runs: int
+    ops: list[OpShare]
+    placement: list[Placement]
+    provenance: Provenance
+
+
+class Protocol(Record):
+    """How the timings were taken.
+
+    Attributes:
+        description: In words.
+        baseline: Variant that the others are compared with.
+        threads: Thread counts, in the order measured.
+        lengths: Lengths, in the order measured.
+        texts: Number of different real texts used.
+        runs_asked: Timed inferences per variant and repeat that were asked for.
+        runs_made: Fewest and most timed inferences per variant and repeat that were really made.
+        repeats: Passes over everything.
+        burst: Timed inferences of one variant before the next one has its turn.
+        budget_s: Time allowed; 0 where there was no limit.
+        took_s: Time taken.
+        shortened: Whether the budget made it fewer runs than asked for.
+        notes: What the reader should know.
+    """
+
+    description: str
+    baseline: str
+    threads: list[int]
+    lengths: list[Length]
+    texts: int
+    runs_asked: int
+    runs_made: tuple[int, int]
+    repeats: int
+    burst: int
+    budget_s: float
+    took_s: float
+    shortened: bool
+    notes: list[str] = []
+
+
+class AnswerCheck(Record):
+    """Answers on the measured device compared with those recorded in the folder's golden rows.
+
+    Attributes:
+        variant: Name of the variant.
+        rows: Rows compared.
+        largest: Largest difference among finite answers.
+        tolerance: Largest one that is allowed.
+        finite: Whether all answers were numbers.
+        provenance: How the answers came about.
+    """
+
+    variant: str
+    rows: int
+    largest: float
+    tolerance: float
+    finite: bool
+    provenance: Provenance
+
+    @property
+    def passed(self) -> bool:
+        """Whether the device computes the file right."""
+        return self.finite and self.largest <= self.tolerance
+
+    @property
+    def words(self) -> str:
+        """What was found."""
+        found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are no numbers"
+        return f"{self.rows} golden rows: {found}, allowed {self.tolerance:.3g}"

@@ -1,0 +1,218 @@
+"""Timings turned into the records of a benchmark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol as Shape
+
+import numpy as np
+
+from pocketbert.benchmarks.cold_start import ColdRun
+from pocketbert.benchmarks.devices.protocol import Connection
+from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.measurement import Comparison, Measurement, Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.records import Length, Profile, Protocol, TokenizerTime
+from pocketbert.benchmarks.statistics import Statistics, paired_ratio, repeat_interval
+from pocketbert.benchmarks.timing import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
+from pocketbert.core.devices import DeviceName, Figure
+from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.host.hardware import Machine
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.types import Provenance
+
+BUSY = 0.10
+"""From this share of foreign CPU time on, the result carries a note."""
+
+
+class Session(Shape):
+    """What the protocol of a session is described from."""
+
+    connection: Connection
+    texts: Sequence[Text]
+    options: BenchmarkOptions
+    budget_s: float
+    notes: list[str]
+    made: list[int]
+
+    @property
+    def baseline(self) -> str:
+        """The variant that the others are compared with."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What all measurements at one thread count on one device have in common.
+
+    Attributes:
+        device: The device.
+        machine: Its CPU and ISA.
+        threads: Threads within an operator.
+        load: What else it did.
+    """
+
+    device: DeviceName
+    machine: Machine
+    threads: int
+    load: Load
+
+    def measurement(self, cell: Cell, cold: ColdRun | None) -> Measurement:
+        """The record of a cell. Times of a device whose times are no latency are left out."""
+        used = cell.feeds[: max(map(len, cell.repeats))]
+        walls, cpus = (cell.wall_ms, cell.cpu_ms) if cell.timed else ([], [])
+        counts = cell.guest_instructions if Figure.GUEST_INSTRUCTIONS in self.device.info.figures else []
+        return Measurement(
+            variant=cell.variant.name,
+            sha256=cell.variant.sha256,
+            bytes=cell.variant.bytes,
+            device=str(self.device),
+            engine=cell.opened.engine,
+            engine_version=cell.opened.engine_version,
+            provenance=self.device.info.provenance,
+            machine=self.machine,
+            threads=self.threads,
+            length=cell.length,
+            tokens_mean=float(np.mean([f["input_ids"].shape[1] for f in used])),
+            load=self.load,
+            wall=_statistics(walls),
+            wall_interval=repeat_interval([float(np.median(r)) for r in walls]) if walls else None,
+            cpu=_statistics(cpus),
+            cold=cold.start if cold else None,
+            warmup_runs=cell.warmup_runs,
+            warmup_stable=cell.warmup_stable,
+            wall_ms=walls,
+            cpu_ms=cpus,
+            guest_instructions=Statistics.of(counts) if counts else None,
+        )
+
+    def comparisons(self, cells: Sequence[Cell], baseline: str) -> list[Comparison]:
+        """Every variant with the baseline; none on a device whose times are no latency."""
+        base = {c.length: c for c in cells if c.variant.name == baseline}
+        return [
+            Comparison(
+                variant=c.variant.name,
+                baseline=baseline,
+                threads=self.threads,
+                length=c.length,
+                wall=paired_ratio(c.round_medians(), base[c.length].round_medians()),
+                cpu=paired_ratio(c.round_medians(cpu=True), base[c.length].round_medians(cpu=True)),
+                provenance=self.device.info.figures[Figure.LATENCY],
+            )
+            for c in cells
+            if c.timed and c.variant.name != baseline
+        ]
+
+
+def _statistics(repeats: Sequence[Sequence[float]]) -> Statistics | None:
+    return Statistics.of([x for repeat in repeats for x in repeat]) if repeats else None
+
+
+def tokenizer_times(
+    variants: Sequence[Variant], tokenizers: Mapping[str, TextTokenizer], texts: Sequence[Text], repeats: int
+) -> list[TokenizerTime]:
+    """Time from text to ids in this process, once per tokenizer and longest length."""
+    users: dict[tuple[str, int], list[str]] = {}
+    for v in variants:
+        file = v.tokenizer / "tokenizer.json" if v.tokenizer.is_dir() else v.tokenizer
+        users.setdefault((sha256_file(file), v.max_length), []).append(v.name)
+    out = []
+    for (digest, _), names in users.items():
+        tokenizer = tokenizers[names[0]]
+        rows = tokenizer.encode(list(texts))  # warm-up as well: the tokenizer caches words
+        samples = []
+        for _ in range(repeats):
+            for text in texts:
+                begin = time.perf_counter_ns()
+                tokenizer.encode([text])
+                samples.append((time.perf_counter_ns() - begin) / 1e6)
+        out.append(
+            TokenizerTime(
+                variants=names,
+                sha256=digest,
+                texts=len(texts),
+                tokens_mean=float(np.mean([len(r) for r in rows])),
+                per_text=Statistics.of(samples),
+                provenance=Provenance.MEASURED,
+            )
+        )
+    return out
+
+
+def profiles(variants: Sequence[Variant], cold: Mapping[str, ColdRun | None], threads: int) -> list[Profile]:
+    """The profiles that were made, in the order of the variants."""
+    return [
+        Profile(
+            variant=v.name,
+            threads=threads,
+            length=found.start.length,
+            runs=found.ops.runs,
+            ops=found.ops.ops,
+            placement=found.ops.placement,
+            provenance=Provenance.MEASURED,
+        )
+        for v in variants
+        if (found := cold[v.name]) is not None and found.ops is not None
+    ]
+
+
+def missing_profiles(variants: Sequence[Variant], made: Sequence[Profile]) -> list[str]:
+    """A note that names the variants without a profile."""
+    names = [v.name for v in variants if v.name not in {p.variant for p in made}]
+    return [f"No profile of {', '.join(names)}: the engine has none."] if names else []
+
+
+def protocol(session: Session, lengths: list[Length], measurements: Sequence[Measurement], took_s: float) -> Protocol:
+    """How the timings of a session were taken."""
+    options, made = session.options, session.made
+    budget_s = options.budget_s if len(options.devices) == 1 else round(session.budget_s, 1)
+    return Protocol(
+        description=_describe(session.connection.method),
+        baseline=session.baseline,
+        threads=list(dict.fromkeys(options.threads)),
+        lengths=lengths,
+        texts=min(len(session.texts), max(made)),
+        runs_asked=options.runs,
+        runs_made=(min(made), max(made)),
+        repeats=options.repeats,
+        burst=BURST,
+        budget_s=budget_s,
+        took_s=round(took_s, 2),
+        shortened=min(made) < options.runs,
+        notes=[*session.notes, *_notes(measurements, made, options.runs, budget_s)],
+    )
+
+
+def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, budget_s: float) -> list[str]:
+    out = []
+    if min(made) < runs:
+        out.append(f"{min(made)} to {max(made)} runs per repeat instead of {runs}: the budget was {budget_s:g} s.")
+    restless = sum(not m.warmup_stable for m in measurements)
+    if restless:
+        out.append(
+            f"{restless} of {len(measurements)} warm-ups did not settle within {STABLE * 100:.0f} %: other load, or a "
+            "changing clock. Compare by the paired ratios rather than by single times."
+        )
+    busiest = max(m.load.others or 0.0 for m in measurements)
+    if busiest > BUSY:
+        out.append(
+            f"Other processes took up to {busiest * 100:.0f} % of the CPU time meanwhile; times are longer than on a quiet machine."
+        )
+    cores = measurements[0].machine.cores
+    many = sorted({m.threads for m in measurements if m.threads > cores})
+    if many:
+        out.append(f"Threads {', '.join(map(str, many))}: more than the {cores} cores this process may use.")
+    return out
+
+
+def _describe(method: str) -> str:
+    return (
+        "Batch 1; unpadded where a file takes any length, else padded to the smallest that it takes. Variants take turns in bursts "
+        f"of {BURST} timed inferences, in a new order each round, "
+        "after one untimed inference each; a repeat visits every length. Warm-up: every input shape once, then until "
+        f"the medians of two windows agree within {STABLE * 100:.0f} %, {WARMUP_LEAST} to {WARMUP_MOST} runs. {method} "
+        "Percentiles are nearest-rank; intervals are 95 %: of times, t on logarithms of the repeats' medians; of ratios, "
+        "order statistics of the rounds' ratios."
+    )

@@ -1,0 +1,226 @@
+"""The one table of devices: what each is called, which figures it gives, and how it is reached.
+
+Only facts are here, so that a recipe can be checked without any code that measures. The code of a device is in
+`pocketbert.benchmarks.devices`, whose `register_device` adds the facts of a new device to this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.types import Provenance
+
+
+class Figure(StrEnum):
+    """A kind of figure that a device can give."""
+
+    LATENCY = "latency"
+    CPU_TIME = "CPU time"
+    LOAD_TIME = "load time"
+    FIRST_INFERENCE = "first inference"
+    MEMORY = "peak memory"
+    TOKENIZER = "tokenizer time"
+    OPERATORS = "time per operator"
+    PLACEMENT = "placement"
+    ANSWERS = "answers"
+    GUEST_INSTRUCTIONS = "guest instructions"
+    """Instructions that an emulated processor executes: a measure of work, not of time."""
+
+
+_TIMES = frozenset(
+    {Figure.LATENCY, Figure.CPU_TIME, Figure.LOAD_TIME, Figure.FIRST_INFERENCE, Figure.TOKENIZER, Figure.OPERATORS}
+)
+_NO_TIME = frozenset({Provenance.EMULATED, Provenance.COMPILED_ONLY})
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """The facts of a device.
+
+    Attributes:
+        name: Name in a recipe's ``benchmark.devices`` and after ``--device``, without an argument.
+        figures: The figures it gives, each with its provenance. A time is measured or estimated, never emulated.
+        reached: How it is reached, for people.
+        argument: What follows the name after a colon, e.g. ``HOST`` for ``ssh:HOST``; empty where nothing does.
+        optional: Whether the argument may be left out.
+        instead: How to use it, where it cannot be named in a recipe; empty where it can.
+    """
+
+    name: str
+    figures: Mapping[Figure, Provenance]
+    reached: str
+    argument: str = ""
+    optional: bool = False
+    instead: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.figures:
+            raise ValueError(f"device '{self.name}' gives no figure.")
+        wrong = [f for f, p in self.figures.items() if f in _TIMES and p in _NO_TIME]
+        if wrong:
+            raise ValueError(
+                f"device '{self.name}': {', '.join(wrong)} cannot be {self.figures[wrong[0]]}: a time is measured or "
+                f"estimated. Give {Figure.GUEST_INSTRUCTIONS} instead."
+            )
+
+    @property
+    def spelled(self) -> str:
+        """The name with its argument, e.g. ``ssh:HOST`` or ``qemu-arm64[:CPU]``."""
+        if not self.argument:
+            return self.name
+        return f"{self.name}[:{self.argument}]" if self.optional else f"{self.name}:{self.argument}"
+
+    @property
+    def provenance(self) -> Provenance:
+        """Provenance of the figure that its measurements are about: the first one."""
+        return next(iter(self.figures.values()))
+
+    @property
+    def yields(self) -> str:
+        """The figures in words, grouped by provenance."""
+        groups: dict[Provenance, list[str]] = {}
+        for figure, provenance in self.figures.items():
+            groups.setdefault(provenance, []).append(figure)
+        return "; ".join(f"{provenance}: {', '.join(figures)}" for provenance, figures in groups.items())
+
+
+LOCAL = "local"
+COREML = "coreml"
+
+_BUILT_IN = (
+    DeviceInfo(
+        LOCAL,
+        dict.fromkeys(
+            (
+                Figure.LATENCY,
+                Figure.CPU_TIME,
+                Figure.LOAD_TIME,
+                Figure.FIRST_INFERENCE,
+                Figure.MEMORY,
+                Figure.TOKENIZER,
+                Figure.OPERATORS,
+                Figure.PLACEMENT,
+            ),
+            Provenance.MEASURED,
+        ),
+        "this machine's CPU, in this process and in fresh child processes",
+    ),
+    DeviceInfo(
+        COREML,
+        {
+            **dict.fromkeys(
+                (
+                    Figure.LATENCY,
+                    Figure.CPU_TIME,
+                    Figure.LOAD_TIME,
+                    Figure.FIRST_INFERENCE,
+                    Figure.MEMORY,
+                    Figure.ANSWERS,
+                ),
+                Provenance.MEASURED,
+            ),
+            Figure.PLACEMENT: Provenance.ESTIMATED,
+        },
+        "a Mac, by a script in the artefact folder whose figures are imported",
+        instead="run coreml/benchmark_on_mac.py of the artefact folder on a Mac, then "
+        "'pocketbert benchmark -m FOLDER --import FILE'",
+    ),
+)
+_table: dict[str, DeviceInfo] = {info.name: info for info in _BUILT_IN}
+DEVICES: Mapping[str, DeviceInfo] = MappingProxyType(_table)
+"""All devices by name, those of plug-ins included."""
+
+
+@dataclass(frozen=True)
+class DeviceName:
+    """A device as a user names it.
+
+    Attributes:
+        info: The device.
+        argument: What followed the colon; empty where nothing did.
+    """
+
+    info: DeviceInfo
+    argument: str = ""
+
+    def __str__(self) -> str:
+        """As the user wrote it."""
+        return f"{self.info.name}:{self.argument}" if self.argument else self.info.name
+
+
+def add_device(info: DeviceInfo) -> None:
+    """Add the facts of a device; `pocketbert.benchmarks.devices.register_device` calls this.
+
+    Raises:
+        ValueError: If the name is taken or cannot be written in a recipe.
+    """
+    if not info.name or ":" in info.name or info.name.split() != [info.name]:
+        raise ValueError(f"device name '{info.name}': a name has no colon and no space.")
+    if info.name in _table:
+        raise ValueError(f"device '{info.name}' is registered already.")
+    _table[info.name] = info
+
+
+def remove_device(name: str) -> None:
+    """Remove a device that was added, e.g. at the end of a test."""
+    del _table[name]
+
+
+def parse_device(text: str) -> DeviceName:
+    """Read a name with its argument, e.g. ``local`` or ``ssh:HOST``.
+
+    Raises:
+        ValueError: If the device is unknown, or its argument is missing or one too many.
+    """
+    name, colon, argument = text.partition(":")
+    if name not in DEVICES:
+        raise ValueError(f"unknown device '{text}'; {nearest(name, list(DEVICES))}")
+    info = DEVICES[name]
+    if colon and not info.argument:
+        raise ValueError(f"device '{text}': '{name}' takes no argument; write {info.spelled}")
+    if info.argument and not argument and (colon or not info.optional):
+        raise ValueError(f"device '{text}': {info.argument} is missing; write {info.spelled}")
+    return DeviceName(info, argument)
+
+
+def parse_measuring_device(text: str) -> DeviceName:
+    """Read the name of a device that measures when it is asked to; see `parse_device`.
+
+    Raises:
+        ValueError: Also if its figures can only be imported.
+    """
+    found = parse_device(text)
+    if found.info.instead:
+        raise ValueError(f"device '{text}' cannot be named here: {found.info.instead}")
+    return found
+
+
+def check_device(text: str) -> str:
+    """Return the name of a measuring device unchanged; for the fields of a recipe."""
+    parse_measuring_device(text)
+    return text
+
+
+def devices_named(texts: list[str], where: str) -> list[DeviceName]:
+    """Read the names that a command was given, each once.
+
+    Args:
+        texts: The names.
+        where: Where they were given, for errors.
+
+    Raises:
+        InputError: Listing every name that is wrong.
+    """
+    out, problems = [], []
+    for text in dict.fromkeys(texts):
+        try:
+            out.append(parse_measuring_device(text))
+        except ValueError as error:
+            problems.append(Problem(where, f"{error}.", "List them: pocketbert devices"))
+    if problems:
+        raise InputError(problems)
+    return out

@@ -1,0 +1,97 @@
+import pytest
+
+from pocketbert.core.devices import (
+    DEVICES,
+    DeviceInfo,
+    Figure,
+    add_device,
+    devices_named,
+    parse_device,
+    parse_measuring_device,
+    remove_device,
+)
+from pocketbert.core.errors import InputError
+from pocketbert.core.recipe.recipe import BenchmarkSection
+from pocketbert.core.types import Provenance
+
+COUNTED = {Figure.GUEST_INSTRUCTIONS: Provenance.EMULATED}
+
+
+@pytest.fixture
+def devices():
+    """A device that needs an argument, one that may have one, one that is imported only."""
+    added = (
+        DeviceInfo("wire", {Figure.LATENCY: Provenance.MEASURED}, "a wire", argument="HOST"),
+        DeviceInfo("chip", COUNTED, "an emulator", argument="CPU", optional=True),
+        DeviceInfo("paper", {Figure.LATENCY: Provenance.MEASURED}, "a page", instead="read the page"),
+    )
+    for info in added:
+        add_device(info)
+    yield
+    for info in added:
+        remove_device(info.name)
+
+
+def test_the_built_in_devices():
+    assert list(DEVICES) == ["local", "coreml"]
+    assert {d.provenance for d in DEVICES.values()} == {Provenance.MEASURED}
+    assert DEVICES["coreml"].yields.endswith("; estimated: placement")
+
+
+@pytest.mark.usefixtures("devices")
+def test_names_with_arguments():
+    assert [d.spelled for d in DEVICES.values()] == ["local", "coreml", "wire:HOST", "chip[:CPU]", "paper"]
+    for text, name, argument in (
+        ("local", "local", ""),
+        ("wire:pi4", "wire", "pi4"),
+        ("wire:me@10.0.0.1:22", "wire", "me@10.0.0.1:22"),
+        ("chip", "chip", ""),
+        ("chip:a76", "chip", "a76"),
+    ):
+        found = parse_device(text)
+        assert (found.info.name, found.argument, str(found)) == (name, argument, text)
+
+
+@pytest.mark.usefixtures("devices")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("locla", r"unknown device 'locla'; did you mean 'local'\? \(allowed: chip, coreml, local, paper, wire\)"),
+        ("local:0", "'local' takes no argument; write local"),
+        ("wire", "HOST is missing; write wire:HOST"),
+        ("wire:", "HOST is missing"),
+        ("chip:", r"CPU is missing; write chip\[:CPU\]"),
+        ("paper", "cannot be named here: read the page"),
+        ("coreml", "'pocketbert benchmark -m FOLDER --import FILE'"),
+        ("", "unknown device ''"),
+    ],
+)
+def test_wrong_names(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_measuring_device(text)
+    with pytest.raises(ValueError, match=message):
+        BenchmarkSection(devices=["local", text])
+
+
+def test_all_wrong_names_of_a_command_are_told_at_once():
+    assert [str(d) for d in devices_named(["local", "local"], "--device")] == ["local"]
+    with pytest.raises(InputError) as caught:
+        devices_named(["locla", "local", "corml"], "--device")
+    assert [p.where for p in caught.value.problems] == ["--device", "--device"]
+
+
+def test_a_time_is_never_emulated():
+    with pytest.raises(ValueError, match="latency, load time cannot be emulated"):
+        DeviceInfo("chip", dict.fromkeys((Figure.LATENCY, Figure.LOAD_TIME), Provenance.EMULATED), "an emulator")
+    with pytest.raises(ValueError, match="latency cannot be compiled-only"):
+        DeviceInfo("chip", {Figure.LATENCY: Provenance.COMPILED_ONLY}, "a compiler")
+    with pytest.raises(ValueError, match="no figure"):
+        DeviceInfo("chip", {}, "an emulator")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("local", "registered already"), ("a:b", "no colon"), ("a b", "no space")]
+)
+def test_names_that_cannot_be_added(name, message):
+    with pytest.raises(ValueError, match=message):
+        add_device(DeviceInfo(name, COUNTED, ""))
