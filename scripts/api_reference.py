@@ -56,7 +56,7 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
     ),
     "Signals of a teacher": (
         "",
-        ["distill.students.layer_map.layer_map", "distill.capture.recorder.record_attention", "distill.capture.recorder.AttentionRecorder",
+        ["distill.students.layer_map.layer_map", "distill.capture.record.record_attention", "distill.capture.recorder.AttentionRecorder",
          "distill.capture.recorder.QueryKeyValue",
          "distill.teacher.signals.Wanted", "distill.teacher.signals.Taught", "distill.teacher.signals.OnlineTeacher",
          "distill.teacher.cache.build.cached_teacher"],

@@ -17,9 +17,9 @@ from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.prepare import PreparedPredictor, prepare
+from support.tiny import EXPORTED as FAMILIES
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.errors import nearest
+from pocketbert.core.families import all_families
 from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe.augment import AugmentSection
@@ -114,14 +116,23 @@ class StudentSection(Section):
     hidden: PositiveInt | None = Field(None, description="Width; needs init: random.")
     heads: PositiveInt | None = Field(None, description="Attention heads; needs init: random.")
     intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random.")
-    family: Literal["distilbert"] | None = Field(
+    family: str | None = Field(
         None,
-        description="Class of the student where it is not the teacher's: distilbert has no segment ids and no pooler.",
+        description="Family of the student where it is not the teacher's, such as distilbert, which has no segment ids and no "
+        "pooler; the table of families says which teachers it can have.",
     )
     fold_segments: bool = Field(
         False,
         description="With family: add the vector of segment 0 to the position table, so that embeddings equal the teacher's.",
     )
+
+    @field_validator("family")
+    @classmethod
+    def _has_teachers(cls, name: str | None) -> str | None:
+        possible = [f.name for f in all_families() if f.students_of]
+        if name is not None and name not in possible:
+            raise ValueError(f"no teacher of another family can have students of '{name}'; {nearest(name, possible)}")
+        return name
 
     @model_validator(mode="after")
     def _consistent(self) -> StudentSection:
