@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.core.families import Adapter, Family, check_exported
+from pocketbert.core.families import ADAPTERS, Family, check_exported
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters import ane, half_range, mask_4d
+from pocketbert.export.adapters import mask_4d  # noqa: F401 - it registers itself
+from pocketbert.export.adapters.plan import ExportPlan
 
 
 def prepare(
@@ -44,15 +45,14 @@ def prepare(
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
 
     Raises:
-        InputError: If no exporter writes the family.
+        InputError: If no exporter writes the family, or its row names code that is not registered.
     """
     check_exported(family)
-    copied = copy.deepcopy(model).eval()
-    carried = half_range.fit(copied, task.outputs, samples)
-    if layout is Layout.ANE:
-        return ane.wrap(copied, family.inputs, task.outputs, pooling, carried)
-    adapters = {Adapter.MASK_4D: mask_4d.wrap}
-    return adapters[family.adapter](copied, family.inputs, task.outputs, format, pooling, carried)
+    adapter = ADAPTERS.find(family.adapter, f"family {family.name}")
+    made: nn.Module = adapter(
+        copy.deepcopy(model).eval(), ExportPlan(family, task, format, layout, pooling, tuple(samples))
+    )
+    return made
 
 
 def sample_inputs(inputs: Sequence[str], length: int) -> dict[str, Tensor]:

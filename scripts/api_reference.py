@@ -56,7 +56,7 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
     ),
     "Signals of a teacher": (
         "",
-        ["distill.students.layer_map.layer_map", "distill.capture.recorder.record_attention", "distill.capture.recorder.AttentionRecorder",
+        ["distill.students.layer_map.layer_map", "distill.capture.record.record_attention", "distill.capture.recorder.AttentionRecorder",
          "distill.capture.recorder.QueryKeyValue",
          "distill.teacher.signals.Wanted", "distill.teacher.signals.Taught", "distill.teacher.signals.OnlineTeacher",
          "distill.teacher.cache.build.cached_teacher"],
@@ -79,8 +79,12 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
                                   "text.masking.masking.Masked", "text.pairs.pairs_of", "text.pairs.Pairs")],
     ),
     "Families": (
-        "A row of your own makes a system known that the table lacks and whose classes work like those of a served one.",
-        [f"core.families.{n}" for n in ("register_family", "family_of", "all_families", "Family")],
+        "A system that the table does not have: a row, and the code that the row names; `docs/extending.md` shows both.",
+        [*(f"core.families.table.{n}" for n in ("register_family", "family_of", "family_named", "all_families")),
+         "core.families.family.Family", "core.plugins.plugins",
+         *(f"core.families.code.{n}" for n in ("register_adapter", "register_capture", "register_layer_parts", "register_checkpoints",
+                                               "LayerParts", "CheckpointCode")),
+         "export.adapters.plan.ExportPlan"],
     ),
 }  # fmt: skip
 """Title to (one sentence, names below ``pocketbert``)."""
@@ -89,8 +93,9 @@ ALIASES = {
     "runtime.model.load": "load",
     "runtime.model.Model": "Model",
     "core.predict.answers.Prediction": "Prediction",
+    **{n: f"core.families.{n.rpartition('.')[2]}" for n in SECTIONS["Families"][1] if n.startswith("core.families.")},
 }
-"""Names that stand in the package itself, where users import them."""
+"""Where users import names from, if not from the module that defines them."""
 
 
 def public_names(package: Any) -> dict[str, list[str]]:

@@ -28,216 +28,19 @@ sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 from filelock import FileLock
 from hypothesis import settings
 
-from pocketbert.core import families
+from pocketbert.core.families import family_named
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support import canaries
+from support.tiny import EXPORTED, MAX_LENGTH, WORDS, tiny_classifier, write_tokenizer
 
 # the same examples in every run, and no timings: the machines are shared
 settings.register_profile("pocketbert", deadline=None, derandomize=True, database=None)
 settings.load_profile("pocketbert")
 
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
-MAX_LENGTH = 48
-TFLITE_LENGTHS = {"bert": (16, 32, 40), **dict.fromkeys(("roberta", "distilbert", "mobilebert"), (16, 40))}
+TFLITE_LENGTHS = {**dict.fromkeys(EXPORTED, (16, 40)), "bert": (16, 32, 40)}
 """Signatures of `exported_tflite`: converting one takes seconds."""
 LABELS = ("negative", "neutral", "positive")
-
-WORDS = [
-    "the",
-    "a",
-    "an",
-    "is",
-    "was",
-    "it",
-    "this",
-    "that",
-    "and",
-    "or",
-    "not",
-    "no",
-    "to",
-    "of",
-    "for",
-    "in",
-    "on",
-    "at",
-    "me",
-    "my",
-    "you",
-    "your",
-    "set",
-    "an",
-    "alarm",
-    "half",
-    "past",
-    "six",
-    "film",
-    "far",
-    "better",
-    "than",
-    "had",
-    "expected",
-    "would",
-    "recommend",
-    "restaurant",
-    "what",
-    "will",
-    "weather",
-    "be",
-    "like",
-    "please",
-    "turn",
-    "down",
-    "little",
-    "good",
-    "bad",
-    "never",
-    "again",
-    "happy",
-    "sad",
-    "music",
-    "play",
-    "stop",
-    "light",
-    "order",
-    "number",
-    "more",
-    "less",
-    "very",
-    "too",
-    "great",
-    "poor",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "lazy",
-    "dog",
-    "she",
-    "he",
-    "they",
-    "we",
-    "day",
-    "night",
-    "morning",
-    "evening",
-    "month",
-    "week",
-    "year",
-]
-
-
-def vocabulary(pad_id: int) -> list[str]:
-    """About 200 WordPiece tokens; every ASCII word can be spelt with them."""
-    special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    special.insert(pad_id, "[PAD]")
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    tail = [f"##{c}" for c in letters] + ["##ing", "##ed", "##er", "##ly", "##s", "##th"]
-    out = [*special, *dict.fromkeys([*letters, *".,!?'-:;&%/=+", *WORDS]), *tail]
-    return list(dict.fromkeys(out))
-
-
-def write_tokenizer(folder: Path, pad_id: int = 0, baked_in: bool = True) -> None:
-    """tokenizer.json, tokenizer_config.json and vocab.txt of a lower-casing WordPiece tokenizer.
-
-    `baked_in` adds padding and truncation to the file, as all-MiniLM-L6-v2 has them.
-    """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    tokens = vocabulary(pad_id)
-    index = {t: i for i, t in enumerate(tokens)}
-    made = Tokenizer(models.WordPiece(index, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", index["[CLS]"]), ("[SEP]", index["[SEP]"])],
-    )
-    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    if baked_in:
-        made.enable_padding(length=40, pad_id=pad_id, pad_token="[PAD]")
-        made.enable_truncation(40)
-    made.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": True,
-        "model_max_length": MAX_LENGTH,
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
-
-
-def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any) -> Any:
-    """Configuration of a tiny classifier: width 32 (of IB-BERT's blocks 48 inside), 4 heads."""
-    import transformers
-
-    names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
-    pad_id = 1 if family == "roberta" else 0
-    common: dict[str, Any] = {"vocab_size": len(vocabulary(pad_id)), "pad_token_id": pad_id, **names}
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-    }
-    if family == "bert":
-        return transformers.BertConfig(**{**common, **sizes, **changes})
-    if family == "roberta":
-        return transformers.RobertaConfig(
-            **{**common, **sizes, "max_position_embeddings": 66, "type_vocab_size": 1, **changes}
-        )
-    if family == "distilbert":
-        own = {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64}
-        return transformers.DistilBertConfig(**{**common, **own, **changes})
-    narrow = {
-        "embedding_size": 16,
-        "intra_bottleneck_size": 16,
-        "intermediate_size": 32,
-        "num_feedforward_networks": 2,
-    }
-    if family == "ib-bert":
-        from pocketbert.distill.students.ib_bert.config import IbBertConfig
-
-        families.family_of("ib_bert").make_known()
-        widened = {"embedding_size": 16, "intra_bottleneck_size": 48}
-        return IbBertConfig(**{**common, **sizes, **widened, **changes})
-    return transformers.MobileBertConfig(**{**common, **sizes, **narrow, **changes})
-
-
-def tiny_classifier(
-    family: str,
-    layers: int,
-    labels: Sequence[str],
-    seed: int = 0,
-    auto_class: str = "AutoModelForSequenceClassification",
-    **changes: Any,
-) -> Any:
-    """A random classifier (or what `auto_class` builds) whose matrices are drawn wide enough that input and mask really matter."""
-    import torch
-    import transformers
-
-    config = tiny_config(family, layers, labels, **changes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = getattr(transformers, auto_class).from_config(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim > 1:
-                    parameter.normal_(std=0.15)
-            for module in model.modules():
-                if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-                    module.weight[module.padding_idx] = 0  # as the library starts it: MobileBERT looks at neighbours
-    return model.eval()
 
 
 @pytest.fixture(autouse=True)
@@ -279,7 +82,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     ) -> Path:
         folder = tmp_path_factory.mktemp(f"tiny-{family}-{layers}-")
         tiny_classifier(family, layers, labels, auto_class=auto_class).save_pretrained(folder)
-        write_tokenizer(folder, pad_id=1 if family == "roberta" else 0)
+        write_tokenizer(folder, pad_id=family_named(family).tiny["pad_token_id"])
         return folder
 
     return build

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from pocketbert.core.families import CAPTURES
 from pocketbert.distill.capture.recorder import QueryKeyValue, active_recorder
 
 NAME = "pocketbert_capture"
@@ -83,3 +84,6 @@ def additive_mask(
     if attention_mask is None:
         return None
     return (1.0 - attention_mask[:, None, None, :].to(dtype)) * MASKED
+
+
+CAPTURES.add("attention-interface", install)

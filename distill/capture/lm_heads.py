@@ -14,18 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import all_families
 
-HEAD_STARTS = {
-    "BertForMaskedLM": "cls.predictions",
-    "BertForPreTraining": "cls.predictions",
-    "DistilBertForMaskedLM": "vocab_transform",
-    "IbBertForMaskedLM": "cls.predictions",
-    "IbBertForPreTraining": "cls.predictions",
-    "MobileBertForMaskedLM": "cls.predictions",
-    "MobileBertForPreTraining": "cls.predictions",
-    "RobertaForMaskedLM": "lm_head",
-}
-"""Class name to the module that takes the encoder's output; all behind it works on each token by itself."""
+_HEADS = ("ForMaskedLM", "ForPreTraining")
+"""Suffixes of the classes that guess words."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +52,18 @@ class LmHead:
 
     def __init__(self, model: Any, where: str) -> None:
         name = type(model).__name__
-        if name not in HEAD_STARTS:
+        start = _head_of(model)
+        if start is None:
+            known = [f.classes + _HEADS[0] for f in all_families() if f.lm_head is not None]
             raise InputError(
                 Problem(
                     where,
-                    f"{name} has no known masked-language-model head; known: {', '.join(HEAD_STARTS)}.",
+                    f"{name} has no known masked-language-model head; known: {', '.join(known)}.",
                     "Load the checkpoint with its pre-training head.",
                 )
             )
         self.judges_pairs = name.endswith("ForPreTraining")
-        self._start: nn.Module = model.get_submodule(HEAD_STARTS[name])
+        self._start = start
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
         """One forward pass.
@@ -102,6 +96,19 @@ class LmHead:
         if logits.shape[:-1] != selected.shape:
             raise RuntimeError(f"logits of shape {tuple(logits.shape)} for {len(selected)} selected tokens")
         return TokenOutput(seen[0], logits, made.get("seq_relationship_logits"))
+
+
+def _head_of(model: Any) -> nn.Module | None:
+    """The module that takes the encoder's output, as the row of the model's family has it."""
+    name = type(model).__name__
+    for family in all_families():
+        if family.lm_head is not None and name in [family.classes + suffix for suffix in _HEADS]:
+            try:
+                start: nn.Module = model.get_submodule(family.lm_head)
+                return start
+            except AttributeError:  # a class for pre-training that guesses no words
+                return None
+    return None
 
 
 def places(mask: Tensor) -> Tensor:

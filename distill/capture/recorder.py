@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from torch import Tensor
-
-from pocketbert.core.families import Capture, Family
 
 _active: list[AttentionRecorder] = []
 
@@ -122,50 +119,3 @@ class AttentionRecorder:
 def active_recorder() -> AttentionRecorder | None:
     """The recorder of the forward pass that is running, if any."""
     return _active[-1] if _active else None
-
-
-def record_attention(
-    model: Any, family: Family, layers: Iterable[int], relations: Iterable[int] = (), *, stop: bool = False
-) -> AttentionRecorder:
-    """Make a model feed a recorder.
-
-    Args:
-        model: A transformers model; its attention implementation is switched.
-        family: Its row of the family table.
-        layers: Layers whose scores to keep, from 0.
-        relations: Layers whose queries, keys and values to keep.
-        stop: Whether a pass ends within the last of these layers; see `AttentionRecorder`.
-
-    Returns:
-        The recorder; wrap each forward pass in it.
-
-    Raises:
-        ValueError: If the model has no such layer.
-    """
-    from pocketbert.distill.capture import interface
-
-    installers = {Capture.INTERFACE: interface.install}
-    installers[family.capture](model)
-    return AttentionRecorder(layers, model.config.num_hidden_layers, relations, stop=stop)
-
-
-def is_captured(model: Any) -> bool:
-    """Whether a model's attention was switched to one that feeds recorders.
-
-    Args:
-        model: A transformers model.
-    """
-    from pocketbert.distill.capture import interface
-
-    return bool(model.config._attn_implementation == interface.NAME)
-
-
-def query_width(config: Any) -> int:
-    """Numbers that a token's query, key or value has in all heads together.
-
-    The width of the model, save for MobileBERT, whose attention lies within the bottleneck.
-
-    Args:
-        config: A model's configuration.
-    """
-    return int(getattr(config, "true_hidden_size", config.hidden_size))

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import Family, all_families, family_of
+from pocketbert.core.families import Family, family_named, family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.seeds import derive_seed
+from pocketbert.distill.students import distilbert_keys  # noqa: F401 - it registers itself
 from pocketbert.distill.students.class_changes import ClassChange, class_change
 from pocketbert.distill.students.layer_map import layer_map
 
@@ -88,13 +89,13 @@ def _class(teacher: Any, family: Family, change: ClassChange) -> Any:
     import transformers
 
     suffix = type(teacher).__name__.removeprefix(family.classes)
-    (target,) = [f for f in all_families() if f.name == change.student]
-    name = target.classes + change.heads.get(suffix, suffix)
+    row = family_named(change.student)
+    name = row.classes + change.heads.get(suffix, suffix)
     if not hasattr(transformers, name):
         raise InputError(
             Problem(
                 "student.family",
-                f"{target.title} has no class like {type(teacher).__name__}.",
+                f"{row.title} has no class like {type(teacher).__name__}.",
                 "Leave student.family out, or load the teacher with another head.",
             )
         )

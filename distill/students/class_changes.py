@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,27 @@ class ClassChange:
     layers: Mapping[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
+CLASS_CHANGES: Registry[ClassChange] = Registry("class-change", "register_class_change")
+
+
+def register_class_change(change: ClassChange) -> None:
+    """Let a teacher of one family have students of another.
+
+    Args:
+        change: How; it replaces the one between the same families.
+    """
+    CLASS_CHANGES.register(_key(change.teacher, change.student), change)
+
+
+def add_class_change(change: ClassChange) -> None:
+    """Add one of the package's own."""
+    CLASS_CHANGES.add(_key(change.teacher, change.student), change)
+
+
+def _key(teacher: str, student: str) -> str:
+    return f"{teacher} to {student}"
+
+
 def class_change(teacher: str, student: str, where: str = "student.family") -> ClassChange:
     """The change from one family to another.
 
@@ -43,16 +65,15 @@ def class_change(teacher: str, student: str, where: str = "student.family") -> C
     Raises:
         InputError: If there is none.
     """
-    from pocketbert.distill.students.distilbert_keys import BERT_TO_DISTILBERT
-
-    changes = {(c.teacher, c.student): c for c in (BERT_TO_DISTILBERT,)}
-    if (teacher, student) not in changes:
-        possible = [teacher, *(s for t, s in changes if t == teacher)]
-        raise InputError(
-            Problem(
-                where,
-                f"'{student}' cannot be made from a teacher of family '{teacher}'; possible: {', '.join(possible)}.",
-                "Choose one of these, or leave family out.",
-            )
+    changes = CLASS_CHANGES.values()
+    for change in changes:
+        if (change.teacher, change.student) == (teacher, student):
+            return change
+    possible = [teacher, *(c.student for c in changes if c.teacher == teacher)]
+    raise InputError(
+        Problem(
+            where,
+            f"'{student}' cannot be made from a teacher of family '{teacher}'; possible: {', '.join(possible)}.",
+            "Choose one of these, or leave family out.",
         )
-    return changes[teacher, student]
+    )

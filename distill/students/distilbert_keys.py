@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pocketbert.distill.students.class_changes import ClassChange
+from pocketbert.distill.students.class_changes import ClassChange, add_class_change
 
 _LAYER = {
     "attention.self.query": "attention.q_lin",
@@ -112,3 +112,4 @@ BERT_TO_DISTILBERT = ClassChange(
     # the released weights' start; the paper (arXiv 1910.01108, section 3) only says one layer out of two
     layers={(6, 12): [1, 3, 5, 8, 10, 12]},
 )
+add_class_change(BERT_TO_DISTILBERT)

@@ -1,7 +1,7 @@
 """An exact rewrite of BERT-like encoders for Apple's Neural Engine. No claim about latency: nobody measured it here.
 
 Between the embeddings and the head, activations lie channels first, [B, C, 1, L]. Classes are matched by full name, as
-in `lean`; a model that this file does not know is refused.
+in `lean`; a model with another layer than the one that was registered is refused.
 """
 
 from __future__ import annotations
@@ -11,47 +11,38 @@ from typing import Any
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
-from pocketbert.core.types import Format
-from pocketbert.export.adapters import mask_4d
+from pocketbert.core.families import Family, LayerParts, all_families
 from pocketbert.export.adapters.ane_layers import ChannelsFirstLayer
-from pocketbert.export.adapters.ane_mobilebert import channels_first_layer
-from pocketbert.export.adapters.parts import READ_FIRST_TOKEN, encoder_layers, full_name, parts_of
+from pocketbert.export.adapters.known_parts import known_parts
+from pocketbert.export.adapters.parts import encoder_layers, reads_first_token
 
 
-def wrap(
-    model: Any,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    pooling: Pooling = DEFAULT_POOLING,
-    carried: float = 1.0,
-) -> nn.Module:
-    """A module with explicit named inputs and plain tensor outputs, its encoder channels first.
+def turn(model: Any, family: Family) -> Any:
+    """Rewrite the encoder of a model to work channels first.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
-        inputs: Names of the graph's inputs, of the family table.
-        outputs: Names of the graph's outputs, of the task table.
-        pooling: How `sentence_embedding` is made, where it is an output.
-        carried: What the model's last states are multiplied with; see `half_range.fit`.
+        family: Its row of the family table.
 
     Returns:
-        The module, in eval mode.
+        The model.
 
     Raises:
-        InputError: If the model has a layer that this file has no rewrite for.
+        InputError: If the model has a layer that nothing is registered for.
     """
-    base = getattr(model, "base_model", model)
-    stack, layers = encoder_layers(base)
-    if layers is None:
+    base, known = getattr(model, "base_model", model), known_parts(family)
+    stack, layers = encoder_layers(base, family, known)
+    if layers is None or known is None or not _turns(known):
         raise InputError(_unknown(model))
-    first_token = full_name(model) in READ_FIRST_TOKEN
+    first_token = reads_first_token(model, family, known)
     for i, layer in enumerate(layers):
-        parts, only_first = parts_of(layer), first_token and i == len(layers) - 1
-        # MobileBERT's last layer is one of 24: not worth a form of its own for the first token
-        layers[i] = ChannelsFirstLayer(parts, only_first) if parts else channels_first_layer(layer)
-    setattr(base, stack, ChannelsFirst(getattr(base, stack)))
-    return mask_4d.wrap(model, inputs, outputs, Format.COREML, pooling, carried)
+        if known.post_norm is not None:
+            layers[i] = ChannelsFirstLayer(known.post_norm(layer), first_token and i == len(layers) - 1)
+        elif known.channels_first is not None:
+            # all tokens: MobileBERT's last layer is one of 24, not worth a form of its own for the first token
+            layers[i] = known.channels_first(layer)
+    base.set_submodule(stack, ChannelsFirst(base.get_submodule(stack)))
+    return model
 
 
 class ChannelsFirst(nn.Module):
@@ -77,11 +68,16 @@ class ChannelsFirst(nn.Module):
         return out
 
 
+def _turns(known: LayerParts | None) -> bool:
+    return known is not None and (known.post_norm is not None or known.channels_first is not None)
+
+
 def _unknown(model: Any) -> Problem:
-    family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    names = [f.name for f in all_families() if f.instead_of_export is None and _turns(known_parts(f))]
     return Problem(
         "export.coreml.layout",
-        f"'ane' has no rewrite for the encoder of '{family}' ({type(model).__name__}); "
-        "allowed: encoders of bert, roberta, distilbert and mobilebert.",
+        f"'ane' has no rewrite for the encoder of '{kind}' ({type(model).__name__}); "
+        f"allowed: encoders of {', '.join(names[:-1])} and {names[-1]}.",
         "Set export.coreml.layout: plain.",
     )

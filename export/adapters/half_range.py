@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pocketbert.export.adapters.activation_range import ActivationRange
-from pocketbert.export.adapters.parts import encoder_layers, full_name
+from pocketbert.export.adapters.parts import full_name
 from pocketbert.runtime.coreml.half import LARGEST
 
 ROOM = 16.0
 """How many times larger than measured a number may become, on texts that were not measured."""
 _MODEL = "transformers.models.mobilebert.modeling_mobilebert.MobileBert"
+LAYER = f"{_MODEL}Layer"
 _NO_NORM = "transformers.models.mobilebert.modeling_mobilebert.NoNorm"
 _HEADS = {
     "ForSequenceClassification": "classifier",
@@ -257,15 +258,16 @@ def _scale(largest: float) -> float:
 
 def _known(model: Any) -> bool:
     base = getattr(model, "base_model", model)
-    if full_name(base) != f"{_MODEL}Model" or encoder_layers(base)[1] is None:
+    if full_name(base) != f"{_MODEL}Model" or getattr(base.config, "is_decoder", False):
+        return False
+    if not all(full_name(layer) == LAYER for layer in base.encoder.layer):
         return False
     kinds = {full_name(m) for m in base.modules()}
     return _NO_NORM in kinds and not any(isinstance(m, nn.LayerNorm) for m in base.modules())
 
 
 def _layers(base: Any) -> list[Any]:
-    _, layers = encoder_layers(base)
-    return [] if layers is None else [*layers]
+    return [*base.encoder.layer]
 
 
 def _feed_forward(layer: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Exact rewrites of the stock encoders into cheaper graphs.
 
 Every rewrite gives the same numbers up to rounding; what is kept is what paid when measured in the engine that runs
-the format. Classes are matched by full name: a model that this file does not know is left as it is.
+the format. Classes are matched by full name: a layer that is not the one that was registered is left as it is.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pocketbert.core.families import Family
 from pocketbert.core.types import Format
+from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
-from pocketbert.export.adapters.lean_mobilebert import lean_layer
-from pocketbert.export.adapters.parts import READ_FIRST_TOKEN, encoder_layers, full_name, parts_of
+from pocketbert.export.adapters.parts import encoder_layers, reads_first_token
 
 
-def slim(model: Any, format: Format) -> Any:
+def slim(model: Any, family: Family, format: Format) -> Any:
     """Rewrite the encoder of a model for export.
 
     In every format: the attention scale is folded into the query's weights, NoNorm into the linear layer before it, and
@@ -28,22 +29,26 @@ def slim(model: Any, format: Format) -> Any:
     Args:
         model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
             [B, 1, 1, L]. **It is changed in place**: pass a deep copy.
+        family: Its row of the family table; a family without layer parts is left as it is.
         format: What the graph is going to be written as.
 
     Returns:
         The model.
     """
-    encoder = getattr(model, "base_model", model)
-    _, layers = encoder_layers(encoder)
-    if layers is None:
+    encoder, known = getattr(model, "base_model", model), known_parts(family)
+    _, layers = encoder_layers(encoder, family, known)
+    if layers is None or known is None:
         return model
     shape = Shape(flat_ffn=format is Format.ONNX, opaque=format is Format.TFLITE)
-    first_row = full_name(model) in READ_FIRST_TOKEN
+    first_row = reads_first_token(model, family, known)
     for i, layer in enumerate(layers):
-        parts, only_first = parts_of(layer), first_row and i == len(layers) - 1
-        layers[i] = PostNormLayer(parts, only_first, shape) if parts else lean_layer(layer, only_first, shape)
+        only_first = first_row and i == len(layers) - 1
+        if known.post_norm is not None:
+            layers[i] = PostNormLayer(known.post_norm(layer), only_first, shape)
+        elif known.lean is not None:
+            layers[i] = known.lean(layer, only_first, shape)
     if format is Format.TFLITE:
-        _spell_segments(encoder.embeddings)
+        _spell_segments(getattr(encoder, "embeddings", None))
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
                 if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:

@@ -7,47 +7,47 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
-from pocketbert.core.types import Format
+from pocketbert.core.families import ADAPTERS
+from pocketbert.core.types import Format, Layout
+from pocketbert.export.adapters import ane
+from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.lean import slim
-from pocketbert.export.adapters.lean_heads import lean_head
+from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.heads import pooled
 
 MASKED = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
 
 
-def wrap(
-    model: Any,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    format: Format,
-    pooling: Pooling = DEFAULT_POOLING,
-    carried: float = 1.0,
-) -> nn.Module:
+def wrap(model: Any, plan: ExportPlan) -> nn.Module:
     """A module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
-        model: A transformers model with a head; switched to eager attention and rewritten in place by `slim` and `lean_head`.
-        inputs: Names of the graph's inputs, of the family table.
-        outputs: Names of the graph's outputs, of the task table.
-        format: What the graph will be written as.
-        pooling: How `sentence_embedding` is made, where it is an output.
-        carried: What the model's last states are multiplied with, a power of two; see `half_range.fit`.
+        model: A transformers model with a head in eval mode; switched to eager attention and rewritten in place by what is
+            registered for its layers.
+        plan: What the graph is for.
 
     Returns:
         The module, in eval mode.
+
+    Raises:
+        InputError: If the plan's layout is not possible for the model.
     """
+    known = known_parts(plan.family)
+    carried = known.half_range(model, plan.outputs, plan.samples) if known and known.half_range else 1.0
     model.set_attn_implementation("eager")
-    kind = _WithSegments if "token_type_ids" in inputs else _WithoutSegments
-    return kind(lean_head(slim(model, format)), outputs, format, pooling, carried).eval()
+    model = ane.turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
+    if known is not None and known.head is not None:
+        model = known.head(model)
+    kind = _WithSegments if plan.family.uses_segments else _WithoutSegments
+    return kind(model, plan, carried).eval()
 
 
 class _Wrapped(nn.Module):
-    def __init__(self, model: Any, outputs: tuple[str, ...], format: Format, pooling: Pooling, carried: float) -> None:
+    def __init__(self, model: Any, plan: ExportPlan, carried: float) -> None:
         super().__init__()
-        self.model, self.outputs, self.pooling, self.carried = model, outputs, pooling, carried
-        self.one_segment = format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
+        self.model, self.outputs, self.pooling, self.carried = model, plan.outputs, plan.pooling, carried
+        self.one_segment = plan.format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
 
     def _run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
         additive = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
@@ -75,3 +75,6 @@ class _WithoutSegments(_Wrapped):
             # else transformers expands a buffer to a shape that Core ML's types then no longer know
             return self._run(attention_mask, input_ids=input_ids, token_type_ids=input_ids * 0)
         return self._run(attention_mask, input_ids=input_ids)
+
+
+ADAPTERS.add("mask-4d", wrap)

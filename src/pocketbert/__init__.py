@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pocketbert.core.families import CHECKPOINTS
 from pocketbert.core.host.telemetry import switch_off_telemetry
 
 if TYPE_CHECKING:
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["Model", "Prediction", "load"]
 
 switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
+
+
+def _checkpoints_of_distill() -> None:
+    from pocketbert.distill.students import checkpoints  # noqa: F401 - core reads them, and may not import the wing
+
+
+CHECKPOINTS.add_wing(_checkpoints_of_distill)
 
 
 def __getattr__(name: str) -> Any:

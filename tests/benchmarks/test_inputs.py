@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.inputs import choose_texts, feeds, row_of_length
-from pocketbert.core import families
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_of, register_family
+from pocketbert.core.families import family_of, register_family, table
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 
 
@@ -47,7 +46,7 @@ def test_a_fixed_length_is_one_input(tokenizer, texts):
 
 
 def test_a_model_that_pads_on_the_left_is_timed_on_such_rows(folder, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    monkeypatch.setattr(table, "_FAMILIES", dict(table._FAMILIES))
     register_family(replace(family_of("bert"), name="left", model_types=("left-bert",), padding_side="left"))
     shutil.copy(folder / "tokenizer.json", tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "left-bert", "pad_token_id": 7}))

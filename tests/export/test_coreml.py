@@ -25,9 +25,9 @@ from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
+from support.tiny import EXPORTED as FAMILIES
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 LABELS = ("negative", "neutral", "positive")
 INFO = CoremlInfo("One sentence.", "made by a test", "somebody", "Apache-2.0", LABELS, (("pocketbert.task", "x"),))
 EXACT = {Scheme.FP32: 1e-5, Scheme.FP16: 5e-3}

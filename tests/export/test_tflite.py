@@ -27,10 +27,10 @@ from pocketbert.export.prepare import prepare
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
+from support.tiny import EXPORTED as FAMILIES
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 EMBED = TASKS[TaskName.FEATURE_EXTRACTION]
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 LENGTH = 16
 
 

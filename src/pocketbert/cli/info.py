@@ -56,5 +56,15 @@ def doctor(json: options.Json = False) -> None:
             for b in found.backends
         ],
     )
+    if found.plugins:
+        print_table(
+            ["plug-in", "package", "registered"],
+            [
+                [p.name, p.package, ", ".join(p.registered) or ("FAILED" if p.error else "nothing")]
+                for p in found.plugins
+            ],
+        )
+    for error in [p.error for p in found.plugins if p.error]:
+        print(f"error: {error}")
     for note in found.notes:
         print(f"note: {note}")

@@ -12,6 +12,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine, load_average, machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.models.folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
+from pocketbert.core.plugins import plugins, tolerated
 from pocketbert.core.types import Format
 from pocketbert.pipeline.requirements import EXTRAS
 
@@ -32,6 +33,22 @@ class Backend(BaseModel):
     command: str
 
 
+class PluginReport(BaseModel):
+    """One entry point of an installed package.
+
+    Attributes:
+        name: Name of the entry point.
+        package: The package and its version.
+        registered: What it has registered, such as ``family electra``.
+        error: Why it could not be loaded and what to do; empty if it was.
+    """
+
+    name: str
+    package: str
+    registered: list[str]
+    error: str
+
+
 class Diagnosis(BaseModel):
     """Result of `pocketbert doctor`.
 
@@ -41,6 +58,7 @@ class Diagnosis(BaseModel):
         load: Load average of the last minute.
         training: The number type training will use, and why.
         backends: Optional parts.
+        plugins: Installed packages that add families, methods, formats or devices.
         notes: What the user should know.
     """
 
@@ -49,6 +67,7 @@ class Diagnosis(BaseModel):
     load: float
     training: str
     backends: list[Backend]
+    plugins: list[PluginReport]
     notes: list[str]
 
 
@@ -112,13 +131,23 @@ def diagnose() -> Diagnosis:
         load=load,
         training=training,
         backends=backends,
+        plugins=[
+            PluginReport(
+                name=p.name,
+                package=f"{p.distribution} {p.version}",
+                registered=p.registered,
+                error=p.complaint if p.error else "",
+            )
+            for p in plugins()
+        ],
         notes=notes,
     )
 
 
 def _teacher() -> Backend:
     try:
-        folder = open_model_folder(DEMO_TEACHER)
+        with tolerated():  # a plug-in that fails has a line of its own
+            folder = open_model_folder(DEMO_TEACHER)
     except PocketBertError as error:
         return Backend(
             name=f"demo teacher {DEMO_TEACHER}",

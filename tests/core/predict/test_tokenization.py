@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core import families
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_of, register_family
+from pocketbert.core.families import family_of, register_family, table
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, cut, plain_tokenizer_json
@@ -116,7 +115,7 @@ def test_the_padding_side_is_what_the_folder_says(
     with pytest.raises(InputError, match=r"config.json: model_type 'left-bert' is not in the family table"):
         side()
     assert side(padding_side="right") == "right"
-    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    monkeypatch.setattr(table, "_FAMILIES", dict(table._FAMILIES))
     register_family(replace(family_of("bert"), name="left", model_types=("left-bert",), padding_side="left"))
     assert side() == side(tmp_path / "tokenizer.json") == "left"
     write("artifacts.json", {"processing": {"padding_side": "right"}})

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pocketbert.core import families
 from pocketbert.core.compare.sample_texts import UNICODE_SENTENCES
-from pocketbert.core.families import family_of, register_family
+from pocketbert.core.families import family_of, register_family, table
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import task_of
 from pocketbert.pipeline.phone import mediapipe
@@ -39,7 +38,7 @@ class Engine:
 def test_the_model_pads_where_its_family_does_and_mediapipe_on_the_right(
     side: str, tmp_path: Path, make_tokenizer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    monkeypatch.setattr(table, "_FAMILIES", dict(table._FAMILIES))
     register_family(replace(family_of("bert"), name="mine", model_types=("my-bert",), padding_side=side))
     make_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "my-bert"}))

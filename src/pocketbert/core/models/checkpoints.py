@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import plain_tokenizer_json
@@ -60,10 +61,13 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-    folder.family.make_known()
+    make_known(folder.family)
     config = _configuration(folder, task, labels, new_head)
     weights = folder.weights
-    state = dict(folder.family.read_names(_read_state(weights)))
+    state = _read_state(weights)
+    read_names = checkpoint_code(folder.family).read_names
+    if read_names is not None:
+        state = dict(read_names(state))
     for old, new in folder.family.key_renames.items():
         state = {k.replace(old, new): v for k, v in state.items()}
     auto = getattr(transformers, task.auto_class)
@@ -93,6 +97,20 @@ def load_model(
         model.config.architectures = [type(model).__name__]
     model.load_state_dict(state, strict=False)
     return model.float().eval()
+
+
+def checkpoint_code(family: Family) -> CheckpointCode:
+    """What it takes to read checkpoints of a family, besides transformers."""
+    if family.checkpoints is None:
+        return CheckpointCode()
+    return CHECKPOINTS.find(family.checkpoints, f"family {family.name}")
+
+
+def make_known(family: Family) -> None:
+    """Let transformers open folders of a family, in this process; may be called again."""
+    code = checkpoint_code(family)
+    if code.make_known is not None:
+        code.make_known()
 
 
 def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
@@ -178,10 +196,11 @@ def _first_sentence(error: Exception) -> str:
 
 
 def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
-    """Refuse a config.json that speaks of layers that the weights do not have, before they are built."""
-    path = folder.family.layer_path.partition(".")[2] + "."
+    """Refuse a config.json that names more layers than the weights have, before these are built."""
+    family = folder.family
+    path = family.layer_path.partition(".")[2] + "."
     have = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
-    said = getattr(config, "num_hidden_layers", have)
+    said = getattr(config, family.stored_layers, have)
     if not isinstance(said, int) or not 1 <= said <= max(have, 1):
         raise InputError(Problem(f"{folder.path}/config.json", f"says {said!r:.40} layers, the weights have {have}."))
 

@@ -106,7 +106,7 @@ def train_stage(learning: Learning, number: int, before: StudentState | None, at
         before: The student that the stage before left, which is changed; None for the first stage.
         at: Where checkpoints and losses go.
     """
-    from pocketbert.distill.capture.recorder import is_captured, record_attention
+    from pocketbert.distill.capture.record import is_captured, record_attention
     from pocketbert.distill.methods.method import StageJob, TeacherStudent
     from pocketbert.distill.methods.table import method_of
     from pocketbert.distill.training.loop import frozen

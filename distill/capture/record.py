@@ -1,0 +1,53 @@
+"""Making a model of any family feed a recorder; the family table names the code that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pocketbert.core.families import CAPTURES, Family
+from pocketbert.distill.capture import interface
+from pocketbert.distill.capture.recorder import AttentionRecorder
+
+
+def record_attention(
+    model: Any, family: Family, layers: Iterable[int], relations: Iterable[int] = (), *, stop: bool = False
+) -> AttentionRecorder:
+    """Make a model feed a recorder.
+
+    Args:
+        model: A transformers model; its attention implementation is switched.
+        family: Its row of the family table.
+        layers: Layers whose scores to keep, from 0.
+        relations: Layers whose queries, keys and values to keep.
+        stop: Whether a pass ends within the last of these layers; see `AttentionRecorder`.
+
+    Returns:
+        The recorder; wrap each forward pass in it.
+
+    Raises:
+        InputError: If the family's row names a capture that is not registered.
+        ValueError: If the model has no such layer.
+    """
+    CAPTURES.find(family.capture, f"family {family.name}")(model)
+    return AttentionRecorder(layers, model.config.num_hidden_layers, relations, stop=stop)
+
+
+def is_captured(model: Any) -> bool:
+    """Whether a model's attention was switched to one that feeds recorders.
+
+    Args:
+        model: A transformers model.
+    """
+    return bool(model.config._attn_implementation == interface.NAME)
+
+
+def query_width(config: Any) -> int:
+    """Numbers that a token's query, key or value has in all heads together.
+
+    The width of the model, save for MobileBERT, whose attention lies within the bottleneck.
+
+    Args:
+        config: A model's configuration.
+    """
+    return int(getattr(config, "true_hidden_size", config.hidden_size))

@@ -1,0 +1,17 @@
+"""How the layers of a family are taken apart: what the package itself knows, and what was registered beside it."""
+
+from __future__ import annotations
+
+from pocketbert.core.families import LAYER_PARTS, Family, LayerParts
+from pocketbert.export.adapters import mobilebert_parts, post_norm_parts  # noqa: F401 - they register themselves
+
+
+def known_parts(family: Family) -> LayerParts | None:
+    """What is registered under the key of a family's row; None where the row names none.
+
+    Raises:
+        InputError: If the row names what is not registered.
+    """
+    if family.layer_parts is None:
+        return None
+    return LAYER_PARTS.find(family.layer_parts, f"family {family.name}")

@@ -1,0 +1,41 @@
+"""The systems of the family: one table of facts, and registries of the code that its rows name.
+
+Users add a system with `register_family`, and what code it needs with `register_adapter`, `register_capture`,
+`register_layer_parts` and `register_checkpoints`; an installed package does so through an entry point (`pocketbert.core.plugins`).
+"""
+
+from pocketbert.core.families.code import (
+    ADAPTERS,
+    CAPTURES,
+    CHECKPOINTS,
+    LAYER_PARTS,
+    CheckpointCode,
+    LayerParts,
+    register_adapter,
+    register_capture,
+    register_checkpoints,
+    register_layer_parts,
+)
+from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.table import all_families, check_exported, family_named, family_of, register_family
+
+__all__ = [
+    "ADAPTERS",
+    "CAPTURES",
+    "CHECKPOINTS",
+    "LAYER_PARTS",
+    "CheckpointCode",
+    "Family",
+    "LayerParts",
+    "Objective",
+    "TokenizerKind",
+    "all_families",
+    "check_exported",
+    "family_named",
+    "family_of",
+    "register_adapter",
+    "register_capture",
+    "register_checkpoints",
+    "register_family",
+    "register_layer_parts",
+]

@@ -1,0 +1,106 @@
+"""Where the code of a family is registered, by the keys that its row names. Light: the code itself is imported when it is called.
+
+The package's own code registers itself: adapters and layer parts from `pocketbert.export.adapters`, captures from
+`pocketbert.distill.capture`, checkpoints from `pocketbert.distill.students`. A wing imports its own before it looks one up;
+the checkpoints, which core reads, are added by `pocketbert/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pocketbert.core.registry import Registry
+
+Adapter = Callable[[Any, Any], Any]
+"""``adapter(model, plan)``: an eager copy of a transformers model, which it may change, and a
+`pocketbert.export.adapters.plan.ExportPlan`, to a torch module with explicit inputs and tuple outputs."""
+Capture = Callable[[Any], None]
+"""``install(model)``: from now on each layer calls in at the active `AttentionRecorder` in every forward pass."""
+
+
+@dataclass(frozen=True)
+class LayerParts:
+    """How the encoder layers of a family are taken apart, for rewrites into cheaper graphs that compute the same.
+
+    Classes are matched by full name, so that a subclass, which may compute anything, is left as it is. Every function may change
+    the module it is given.
+
+    Attributes:
+        layer: Full name of the class of an encoder layer (``transformers.models.bert.modeling_bert.BertLayer``).
+        post_norm: ``post_norm(layer)``: a `pocketbert.export.adapters.parts.Parts` of a post-norm layer; None of another kind.
+        lean: ``lean(layer, first_row, shape)``: the cheaper layer, where `post_norm` is None.
+        channels_first: ``channels_first(layer)``: the layer for Apple's Neural Engine, where `post_norm` is None.
+        head: ``head(model)``: the model with a cheaper head.
+        half_range: ``half_range(model, outputs, samples)``: brings large numbers into the range of fp16; returns what the last
+            states are multiplied with.
+        first_token_heads: Suffixes of classes whose outputs depend on the first token's last state alone.
+    """
+
+    layer: str
+    post_norm: Callable[[Any], Any] | None = None
+    lean: Callable[[Any, bool, Any], Any] | None = None
+    channels_first: Callable[[Any], Any] | None = None
+    head: Callable[[Any], Any] | None = None
+    half_range: Callable[[Any, Sequence[str], Sequence[Any]], float] | None = None
+    first_token_heads: tuple[str, ...] = ("ForSequenceClassification",)
+
+
+@dataclass(frozen=True)
+class CheckpointCode:
+    """What it takes to read a family's checkpoints beyond transformers.
+
+    Attributes:
+        make_known: ``make_known()``: lets transformers' Auto classes open folders of the family; may be called again.
+        read_names: ``read_names(state)``: weights under the names of the classes, from those names or the original ones.
+    """
+
+    make_known: Callable[[], None] | None = None
+    read_names: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+
+ADAPTERS: Registry[Adapter] = Registry("adapter", "register_adapter")
+CAPTURES: Registry[Capture] = Registry("capture", "register_capture")
+LAYER_PARTS: Registry[LayerParts] = Registry("layer-parts", "register_layer_parts")
+CHECKPOINTS: Registry[CheckpointCode] = Registry("checkpoints", "register_checkpoints")
+
+
+def register_adapter(key: str, adapter: Adapter) -> None:
+    """Register the code that makes the models of a family exportable.
+
+    Args:
+        key: What rows name as `Family.adapter`.
+        adapter: Called with an eager copy of a model, which it may change, and an `ExportPlan`.
+    """
+    ADAPTERS.register(key, adapter)
+
+
+def register_capture(key: str, install: Capture) -> None:
+    """Register the code that makes the models of a family hand their attention to a recorder.
+
+    Args:
+        key: What rows name as `Family.capture`.
+        install: Called with a model, which it changes for good.
+    """
+    CAPTURES.register(key, install)
+
+
+def register_layer_parts(key: str, parts: LayerParts) -> None:
+    """Register how the encoder layers of a family are taken apart, for cheaper graphs.
+
+    Args:
+        key: What rows name as `Family.layer_parts`.
+        parts: The functions.
+    """
+    LAYER_PARTS.register(key, parts)
+
+
+def register_checkpoints(key: str, code: CheckpointCode) -> None:
+    """Register the code that reads the checkpoints of a family.
+
+    Args:
+        key: What rows name as `Family.checkpoints`.
+        code: The functions.
+    """
+    CHECKPOINTS.register(key, code)

@@ -1,0 +1,101 @@
+"""Nothing but the table and the folders of family code names an architecture."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pocketbert.core.families import all_families
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("distill/capture", "distill/students", "export/adapters")
+"""Folders for the code of a family."""
+TABLE = "src/pocketbert/core/families/table.py"
+REASONS = {
+    "src/pocketbert/core/recipe/stages.py": "the methods distilbert and mobilebert have the names of the papers' students",
+    "src/pocketbert/core/types.py": "the published size of the method mobilebert's student",
+    "src/pocketbert/pipeline/phone/snippets/javascript.py": "what transformers.js can open, a fact about that client",
+    "benchmarks/peers": "compares with other projects, by the names of published models; it is not installed",
+}
+"""Where else a name may stand, and why: a file, or a folder with all in it."""
+_OTHERS = ("albert", "electra", "deberta", "xlnet", "xlm", "longformer", "modernbert", "ernie", "spanbert")
+_CLASSES = re.compile(
+    r"(?:Bert|Roberta|DistilBert|MobileBert|IbBert|Albert|Electra|Deberta|XLNet|XLM|Longformer|ModernBert|Ernie)"
+    r"(?:V2)?(?:Model|Config|Layer|Tokenizer|PreTrained|For[A-Z])\w*"
+)
+
+
+def names() -> set[str]:
+    rows = all_families()
+    return {n.lower() for f in rows for n in (f.name, *f.model_types)} | set(_OTHERS)
+
+
+def sources() -> list[Path]:
+    tops = ("src/pocketbert", "distill", "export", "quantize", "runtime", "benchmarks")
+    return sorted(p for top in tops for p in (ROOT / top).rglob("*.py"))
+
+
+def named_in(code: str) -> Iterator[str]:
+    """Architectures in code: texts that are a name, and classes of transformers; comments and docstrings are for readers."""
+    known = names()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value.lower() in known:
+                yield node.value
+        elif isinstance(node, ast.Name | ast.Attribute):
+            word = node.id if isinstance(node, ast.Name) else node.attr
+            if _CLASSES.fullmatch(word):
+                yield word
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            yield from (a.name for a in node.names if module.startswith("transformers") and _CLASSES.fullmatch(a.name))
+            if module.startswith("transformers.models."):
+                yield module
+
+
+def allowed(path: Path) -> bool:
+    place = path.relative_to(ROOT).as_posix()
+    return place == TABLE or any(place.startswith(f"{folder}/") for folder in (*CODE, *REASONS)) or place in REASONS
+
+
+def test_no_other_file_names_an_architecture() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): sorted(set(named_in(path.read_text("utf-8"))))
+        for path in sources()
+        if not allowed(path)
+    }
+    assert {place: words for place, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize("place", REASONS)
+def test_every_exception_is_still_needed(place: str) -> None:
+    path = ROOT / place
+    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    assert any(list(named_in(file.read_text("utf-8"))) for file in files)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 'roberta'",
+        "from transformers import BertConfig",
+        "import transformers\ntransformers.ElectraForMaskedLM",
+        "from transformers.models.bert.modeling_bert import anything",
+        "kinds = {'ib_bert': 1}",
+    ],
+)
+def test_a_name_would_be_seen(code: str) -> None:
+    assert list(named_in(code))
+
+
+def test_core_names_no_module_of_a_wing() -> None:
+    wings = re.compile(r"pocketbert\.(distill|export|quantize|benchmarks|pipeline|api|cli)\b")
+    for path in sorted((ROOT / "src/pocketbert/core").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+        texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        assert [t.value for t in texts if id(t) not in docs and wings.match(t.value)] == [], path
