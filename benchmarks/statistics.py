@@ -197,7 +197,8 @@ def _order_cut(n: int) -> tuple[int, float]:
     """How many values to leave out at each end so that the rest still covers the median with 95 %."""
     # The sorted values x[k] .. x[n-1-k] miss the median with probability 2 P(Binomial(n, 1/2) <= k).
     below, cut = 1, 0
-    while 2 * (below + math.comb(n, cut + 1)) <= (1 - CONFIDENCE) * 2**n and 2 * (cut + 1) < n:
+    # Whole numbers are divided: from 1024 pairs on, 2**n is too large for a float.
+    while 2 * (below + math.comb(n, cut + 1)) / 2**n <= 1 - CONFIDENCE and 2 * (cut + 1) < n:
         cut += 1
         below += math.comb(n, cut)
     return cut, max(0.0, 1 - 2 * below / 2**n)

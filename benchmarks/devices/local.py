@@ -33,7 +33,7 @@ class LocalFile:
         count = len(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
-            out = []
+            taken = []
             for number in numbers:
                 feed = feeds[number % count]
                 # The CPU clock is a slow system call, so it stays outside the wall clock's interval.
@@ -42,8 +42,8 @@ class LocalFile:
                 run(feed)
                 wall = clock() - wall
                 cpu = cpu_clock() - cpu
-                out.append(Sample(round(wall / 1e6, _DECIMALS), round(cpu / 1e6, _DECIMALS)))
-            return out
+                taken.append((wall, cpu))
+            return [Sample(round(wall / 1e6, _DECIMALS), round(cpu / 1e6, _DECIMALS)) for wall, cpu in taken]
 
         return burst
 

@@ -127,3 +127,12 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
 def test_unpaired_series_are_refused(a, b):
     with pytest.raises(ValueError, match="paired series"):
         paired_ratio(a, b)
+
+
+def test_thousands_of_rounds_are_compared():
+    """2**n overflows a float from 1024 pairs on."""
+    draw = np.random.default_rng(0)
+    a, b = (1 + draw.random(3000) for _ in range(2))
+    ratio = paired_ratio(a, b)
+    assert (ratio.pairs, ratio.low < 1 < ratio.high) == (3000, True)
+    assert 0.95 <= ratio.confidence < 0.96

@@ -57,7 +57,7 @@ def test_an_engine_that_was_imported_before_is_told_by_its_own_function(
 
 @pytest.mark.parametrize(
     "module",
-    ["pocketbert", "pocketbert.runtime.onnx", "pocketbert.quantize.onnx", "pocketbert.benchmarks.probe"],
+    ["pocketbert", "pocketbert.runtime.onnx", "pocketbert.quantize.onnx", "pocketbert.benchmarks.cold_start"],
 )
 def test_importing_any_part_sets_the_variables_for_child_processes_too(module: str) -> None:
     code = f"import {module}, os, json, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', " + (

@@ -301,7 +301,7 @@ def test_ctrl_c_leaves_nothing_behind(mac, mac_phone, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mac, "_time", stop)
+    monkeypatch.setattr(mac, "measure_all", stop)
     before = sorted(mac_phone.parent.rglob("*"))
     with pytest.raises(SystemExit) as end:
         mac.main(["-q", "--units", "all"])
