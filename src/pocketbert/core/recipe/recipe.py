@@ -5,19 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import LOCAL, check_device
-from pocketbert.core.errors import nearest
-from pocketbert.core.families import all_families
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
 from pocketbert.core.recipe.augment import AugmentSection
 from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
 from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
-from pocketbert.core.recipe.section import Fraction, Section
+from pocketbert.core.recipe.section import Fraction, Section, StudentFamily
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Client, Format, Layout, MobileBertSize, Scheme, Shapes
@@ -112,7 +110,7 @@ class StudentSection(Section):
     hidden: PositiveInt | None = Field(None, description="Width; needs init: random.")
     heads: PositiveInt | None = Field(None, description="Attention heads; needs init: random.")
     intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random.")
-    family: str | None = Field(
+    family: StudentFamily | None = Field(
         None,
         description="Family of the student where it is not the teacher's, such as distilbert, which has no segment ids and no "
         "pooler; the table of families says which teachers it can have.",
@@ -121,14 +119,6 @@ class StudentSection(Section):
         False,
         description="With family: add the vector of segment 0 to the position table, so that embeddings equal the teacher's.",
     )
-
-    @field_validator("family")
-    @classmethod
-    def _has_teachers(cls, name: str | None) -> str | None:
-        possible = [f.name for f in all_families() if f.students_of]
-        if name is not None and name not in possible:
-            raise ValueError(f"no teacher of another family can have students of '{name}'; {nearest(name, possible)}")
-        return name
 
     @model_validator(mode="after")
     def _consistent(self) -> StudentSection:
