@@ -23,7 +23,7 @@ IDIOMS = {
     r"\b(is|are|was) said\b": "name who prints it: 'the run prints', 'a note names'",
     r"\b(say|says|said) so\b": "say what it prints or declares",
     r"\bgates? (that |which )?(closes?|closed)\b|\bclosed gates?\b|\bcloses (when|on)\b": "a gate passes or fails",
-    r"\b(file|folder|candidate|engine|model|package|row|key|variant|word)s?,? who(se)?\b": "'which', 'of which', 'with'",
+    r"\b(file|folder|candidate|engine|package|variant)s?,? who(se)?\b|\b(model|row|key|word)s?,? who\b": "'which', 'with'",
     r"\bbesides?\b": "'next to', 'with', 'in addition to', 'compared with'",
     r"(?<!-)\balone\b": "'only', 'by itself', 'separately'",
     r"\bas (its|their|the) [\w' -]{1,40} (has|have) it\b": "'as ... defines', 'as ... prints'",
@@ -34,7 +34,8 @@ IDIOMS = {
 }
 """Patterns of specs/house.md section 4, and what to write instead."""
 
-SENTENCE_END = re.compile(r"[.!?:)]['\"`*]*$")
+FULL_STOP = re.compile(r"[.!?:]['\"`*]*( \(recipe: [^)]*\))?$")
+"""The end of a sentence; in help, the recipe key may follow."""
 
 
 class Text(NamedTuple):
@@ -54,6 +55,12 @@ def findings(texts: Iterator[Text]) -> list[str]:
                 around = words[max(match.start() - 40, 0) : match.end() + 40]
                 found.append(f"{where}: …{around}… ({instead})")
     return found
+
+
+def without_full_stop(texts: Iterator[Text]) -> list[str]:
+    """Texts with a first paragraph that does not end like a sentence."""
+    first = ((where, " ".join(text.split("\n\n", 1)[0].split())) for where, text in texts)
+    return [f"{where}: {words}" for where, words in first if not FULL_STOP.search(words)]
 
 
 # scopes
@@ -200,7 +207,9 @@ SCOPES: dict[str, Callable[[], Iterator[Text]]] = {
     "errors": errors,
 }
 CHECKED = ("docs", "examples")
-"""Scopes that must be free of idioms."""
+"""Scopes that must be free of idioms. The others join when their texts are rewritten: `help`, `recipe keys`, `first lines`, `errors`."""
+SENTENCES = ("help", "recipe keys", "first lines")
+"""Scopes in which each text must end with a full stop."""
 AT_LEAST = {"docs": 400, "examples": 25, "help": 100, "recipe keys": 100, "first lines": 500, "errors": 150}
 """A scope with fewer texts than this was not read."""
 
@@ -208,6 +217,11 @@ AT_LEAST = {"docs": 400, "examples": 25, "help": 100, "recipe keys": 100, "first
 @pytest.mark.parametrize("scope", CHECKED)
 def test_no_idiom_is_in(scope: str) -> None:
     assert findings(SCOPES[scope]()) == []
+
+
+@pytest.mark.parametrize("scope", SENTENCES)
+def test_every_text_ends_with_a_full_stop_in(scope: str) -> None:
+    assert without_full_stop(SCOPES[scope]()) == []
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -231,6 +245,13 @@ def test_idioms_are_found_and_other_uses_are_not() -> None:
     assert findings(Text(text, text) for text in good) == []
 
 
+def test_missing_full_stops_are_found() -> None:
+    good = ["Export a model.", "Say `x`: then y:", "Longest input in tokens. (recipe: data.max_length)", "One.\n\nTwo"]
+    assert without_full_stop(Text(text, text) for text in good) == []
+    bad = ["Export a model", "Export a model (recipe: export)"]
+    assert without_full_stop(Text("here", text) for text in bad) == [f"here: {text}" for text in bad]
+
+
 def test_headings_and_code_are_told_apart_from_prose() -> None:
     texts = list(docs())
     assert not [t for t in texts if "```" in t.text]
@@ -240,3 +261,5 @@ def test_headings_and_code_are_told_apart_from_prose() -> None:
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or SCOPES:
         print(f"## {chosen}", *findings(SCOPES[chosen]()), sep="\n")
+        if chosen in SENTENCES:
+            print(f"## {chosen}: no full stop", *without_full_stop(SCOPES[chosen]()), sep="\n")
