@@ -1,4 +1,4 @@
-"""What is inside a Core ML package, without a Mac: features, room in fp16, and where rounding moves the result.
+"""Inspect a Core ML package without a Mac: its inputs and outputs, its room in fp16, and where rounding changes the result.
 
 Run: python examples/check_coreml_package.py phone "a text" "another text"
 """
@@ -17,7 +17,7 @@ from pocketbert.runtime.coreml.scan import layer_differences, overflow_scan
 
 
 def main(folder: Path, texts: list[str]) -> None:
-    """Look at every package of an artefact folder, with some texts as inputs."""
+    """Print the facts of every package of an artefact folder, with some texts as inputs."""
     for package in sorted((folder / "coreml").glob("*.mlpackage")):
         predictor = CoremlPredictor(package, reference=True)
         tokenizer = TextTokenizer(folder, max(predictor.lengths, default=128))

@@ -1,4 +1,4 @@
-"""Export a fine-tuned Hugging Face folder from Python: no recipe, no data, no network.
+"""Export a fine-tuned Hugging Face folder from Python, without recipe, data or network.
 
 Run: python examples/export_ready_model.py my-finetuned-model phone
 """
@@ -14,7 +14,7 @@ from pocketbert.core.errors import GateError, InputError
 
 
 def main(model: str, output: str) -> None:
-    """Export, then predict with what was exported."""
+    """Export the model, then predict with the exported folder."""
     try:
         folder = api.export(model, Path(output))
     except InputError as error:

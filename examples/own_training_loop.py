@@ -1,8 +1,8 @@
-"""The losses and the capture of signals inside a training loop of your own.
+"""Use the losses and the capture of signals in your own training loop.
 
-A small random teacher and student, so that it runs anywhere in seconds; put your models and batches in
-their place. `with_pure_losses` adds the terms up itself; `with_an_objective` leaves that to the object that
-`pocketbert distill` uses, for any task.
+Teacher and student are small and random, so the script runs anywhere in seconds; replace them and the batches with
+yours. `with_pure_losses` adds up the terms itself; `with_an_objective` uses the object that
+`pocketbert distill` uses, which works for any task.
 
 Run: python examples/own_training_loop.py
 """
@@ -26,7 +26,7 @@ SIZES = {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 4, "interm
 
 
 def batch() -> dict[str, torch.Tensor]:
-    """Eight rows of twelve tokens, the last three of them padding, which never enters a loss."""
+    """Make eight rows of twelve tokens; the last three tokens are padding, which never enters a loss."""
     ids = torch.randint(0, 100, (8, 12))
     mask = torch.ones_like(ids)
     mask[:, 9:] = 0
@@ -34,14 +34,14 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def models(kind: Any) -> tuple[Any, Any]:
-    """A teacher of four layers, frozen, and a student of two."""
+    """Build a frozen teacher of four layers and a student of two."""
     torch.manual_seed(0)
     teacher = kind(BertConfig(num_hidden_layers=4, num_labels=2, **SIZES)).eval().requires_grad_(False)
     return teacher, kind(BertConfig(num_hidden_layers=2, num_labels=2, **SIZES)).train()
 
 
 def with_pure_losses(steps: int) -> list[float]:
-    """Every term by hand: nothing but functions of tensors."""
+    """Train with terms computed by hand, from pure functions of tensors."""
     teacher, student = models(BertForSequenceClassification)
     layers = layer_map(2, 4)  # student layers 1, 2 learn from teacher layers 2, 4
     family = family_of("bert")
@@ -69,7 +69,7 @@ def with_pure_losses(steps: int) -> list[float]:
 
 
 def with_an_objective(steps: int) -> list[float]:
-    """The objective of method `task`, here for question-answering; its terms are means with their counts."""
+    """Train with the objective of method `task`, here for question-answering; its terms are means with their counts."""
     teacher, student = models(BertForQuestionAnswering)
     stage = TaskStage(method="task", steps=steps, temperature=2.0)
     objective = TaskDistillation(teacher, student, family_of("bert"), task_of("question-answering"), stage)

@@ -1,16 +1,16 @@
-// Predict with an artefact folder in Node, by transformers.js.
+// Predict with an artefact folder in Node, with transformers.js.
 //
 // Install: npm i @huggingface/transformers@4.3.1
 // Run:     node predict.mjs runs/demo/phone text-classification "turn the lights off please"
 //          node predict.mjs phone question-answering "a question" "the text that holds the answer"
 //
-// One line of JSON per text. Pairs, and questions with their contexts, are given one behind the other.
+// Prints one line of JSON per text. Give the two texts of a pair, or a question and its context, one after the other.
 import { readFile } from "node:fs/promises";
 import path from "node:path";
 import { parseArgs } from "node:util";
 import { AutoModelForSequenceClassification, AutoTokenizer, env, pipeline, softmax } from "@huggingface/transformers";
 
-// Before the first session: ONNX Runtime reports to its vendor otherwise. transformers.js 4.3 sets it too.
+// Set this before the first session, since ONNX Runtime reports to its vendor otherwise. transformers.js 4.3 sets it too.
 process.env.ORT_DISABLE_TELEMETRY ??= "1";
 
 const { values, positionals } = parseArgs({
@@ -30,7 +30,7 @@ const listed = JSON.parse(
 );
 if (listed.task !== task) refuse(`${folder} is for ${listed.task}, not for ${task}.`);
 const pairs = listed.pair || task === "question-answering";
-if (pairs && texts.length % 2) refuse("Pairs are needed: one text is without its second.");
+if (pairs && texts.length % 2) refuse("Pairs are needed, but the number of texts is odd.");
 const rows = pairs ? texts.flatMap((t, i) => (i % 2 ? [] : [[t, texts[i + 1]]])) : texts.map((t) => [t]);
 
 env.allowRemoteModels = false;
@@ -40,7 +40,7 @@ const name = path.basename(whole);
 const options = { dtype: values.dtype };
 const given = listed.processing;
 
-// Of the pipelines, text-classification takes no pairs and gives a softmax of the one number of a regression: always 1.
+// The text-classification pipeline takes no pairs, and for a regression it returns the softmax of one number, which is always 1.
 const bare = task === "regression" || (pairs && task !== "question-answering");
 const answer = bare ? await byModel() : await byPipeline();
 for (const row of rows) console.log(JSON.stringify(await answer(...row)));
@@ -52,9 +52,9 @@ async function byPipeline() {
       return (text) => run(text, { top_k: null });
     case "multi-label":
       return async (text) => reached(await run(text, { top_k: null }), run.model.config.label2id);
-    case "token-classification": // tokens without offsets; the first one of a word decides
+    case "token-classification": // returns tokens without offsets; the first token of a word decides
       return (text) => run(text, { ignore_labels: [] });
-    case "feature-extraction": // without these options: the states of all tokens
+    case "feature-extraction": // without these options the pipeline returns the states of all tokens
       return async (text) => (await run(text, { pooling: given.pooling, normalize: given.normalize })).tolist()[0];
     case "fill-mask":
     case "question-answering":

@@ -1,4 +1,4 @@
-"""Predict with an artefact folder of any task: neither torch nor transformers needed.
+"""Predict with an artefact folder of any task; this needs neither torch nor transformers.
 
 Run: python examples/predict.py runs/demo/phone "turn the lights off please"
      python examples/predict.py PHONE "what is the question?" "the context"        # question-answering takes pairs
@@ -22,7 +22,7 @@ from pocketbert.core.predict.answers import (
 
 
 def shown(answer: Answer) -> str:
-    """What an app would read of each kind of answer."""
+    """Format each kind of answer as an app would show it."""
     match answer:
         case Prediction(label, score):  # text-classification
             return f"{label} ({score:.1%})"

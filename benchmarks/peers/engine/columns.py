@@ -15,13 +15,13 @@ REFERENCE = "torch fp32"
 FASTEST = "fastest"
 RIVAL = "ONNX Runtime int8"
 WHAT = {
-    BASELINE: "the toolkit's `model_int8.tflite`, raw interpreter",
-    RIVAL: "the toolkit's `model_int8.onnx`, raw session, spinning off as the toolkit opens it",
-    "ONNX Runtime int8, spinning": "the same file with ONNX Runtime's own default: threads wait busily",
+    BASELINE: "the toolkit's `model_int8.tflite`, LiteRT's interpreter called directly",
+    RIVAL: "the toolkit's `model_int8.onnx`, ONNX Runtime's session called directly, without spinning, as the toolkit opens it",
+    "ONNX Runtime int8, spinning": "the same file with ONNX Runtime's default: waiting threads spin",
     "ONNX Runtime int8, spin + stop": "the same, told to stop spinning when a run ends (`session.force_spinning_stop`)",
     "optimum int8": "optimum's default export, its default dynamic quantization, ONNX Runtime's default settings",
     "OpenVINO, own file": "the toolkit's `model_a8w8_openvino.onnx` (static, calibrated on 300 training texts), read by OpenVINO; "
-    "what is not int8 in bf16 where the CPU can, OpenVINO's default",
+    "the other parts in bf16 where the CPU supports it, OpenVINO's default",
     "OpenVINO int8": "the toolkit's `model.onnx` by `nncf.quantize`, its preset for transformers, the same texts, the same default",
     "OpenVINO int8 weights": "the toolkit's `model.onnx` by `nncf.compress_weights`, default",
     "OpenVINO on ONNX int8": "the toolkit's `model_int8.onnx` read by OpenVINO",
@@ -31,9 +31,9 @@ WHAT = {
     "optimum fp32": "optimum's default export",
     "OpenVINO fp32": "the toolkit's `model.onnx`, precision hint f32",
     REFERENCE: "the transformers model as `from_pretrained` opens it",
-    FASTEST: '`pocketbert.load(..., engine="fastest")`: the toolkit\'s int8 files behind one measured choice',
+    FASTEST: '`pocketbert.load(..., engine="fastest")`: the toolkit\'s int8 files, with one measured choice between them',
 }
-"""Names in the table's order, and what they stand for."""
+"""Names in the table's order, and what they mean."""
 
 
 _CHOSEN = {

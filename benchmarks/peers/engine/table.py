@@ -93,24 +93,24 @@ def _head(results: Sequence[Result]) -> list[str]:
     return [
         "# Engines",
         "",
-        "Written by `benchmarks/peers/engines.py`, as is every figure on it; raw samples: `docs/figures/engines/`.",
+        "This page and all its figures are written by `benchmarks/peers/engines.py`; the raw samples are in `docs/figures/engines/`.",
         "",
         f"Machine: {'; '.join(sorted({r.machine for r in results}))}.  ",
         f"Versions: {shown}.  ",
         f"Text: {'; '.join(sorted({f'{r.texts}, {r.tokens_mean:.0f} tokens on average' for r in results}))}.  ",
         f"Provenance: measured. Other processes had {np.mean(shares):.1%} of the CPU time in the rounds used.",
         "",
-        "Batch 1. Every engine has a process of its own; all are open, one works at a time, in short bursts in a new order",
-        "each round; the next one starts when the CPU is quiet again. Ratios are paired by round, with 95 % intervals of the",
+        "All figures are at batch 1. Every engine runs in a separate process. All processes are open, and one works at a time, in",
+        "short bursts in a new order each round; the next one starts when the CPU is quiet again. Ratios are paired by round, with 95 % intervals of the",
         f"median. Rounds in which other processes had more than {QUIET:.0%} of the CPU are left out where {ENOUGH} quiet ones",
         "remain. `text` is real text at its own length; LiteRT pads it to the next signature. Dynamic int8 reads its ranges",
         "from the values, so random weights are timed as real ones would be, but say nothing about accuracy.",
         "",
-        f"Finalists: in each cell all engines run {Effort.least} rounds. Those whose lower quartile is within {CLOSE} times the",
-        f"lowest one go on, `fastest` always; at {GOAL_LENGTH} tokens so do the two engines that have a goal below. The others",
+        f"Finalists: in each cell all engines run {Effort.least} rounds. Those with a lower quartile within {CLOSE} times the",
+        f"lowest one continue, and `fastest` always does; at {GOAL_LENGTH} tokens the two engines with a goal below continue too. The others",
         f"keep their {Effort.least} rounds. A finalist has {_span(len(c.kept(*c.finalists)) for c in cells)}.",
         f"Generations: every process is opened anew {_span((len(c.parts) for c in cells), 'time')}, and each time `fastest`",
-        "races and chooses anew. A cell has an equal share of its rounds in each generation.",
+        "measures and chooses anew. A cell has an equal share of its rounds in each generation.",
         "",
         *(f"- **{name}**: {what}." for name, what in WHAT.items() if name in versions),
         "",
@@ -166,21 +166,21 @@ def _fastest(results: Sequence[Result]) -> list[str]:
     folds = "other generations" if several else "other rounds"
     lucky = max(single, key=lambda pair: pair[0].median)
     lines = [
-        '## `engine="fastest"` against the best engine of the tables',
+        '## `engine="fastest"` compared with the best engine of the tables',
         "",
-        f"Wall time of `fastest` over that of the best other engine in the same cell; wanted: {ALLOWED} or less. "
-        f"{len(verdicts) - len(over)} of {len(verdicts)} cells hold it by their median, {len(under)} with the whole interval; "
-        f"{len(sure)} miss it with the whole interval. Worst: {_ratio(worst.ratio)} ({worst.title}).",
+        f"The ratio is the wall time of `fastest` over that of the best other engine in the same cell; the goal is {ALLOWED} or less. "
+        f"{len(verdicts) - len(over)} of {len(verdicts)} cells meet it with their median, {len(under)} with the whole interval; "
+        f"{len(sure)} miss it with the whole interval. The worst ratio is {_ratio(worst.ratio)} ({worst.title}).",
         "",
         f"The best engine is picked in {folds} than it is compared in "
         "(cross-fitting), since the smallest of several noisy medians is too small; where they pick different engines, "
         "both are named. `plain` is the ratio to the engine that is best in all rounds, where it differs. At one thread, `CPU` "
-        "is the same ratio in CPU time, the steadier one on a busy machine.",
+        "is the same ratio in CPU time, which varies less on a busy machine.",
         "",
         *_choices_alone(verdicts),
-        f"Each generation by itself, with a choice of its own: {sum(g.median <= ALLOWED for g, _ in single)} of {len(single)} hold "
-        f"{ALLOWED} by their median, {sum(g.low > ALLOWED for g, _ in single)} miss it with the whole interval. "
-        f"Worst: {_ratio(lucky[0])} ({lucky[1].title}).",
+        f"Each generation makes its own choice. Of {len(single)} single generations, {sum(g.median <= ALLOWED for g, _ in single)} meet "
+        f"{ALLOWED} with their median, and {sum(g.low > ALLOWED for g, _ in single)} miss it with the whole interval. "
+        f"The worst ratio is {_ratio(lucky[0])} ({lucky[1].title}).",
         "",
     ]
     lengths = _lengths(c for r in results for c in r.cells())
@@ -191,7 +191,7 @@ def _fastest(results: Sequence[Result]) -> list[str]:
             cells = [_against(mine[n]) if n in mine else "" for n in lengths]
             lines.append(_row([_title(result), str(threads), *cells]))
     choices = [line for r in results for line in _choices(r)]
-    return [*lines, "", *_heading("What it chose, by length:", choices)]
+    return [*lines, "", *_heading("It made these choices, by length:", choices)]
 
 
 def _choices_alone(verdicts: Sequence[Verdict]) -> list[str]:
@@ -203,15 +203,15 @@ def _choices_alone(verdicts: Sequence[Verdict]) -> list[str]:
     worst = max(told, key=lambda v: v.choice.median if v.choice else 0.0)
     same = [v.ratio.median for v in told if v.choice and v.choice.low == v.choice.high == 1.0]
     scatter = (
-        f" Where that is 1 throughout ({len(same)} cells), `fastest` itself took {min(same):.2f} to {max(same):.2f} of that column's "
-        "time: so far two processes with the same file and engine are apart, for as long as they live."
+        f" Where this ratio is exactly 1 ({len(same)} cells), `fastest` itself took {min(same):.2f} to {max(same):.2f} of that column's "
+        "time: two processes with the same file and engine differ by as much, for their whole lifetime."
         if same
         else ""
     )
     return (
         [
-            "By choice alone, the column that times the chosen file over the best one, 1 where it is the best one: "
-            f"{good} of {len(told)} hold {ALLOWED} by their median; worst {_ratio(worst.choice)} ({worst.title}).{scatter}",
+            "To judge only the choice, the column of the chosen file is divided by the best column (1 where they are the same): "
+            f"{good} of {len(told)} cells meet {ALLOWED} with their median; the worst ratio is {_ratio(worst.choice)} ({worst.title}).{scatter}",
             "",
         ]
         if worst.choice
@@ -268,7 +268,7 @@ def _goals(results: Sequence[Result]) -> list[str]:
     return [
         f"## LiteRT int8 over ONNX Runtime int8, {GOAL_LENGTH} tokens",
         "",
-        "Raw engines; how many times as fast. The goal binds on CPUs with VNNI.",
+        "The ratios say how many times as fast LiteRT is, both called directly. The goal applies to CPUs with VNNI.",
         "",
         _row(["model", "threads", "wall", "CPU", "goal", "met"]),
         _row(["---"] * 6),
@@ -281,8 +281,8 @@ def _tables(results: Sequence[Result]) -> list[str]:
     lines = [
         "## Tables",
         "",
-        f"Each cell: wall time over that of {BASELINE} in the same rounds, with its interval (above 1: slower); below it",
-        "median wall and CPU time in ms.",
+        f"Each cell has the wall time over that of {BASELINE} in the same rounds, with its interval (above 1: slower), and below it",
+        "the median wall and CPU time in ms.",
         "",
     ]
     for result in results:
@@ -314,7 +314,7 @@ def _answers(result: Result, name: str) -> list[str]:
 
 def _quietness(cells: Iterable[Cell]) -> str:
     pairs = [(len(c.kept(*c.finalists)), len(c.rounds(*c.finalists))) for c in cells]
-    return f"{sum(k for k, _ in pairs)} of {sum(m for _, m in pairs)} rounds of the finalists used."
+    return f"{sum(k for k, _ in pairs)} of {sum(m for _, m in pairs)} rounds of the finalists were used."
 
 
 def _worst_after(cells: Iterable[Cell]) -> str:
