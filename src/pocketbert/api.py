@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.run import RunResult
 
 __all__ = [
-    "PlannedStage", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
+    "PlannedStep", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
     "plan", "predict", "quantize", "report", "run", "verify",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class PlannedStage:
+class PlannedStep:
     """One line of a dry run.
 
     Attributes:
-        name: Stage.
+        name: Step.
         output: What it writes, relative to the run folder.
         state: ``finished``, ``unfinished`` or ``to do``.
     """
@@ -114,11 +114,11 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
     return output / "student"
 
 
-def plan(recipe: Recipe, output: Path, overwrite: bool = False) -> list[PlannedStage]:
+def plan(recipe: Recipe, output: Path, overwrite: bool = False) -> list[PlannedStep]:
     """What `run` would do, without doing it."""
     from pocketbert.pipeline.run import Run
 
-    return [PlannedStage(*row) for row in Run(recipe, output, overwrite).plan()]
+    return [PlannedStep(*row) for row in Run(recipe, output, overwrite).plan()]
 
 
 def export(

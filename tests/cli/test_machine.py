@@ -156,7 +156,7 @@ def test_full_disk_during_training(
     run = disk.path / "run"
     disk.leave_free(450)  # room for one checkpoint, not for the next beside it
     full(pb("run", task.recipe, "-o", run, pinned=True))
-    assert (run / ".stages" / "data.json").is_file()
+    assert (run / ".steps" / "data.json").is_file()
     assert not (run / "teacher").exists()
     # as many as fitted: up to two, and a third where the pointer to it did not fit
     assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) in (1, 2, 3)
@@ -168,7 +168,7 @@ def test_full_disk_during_training(
     assert (run / "student" / "model.safetensors").read_bytes() == (
         finished / "student" / "model.safetensors"
     ).read_bytes()
-    assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".stages", ".work", ".pocketbert.json")]
+    assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".steps", ".work", ".pocketbert.json")]
 
 
 def test_full_disk_during_export_and_pack(cli: Cli, task: Any, finished: Path, disk: Any) -> None:

@@ -168,7 +168,7 @@ def test_a_second_export_leaves_the_first_ones_work_alone(cli: Cli, source: Path
     assert not (tmp_path / "p").exists()
 
 
-# Runs: the same rules for each stage.
+# Runs: the same rules for each step.
 
 
 def run(cli: Cli, recipe: Path, folder: Path, *more: str) -> Any:
@@ -191,7 +191,7 @@ def test_a_run_is_not_finished_when_its_teachers_files_change(
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"),
+    ("name", "step"),
     [
         ("teacher/model.safetensors", "teacher"),
         ("student/tokenizer.json", "student"),
@@ -200,15 +200,13 @@ def test_a_run_is_not_finished_when_its_teachers_files_change(
         ("phone/README.md", "phone"),
     ],
 )
-def test_a_run_with_a_damaged_output_is_not_finished(
-    cli: Cli, task: Any, run_copy: Path, name: str, stage: str
-) -> None:
+def test_a_run_with_a_damaged_output_is_not_finished(cli: Cli, task: Any, run_copy: Path, name: str, step: str) -> None:
     path = run_copy / name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     again = run(cli, task.recipe, run_copy)
     assert again.exit_code == 2, again.output
     file = name.partition("/")[2] or "the file"
-    assert f"{run_copy}/{stage}: {file} was changed or removed after it was made." in again.stderr
+    assert f"{run_copy}/{step}: {file} was changed or removed after it was made." in again.stderr
     assert "--overwrite to make it again" in again.stderr
 
 
@@ -226,7 +224,7 @@ def test_a_damaged_file_is_made_again_with_overwrite(cli: Cli, task: Any, finish
 def test_a_users_files_in_a_run_folder_are_never_replaced(cli: Cli, task: Any, run_copy: Path, place: str) -> None:
     if place == "student":
         shutil.rmtree(run_copy / "student")
-        (run_copy / ".stages" / "student.json").unlink()
+        (run_copy / ".steps" / "student.json").unlink()
     (run_copy / place).mkdir()
     thesis = run_copy / place / "thesis.txt"
     thesis.write_text("precious")
@@ -242,7 +240,7 @@ def test_unfinished_training_of_other_settings_is_kept(
     cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(run_copy / "student")
-    (run_copy / ".stages" / "student.json").unlink()
+    (run_copy / ".steps" / "student.json").unlink()
     work = run_copy / ".work" / "student-0123456789ab"
     (work / "distill.0" / "step-0299000").mkdir(parents=True)
     (work / "distill.0" / "latest").write_text("step-0299000")
@@ -273,7 +271,7 @@ def test_a_description_is_part_of_the_card(cli: Cli, task: Any, run_copy: Path) 
 
 def test_a_folder_that_only_looks_like_a_run_is_left_alone(cli: Cli, task: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    for name in (".stages", "student"):
+    for name in (".steps", "student"):
         (folder / name).mkdir(parents=True)
     (folder / "student" / "thesis.txt").write_text("precious")
     (folder / ".lock").write_text("mine")

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment, the same command again: bit-identical weights, no half file, no stage lost or done twice."""
+"""SIGKILL at any moment, the same command again: bit-identical weights, no half file, no step lost or done twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMED = ("benchmark.json", "README.md", "artifacts.json")
 """Files of the artefact folder that hold latencies, or digests of files that do."""
 
 
-HIDDEN = (".lock", ".stages", ".work", ".pocketbert.json")
+HIDDEN = (".lock", ".steps", ".work", ".pocketbert.json")
 """What a run folder keeps for itself."""
 
 
@@ -78,8 +78,8 @@ class Victim:
         return err
 
     def check_marks(self) -> None:
-        """No mark of a finished stage was written a second time."""
-        marks = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in self.folder.glob(".stages/*.json")}
+        """No mark of a finished step was written a second time."""
+        marks = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in self.folder.glob(".steps/*.json")}
         for name, before in self._finished.items():
             assert marks.get(name) == before, f"{name} was lost or done again after kill {self.kills}"
         for content, _ in marks.values():
@@ -99,7 +99,7 @@ class Victim:
         ours, theirs = self.kit.tree(self.folder / "phone"), self.kit.tree(reference / "phone")
         assert set(ours) == set(theirs)
         assert [n for n in ours if ours[n] != theirs[n] and n not in ignored] == []
-        assert set(self._finished) == {p.name for p in (reference / ".stages").iterdir()}
+        assert set(self._finished) == {p.name for p in (reference / ".steps").iterdir()}
         assert leftovers(self.folder) == []
 
 
@@ -107,7 +107,7 @@ def leftovers(folder: Path) -> list[str]:
     """Half files and forgotten folders in and beside a run folder."""
     inside = [p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in HIDDEN]
     inside += list((folder / ".work").iterdir())
-    inside += [p for p in (folder / ".stages").iterdir() if p.suffix != ".json"]
+    inside += [p for p in (folder / ".steps").iterdir() if p.suffix != ".json"]
     beside = [p for p in folder.parent.iterdir() if p.name.startswith(f".{folder.name}")]
     return [str(p) for p in (*inside, *beside)]
 
@@ -127,8 +127,8 @@ def test_killed_three_times(task: Any, finished: Path, kit: SimpleNamespace, tmp
     said = victim.finish()
     assert "student: finished before, skipped" in said
     log = (run / "run.log").read_text()
-    assert "stage teacher unfinished" in log
-    assert "stage student unfinished" in log
+    assert "step teacher unfinished" in log
+    assert "step student unfinished" in log
     victim.check_whole(finished)
     assert api.verify(run / "phone").status == "passed"
 
@@ -155,10 +155,10 @@ def test_killed_between_any_two_steps_of_a_commit(
     task: Any, run_copy: Path, finished: Path, kit: SimpleNamespace
 ) -> None:
     # the windows are microseconds wide: random moments do not meet them, so the process ends itself there
-    mark = run_copy / ".stages" / "pack.json"
+    mark = run_copy / ".steps" / "pack.json"
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "status": "failed"}))
     for name in ("data", "teacher", "student", "onnx", "golden", "verify"):
-        assert (run_copy / ".stages" / f"{name}.json").is_file()
+        assert (run_copy / ".steps" / f"{name}.json").is_file()
     deaths = 0
     for count in range(0, 400, 3):
         process = subprocess.run(

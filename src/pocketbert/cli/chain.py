@@ -41,11 +41,11 @@ def run(
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
     folder = _output(output, resolved.name)
     if dry_run:
-        stages = api.plan(resolved, folder, overwrite)
+        steps = api.plan(resolved, folder, overwrite)
         if json:
-            print_json([vars(s) for s in stages])
+            print_json([vars(s) for s in steps])
         else:
-            print_table(["stage", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in stages])
+            print_table(["step", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in steps])
         return
     result = api.run(resolved, folder, overwrite)
     if json:

@@ -1,4 +1,4 @@
-"""Verbs that start from a folder instead of a recipe: the same stages, in a work folder beside the output."""
+"""Verbs that start from a folder instead of a recipe: the same steps, in a work folder beside the output."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def open_run(folder: Path) -> Run:
         raise InputError(
             Problem(
                 str(folder),
-                f"is no run folder: it has no {RECIPE_FILE} with stages.",
+                f"is no run folder: it has no {RECIPE_FILE} with steps.",
                 "Make one: pocketbert run RECIPE -o FOLDER",
             )
         )
@@ -311,7 +311,7 @@ def _verify_run(folder: Path) -> Verification:
             raise InputError(
                 Problem(
                     str(folder),
-                    f"stage {missing[0]} is not finished.",
+                    f"step {missing[0]} is not finished.",
                     f"Continue: pocketbert run ... -o {folder}",
                 )
             )
@@ -335,10 +335,10 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
     _refuse_existing(output, overwrite, run_folder)
     check_writable(output.parent)
     with run.folder.locked():
-        stages = {s.name for s in run.stages()}  # an earlier recipe may have left others
+        steps = {s.name for s in run.steps()}  # an earlier recipe may have left others
         for mark in run.folder.marks():
-            if mark.name in stages and mark.status is Status.FAILED:
-                raise GateError([*mark.failures, f"Stage {mark.name} failed; nothing was packed."])
+            if mark.name in steps and mark.status is Status.FAILED:
+                raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
         with building(output, strangers) as target:
             make_pack(run.recipe, run_folder, run.weights, run.length, run.data.pair, run.origin, target)
     return output

@@ -203,17 +203,17 @@ def test_parity_closes_when_the_mask_is_lost_and_the_quantizer_when_it_does_noth
     assert broken.exit_code == 3, broken.output
     assert f"parity of {FP16}: differs from transformers by" in broken.stderr
     assert "The mask seems to be ignored." in broken.stderr
-    mark = json.loads((run / ".stages" / "coreml.json").read_text())
+    mark = json.loads((run / ".steps" / "coreml.json").read_text())
     assert (mark["status"], len(mark["failures"])) == ("failed", 2)  # the prepared module and the package
     assert (run / FP16).is_dir()
-    assert not (run / ".stages" / "coreml-w8.json").exists()
+    assert not (run / ".steps" / "coreml-w8.json").exists()
 
     with monkeypatch.context() as patch:
         patch.setattr(compressor, "linear_quantize_weights", lambda model, **_: model)
         broken = cli(*command)
     assert broken.exit_code == 3, broken.output
     assert "Model_w8.mlpackage: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
-    assert json.loads((run / ".stages" / "coreml-w8.json").read_text())["status"] == "failed"
+    assert json.loads((run / ".steps" / "coreml-w8.json").read_text())["status"] == "failed"
     assert cli("pack", "-m", run, "-o", tmp_path / "packed").exit_code == 3
     assert not (tmp_path / "packed").exists()
 

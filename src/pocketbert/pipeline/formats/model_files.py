@@ -20,7 +20,7 @@ class ModelFile(MadeFor):
     """One model file.
 
     Attributes:
-        source: Path in the run folder; its first part is the output of the stage that writes it.
+        source: Path in the run folder; its first part is the output of the step that writes it.
         path: Path in the artefact folder.
         format: What opens it.
         scheme: How its numbers are stored.
@@ -36,14 +36,14 @@ class ModelFile(MadeFor):
     runtime: Runtime | None = None
 
     @property
-    def stage(self) -> str:
-        """The stage that writes it."""
+    def step(self) -> str:
+        """The step that writes it."""
         return self.source.split("/")[0]
 
     @property
     def exported(self) -> bool:
         """Whether an exporter writes it; the others are made from such a file."""
-        return self.stage == self.format.value
+        return self.step == self.format.value
 
     @property
     def title(self) -> str:
@@ -52,8 +52,8 @@ class ModelFile(MadeFor):
         return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
 
 
-def quantized_stage(format: Format, scheme: Scheme) -> str:
-    """Name of the stage, and of its folder, that makes a format's small files."""
+def quantized_step(format: Format, scheme: Scheme) -> str:
+    """Name of the step, and of its folder, that makes a format's small files."""
     return f"{format}-{scheme}"
 
 
@@ -82,10 +82,10 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
     scheme = info.smaller(recipe.quantize.scheme)
     if scheme is None:
         return []
-    stage = quantized_stage(format, scheme)
-    out = [_file(stage, format, info.stem if b.client is None else b.client.value, scheme, b.client) for b in bases]
+    step = quantized_step(format, scheme)
+    out = [_file(step, format, info.stem if b.client is None else b.client.value, scheme, b.client) for b in bases]
     runtimes = [t for t in recipe.quantize.targets if t in info.runtimes]
-    return [*out, *(_file(stage, format, info.stem, scheme, None, t) for t in runtimes)]
+    return [*out, *(_file(step, format, info.stem, scheme, None, t) for t in runtimes)]
 
 
 def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
@@ -108,11 +108,11 @@ def _exported(format: Format, stem: str, recipe: Recipe, client: Client | None =
 
 
 def _file(
-    stage: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
+    step: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
 ) -> ModelFile:
     unnamed = scheme is FORMATS[format].base
     name = stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
-    return ModelFile(f"{stage}/{name}", f"{format}/{name}", format, scheme, client, runtime)
+    return ModelFile(f"{step}/{name}", f"{format}/{name}", format, scheme, client, runtime)
 
 
 def mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:

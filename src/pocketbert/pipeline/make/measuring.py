@@ -1,4 +1,4 @@
-"""The benchmark stage: a run's files, and its teacher's, side by side."""
+"""The benchmark step: a run's files, and its teacher's, side by side."""
 
 from __future__ import annotations
 
