@@ -6,10 +6,12 @@ core-only install can predict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pocketbert.pipeline.options import ExportOptions
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -122,72 +124,25 @@ def plan(recipe: Recipe, output: Path, overwrite: bool = False) -> list[PlannedS
 
 
 def export(
-    model: str,
-    output: Path,
-    *,
-    task: str | None = None,
-    revision: str | None = None,
-    scheme: str = "int8",
-    opset: int = 20,
-    atol: float | None = None,
-    max_length: int | None = None,
-    labels: Sequence[str] | None = None,
-    formats: Sequence[str] = ("onnx", "tflite", "coreml"),
-    targets: Sequence[str] = (),
-    ios: int = 18,
-    shapes: str | None = None,
-    precision: str = "fp16",
-    layout: str = "plain",
-    answer: Mapping[str, object] | None = None,
-    overwrite: bool = False,
+    model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
 ) -> Path:
     """Turn a fine-tuned model into an artefact folder: no recipe, no data, no network.
 
     Args:
         model: Hugging Face folder (or Hub name).
         output: The artefact folder to write.
-        task: Hub task name; default what the model says it was trained for.
-        revision: Hub revision.
-        scheme: ``int8`` beside the exported file (in Core ML ``w8``), or ``fp32`` for that alone; for TFLite alone also
-            ``w8`` and ``fp16``.
-        opset: ONNX operator set, 18 to 20.
-        atol: Parity bound relative to the spread of the logits; default the family's.
-        max_length: Longest input in tokens; default the model's own.
-        labels: Label names where config.json has none, in order of their ids.
-        formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
-        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``. (``openvino`` needs a recipe's texts.)
-        ios: Oldest iOS that opens the Core ML package: 16, 17 or 18.
-        shapes: Lengths that it takes: ``enumerated`` (iOS 18), ``ranged`` (iOS 17) or ``fixed``.
-        precision: What it computes in, ``fp16`` or ``fp32``.
-        layout: ``ane`` for a graph rewritten for Apple's Neural Engine, else ``plain``.
-        answer: How outputs become answers: ``thresholds``, ``stride``, ``answer_length``, ``null_answers``, ``pooling``,
-            ``normalize``, each of the task it belongs to; default the recipe's defaults.
+        options: What to write; default files of all formats, with int8.
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
         `output`.
 
     Raises:
-        PocketBertError: If the model is not usable, or a gate closed.
+        PocketBertError: If the model or an option is not usable, or a gate failed.
     """
     from pocketbert.pipeline.direct import export_model
 
-    return export_model(
-        model,
-        output,
-        task=task,
-        revision=revision,
-        scheme=scheme,
-        opset=opset,
-        atol=atol,
-        max_length=max_length,
-        labels=labels,
-        overwrite=overwrite,
-        formats=formats,
-        targets=targets,
-        coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout},
-        answer=answer,
-    )
+    return export_model(str(model), Path(output), options or ExportOptions(), overwrite=overwrite)
 
 
 def quantize(

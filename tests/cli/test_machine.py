@@ -145,7 +145,9 @@ def full(result: Any) -> None:
     assert code == 1, result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("Error: the disk is full"), result.stderr
-    assert last.endswith("What is finished stays; make room or choose another -o/--output, then run the same command.")
+    assert last.endswith(
+        "Finished work is kept. Free some space or choose another -o/--output, then run the same command."
+    )
     assert "Traceback" not in result.stderr
     assert "Logging error" not in result.stderr
 
@@ -221,7 +223,7 @@ def test_a_crash_is_one_line_and_the_log_has_the_rest(
     assert result.exit_code == 1
     assert (
         result.stderr.splitlines()[-1]
-        == "Error: RuntimeError: a bug with details (--debug shows where; run.log has it too)"
+        == "Error: RuntimeError: a bug with details (--debug prints where; so does run.log)"
     )
     assert "Traceback" not in result.stderr
     assert "Traceback" in (run_copy / "run.log").read_text()
@@ -251,7 +253,7 @@ def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, kit: SimpleNamespace, tmp_p
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "Stopped by Ctrl-C. What is finished stays; the same command continues."
+    assert err.splitlines()[-1] == "Stopped by Ctrl-C. Finished work is kept; run the same command to continue."
     assert "Traceback" not in err
     assert out == ""
     kept = list(run.glob(".work/teacher-*/step-*/progress.json"))

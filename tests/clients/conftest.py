@@ -17,7 +17,7 @@ import pytest
 from filelock import FileLock
 
 import support.clients
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from support.clients import LABELS, LENGTH, TEXTS
@@ -214,7 +214,11 @@ def phones(
                 source = folder / "model"
                 source.mkdir(parents=True)
                 write_model(TaskName(task), source, make_classifier, make_tokenizer)
-                api.export(str(source), folder / "phone", task=task, max_length=LENGTH, formats=["onnx", "tflite"])
+                api.export(
+                    str(source),
+                    folder / "phone",
+                    ExportOptions(task=task, max_length=LENGTH, formats=["onnx", "tflite"]),
+                )
         return folder / "phone"
 
     return export

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -71,15 +71,13 @@ class Run:
         recipe: What to do.
         folder: Where.
         overwrite: Whether results of other settings may be replaced.
-        ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
+        inputs: Models and files of the recipe, where the caller opened them already.
     """
 
-    def __init__(
-        self, recipe: Recipe, folder: Path, overwrite: bool = False, ready: Mapping[str, Path] | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, overwrite: bool = False, inputs: Inputs | None = None) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
-        self.path, self.ready = folder, dict(ready or {})
-        self.inputs = Inputs(recipe, self.ready)
+        self.path, self.inputs = folder, inputs or Inputs(recipe)
+        self.ready = self.inputs.ready
 
     @property
     def model(self) -> ModelFolder:

@@ -68,10 +68,15 @@ class Inputs:
     Args:
         recipe: What to do.
         ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
+        model: The model the recipe starts from, where the caller opened it already.
     """
 
-    def __init__(self, recipe: Recipe, ready: Mapping[str, Path]) -> None:
-        self.recipe, self.ready = recipe, ready
+    def __init__(
+        self, recipe: Recipe, ready: Mapping[str, Path] | None = None, model: ModelFolder | None = None
+    ) -> None:
+        self.recipe, self.ready = recipe, dict(ready or {})
+        if model is not None:
+            self.model = model
 
     @cached_property
     def model(self) -> ModelFolder:
@@ -92,6 +97,11 @@ class Inputs:
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
+
+    @cached_property
+    def ready_digests(self) -> dict[str, str]:
+        """Digest of each file that is used instead of exporting anew."""
+        return {name: sha256_path(path) for name, path in self.ready.items()}
 
     @cached_property
     def length(self) -> int:
@@ -124,7 +134,7 @@ class Inputs:
                 "coreml": section.coreml.model_dump(mode="json"),
                 "about": [self.recipe.name, self.recipe.description],
             }
-        ready = {name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")}
+        ready = {name: digest for name, digest in self.ready_digests.items() if name.startswith(f"{format}/")}
         return {**common, "ready": ready}
 
 

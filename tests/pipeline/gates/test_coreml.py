@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.disk.files import path_bytes, sha256_path
 from support.defects.coreml import (
     FILES,
@@ -137,7 +137,7 @@ def another_model(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The artefact folder of another model with the same tokenizer and labels; read-only by convention."""
     folder = tmp_path_factory.mktemp("another")
     model = kit.write_bert(folder / "model", kit.LABELS, seed=9)
-    return Path(api.export(str(model), folder / "phone", formats=["coreml"], max_length=kit.LENGTH))
+    return Path(api.export(str(model), folder / "phone", ExportOptions(formats=["coreml"], max_length=kit.LENGTH)))
 
 
 def test_packages_of_another_model(refused: Refused, coreml_copy: Path, another_model: Path) -> None:
