@@ -13,7 +13,7 @@ from pocketbert.core.facade import importer
 if TYPE_CHECKING:
     from pocketbert.core.predict.predictor import Predictor, feed
     from pocketbert.core.predict.tokenization import TextTokenizer
-    from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
+    from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
     from pocketbert.runtime.coreml.predictor import CoremlPredictor
     from pocketbert.runtime.coreml.scan import activation_statistics, layer_differences, overflow_scan
     from pocketbert.runtime.model import Model, load
@@ -24,7 +24,6 @@ __all__ = [
     "Model",
     "Precision",
     "Predictor",
-    "Step",
     "TextTokenizer",
     "activation_statistics",
     "feed",
@@ -38,7 +37,7 @@ _PLACES = {
     "core.predict.predictor": ("Predictor", "feed"),
     "core.predict.tokenization": ("TextTokenizer",),
     "runtime.coreml.predictor": ("CoremlPredictor",),
-    "runtime.coreml.evaluator": ("Evaluator", "Precision", "Step"),
+    "runtime.coreml.evaluator": ("Evaluator", "Precision"),
     "runtime.coreml.scan": ("overflow_scan", "activation_statistics", "layer_differences"),
 }
 """Names by the module that defines them."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketbert.core.host.platforms import refusal
 from pocketbert.pipeline.options import ExportOptions
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ __all__ = [
     "PlannedStep", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
     "plan", "predict", "quantize", "report", "run", "verify",
 ]  # fmt: skip
+
+if text := refusal():
+    raise ImportError(text)
 
 
 @dataclass(frozen=True)

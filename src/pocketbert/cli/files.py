@@ -7,14 +7,13 @@ from typing import Annotated, cast
 
 import typer
 
-from pocketbert.api import ExportOptions
 from pocketbert.cli import options
 from pocketbert.cli.groups import STEPS
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.options import listed, numbers, sets
 from pocketbert.cli.output import print_json
 from pocketbert.core.errors import GateError
-from pocketbert.pipeline.options import AnswerOptions
+from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 
 _DEFAULT = ExportOptions()
 
