@@ -150,15 +150,19 @@ def export(
 
 
 def quantize(
-    model: Path, output: Path, scheme: str = "int8", targets: Sequence[str] = (), overwrite: bool = False
+    model: Path,
+    output: Path,
+    schemes: Sequence[str] = ("int8",),
+    runtimes: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Path:
     """Add quantized files to an artefact folder, verified like any other; the fp32 files are kept as they are.
 
     Args:
         model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder.
-        scheme: ``int8``; for TFLite alone also ``w8`` and ``fp16``.
-        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``. (``openvino`` needs a recipe's texts.)
+        schemes: Schemes of smaller files, the default file's first: ``int8``, for TFLite also ``w8`` and ``fp16``.
+        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's texts.)
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
@@ -166,7 +170,7 @@ def quantize(
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(model, output, scheme=scheme, targets=targets, overwrite=overwrite)
+    return quantize_folder(model, output, schemes=schemes, runtimes=runtimes, overwrite=overwrite)
 
 
 def verify(

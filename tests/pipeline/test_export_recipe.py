@@ -45,7 +45,6 @@ def test_defaults_of_the_options_are_those_of_the_recipe(tiny_model: Callable[..
     ("option", "value"),
     [
         ("formats", ["tflite"]),
-        ("scheme", "fp32"),
         ("lengths", (16, 24)),
         ("opset", 18),
         ("atol", 0.5),
@@ -62,6 +61,23 @@ def test_an_option_sets_its_key(tiny_model: Callable[..., Path], option: str, va
     recipe, _ = export_recipe(str(tiny_model("bert")), ExportOptions(**{option: value}))  # type: ignore[arg-type]
     found = value_at(recipe, KEYS[option])
     assert (list(found) if isinstance(found, list) else found) == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_schemes_and_runtimes_become_the_files_of_the_recipe(tiny_model: Callable[..., Path]) -> None:
+    model = str(tiny_model("bert"))
+    made = [
+        export_recipe(model, o)[0].quantize.model_dump(mode="json", exclude_none=True)
+        for o in (
+            ExportOptions(schemes=["fp32"]),
+            ExportOptions(schemes=["int8", "w8"]),
+            ExportOptions(runtimes=["tflite216"]),
+        )
+    ]
+    assert made == [
+        {"scheme": "fp32"},
+        {"files": ["int8", "w8"]},
+        {"files": ["int8", {"scheme": "int8", "runtime": "tflite216"}]},
+    ]
 
 
 def test_every_problem_of_model_and_options_is_listed_under_its_flag() -> None:
@@ -90,8 +106,8 @@ def test_rules_between_options_are_the_recipes_and_name_flags() -> None:
 
 
 def test_a_rule_about_a_key_without_a_flag_says_that_a_recipe_sets_it() -> None:
-    (problem,) = option_problems("model", ExportOptions(targets=["openvino"]))
-    assert problem.where == "--target"
+    (problem,) = option_problems("model", ExportOptions(schemes=["int8", "a8w8"], runtimes=["openvino"]))
+    assert problem.where == "--scheme, --runtime"
     assert problem.fix == "Only a recipe sets data.train: pocketbert run RECIPE"
 
 
@@ -112,7 +128,7 @@ def test_export_reads_the_weights_of_a_model_once_to_hash_them(
         return files.sha256_file(path)
 
     monkeypatch.setattr(folder, "sha256_file", counted)
-    model, options = tiny_model("bert"), ExportOptions(formats=["onnx"], scheme="fp32", max_length=16)
+    model, options = tiny_model("bert"), ExportOptions(formats=["onnx"], schemes=["fp32"], max_length=16)
     api.export(model, tmp_path / "phone", options)
     assert [p.name for p in hashed if p.parent == model.resolve()].count("model.safetensors") == 1
     hashed.clear()
@@ -125,7 +141,7 @@ def test_quantize_hashes_each_exported_file_once(
 ) -> None:
     from pocketbert import ExportOptions, api
 
-    options = ExportOptions(formats=["onnx"], scheme="fp32", max_length=16)
+    options = ExportOptions(formats=["onnx"], schemes=["fp32"], max_length=16)
     phone = api.export(tiny_model("bert"), tmp_path / "phone", options)
     hashed: list[Path] = []
 

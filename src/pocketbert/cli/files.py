@@ -19,11 +19,20 @@ _DEFAULT = ExportOptions()
 
 Scheme = Annotated[
     str,
-    sets("--scheme", "Add int8 files (Core ML: w8), or none with fp32; TFLite also takes w8 and fp16."),
+    sets(
+        "--scheme",
+        "Add smaller files of these schemes, comma-separated: int8 (Core ML: w8), for TFLite also w8 and fp16; fp32 adds "
+        "none. The first is opened by default.",
+        "quantize.scheme",
+    ),
 ]
-Targets = Annotated[
+Runtimes = Annotated[
     str,
-    sets("--target", "tflite-2.16 adds an int8 file that TFLite up to 2.16 computes right; openvino needs a recipe."),
+    sets(
+        "--runtime",
+        "tflite216 adds an int8 file that TFLite up to 2.16 computes right; openvino needs a recipe.",
+        "quantize.files",
+    ),
 ]
 
 
@@ -43,8 +52,8 @@ def export(
     formats: Annotated[
         str, sets("--format", "Write these formats, comma-separated; the first is opened by default.")
     ] = ",".join(_DEFAULT.formats),
-    scheme: Scheme = _DEFAULT.scheme,
-    target: Targets = "",
+    scheme: Scheme = ",".join(_DEFAULT.schemes),
+    runtime: Runtimes = "",
     lengths: Annotated[
         str, sets("--lengths", "Check these lengths in tokens; TFLite and Core ML files accept these and the longest.")
     ] = ",".join(map(str, _DEFAULT.lengths)),
@@ -89,8 +98,8 @@ def export(
         task=task,
         revision=revision,
         formats=listed(formats),
-        scheme=scheme,
-        targets=listed(target),
+        schemes=listed(scheme),
+        runtimes=listed(runtime),
         lengths=numbers(lengths, "--lengths"),
         opset=opset,
         atol=atol,
@@ -108,8 +117,8 @@ def export(
 def quantize(
     model: options.Folder,
     output: options.Output,
-    scheme: Scheme = _DEFAULT.scheme,
-    target: Targets = "",
+    scheme: Scheme = ",".join(_DEFAULT.schemes),
+    runtime: Runtimes = "",
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -119,7 +128,7 @@ def quantize(
     """
     from pocketbert import api
 
-    _done(api.quantize(model, output, scheme, listed(target), overwrite), json)
+    _done(api.quantize(model, output, listed(scheme), listed(runtime), overwrite), json)
 
 
 def verify(

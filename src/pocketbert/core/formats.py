@@ -18,8 +18,8 @@ class FormatInfo:
         name: The format.
         title: Name for people.
         suffix: Ending of its files.
-        schemes: How numbers may be stored in this version.
-        runtimes: Runtimes that a further file can be written for.
+        schemes: Schemes of files for any runtime in this version.
+        forms: Schemes of files for one runtime, each with its runtime.
         dtype: Integer type of the inputs.
         fixed_lengths: Whether a file takes listed lengths only, with batch 1.
         reader: Distribution that reads the graph, to check what is stored in a file.
@@ -27,7 +27,7 @@ class FormatInfo:
         engines: Distributions that can run it, in order of preference.
         stem: Name of its files.
         base: How the exported file stores its numbers; smaller ones are made from it.
-        instead: What a recipe's scheme stands for where the format has no such thing.
+        instead: The scheme that is made where a recipe asks for one that the format does not have.
         own_engine: Value of `sys.platform` and distribution where its own engine runs; None for everywhere. Elsewhere a
             reference evaluator checks its files, and nothing is timed.
     """
@@ -36,7 +36,7 @@ class FormatInfo:
     title: str
     suffix: str
     schemes: tuple[Scheme, ...]
-    runtimes: tuple[Runtime, ...]
+    forms: tuple[tuple[Scheme, Runtime], ...]
     dtype: str
     fixed_lengths: bool
     reader: str
@@ -73,7 +73,7 @@ FORMATS: dict[Format, FormatInfo] = {
             "ONNX",
             ".onnx",
             (Scheme.FP32, Scheme.INT8),
-            (Runtime.OPENVINO,),
+            ((Scheme.A8W8, Runtime.OPENVINO),),
             "int64",
             False,
             "onnx",
@@ -85,7 +85,7 @@ FORMATS: dict[Format, FormatInfo] = {
             "TFLite",
             ".tflite",
             (Scheme.FP32, Scheme.FP16, Scheme.W8, Scheme.INT8),
-            (Runtime.TFLITE_2_16,),
+            ((Scheme.INT8, Runtime.TFLITE_2_16),),
             "int32",
             True,
             "ai-edge-litert",
@@ -110,8 +110,3 @@ FORMATS: dict[Format, FormatInfo] = {
         ),
     )
 }
-
-
-def format_with(runtime: Runtime) -> Format:
-    """The format whose int8 file has a form for that runtime."""
-    return next(f.name for f in FORMATS.values() if runtime in f.runtimes)

@@ -98,16 +98,18 @@ def _refuse_existing(output: Path, overwrite: bool, *sources: Path, damage: Sequ
         refuse_strangers(output, strangers)
 
 
-def quantize_folder(model: Path, output: Path, *, scheme: str, targets: Sequence[str], overwrite: bool) -> Path:
+def quantize_folder(
+    model: Path, output: Path, *, schemes: Sequence[str], runtimes: Sequence[str], overwrite: bool
+) -> Path:
     """See `pocketbert.api.quantize`."""
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format or Format.ONNX].base)]
-    options = _as_exported(model, artefacts, exported, scheme, targets)
+    options = _as_exported(model, artefacts, exported, schemes, runtimes)
     problems = option_problems(str(model), options)
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
-    elif not problems and all(FORMATS[Format(f)].smaller(Scheme(scheme)) is None for f in options.formats):
-        what = f"'{scheme}' makes no further file of {', '.join(options.formats)}."
+    elif not problems and all(FORMATS[Format(f)].smaller(Scheme(s)) is None for f in options.formats for s in schemes):
+        what = f"{' and '.join(map(repr, schemes))} makes no further file of {', '.join(options.formats)}."
         problems.append(Problem("--scheme", what, "Choose int8 or w8."))
     if not (model / "model.safetensors").is_file():
         problems.append(
@@ -126,7 +128,11 @@ def quantize_folder(model: Path, output: Path, *, scheme: str, targets: Sequence
 
 
 def _as_exported(
-    model: Path, artefacts: Artefacts, exported: Sequence[FileRecord], scheme: str, targets: Sequence[str]
+    model: Path,
+    artefacts: Artefacts,
+    exported: Sequence[FileRecord],
+    schemes: Sequence[str],
+    runtimes: Sequence[str],
 ) -> ExportOptions:
     """Options that export the files of an artefact folder as they were exported, and quantize them."""
     resolved = model / RECIPE_FILE
@@ -135,8 +141,8 @@ def _as_exported(
     return ExportOptions(
         task=artefacts.task,
         formats=list(dict.fromkeys(str(r.format) for r in exported)) or defaults.formats,
-        scheme=scheme,
-        targets=targets,
+        schemes=schemes,
+        runtimes=runtimes,
         lengths=sorted({n for r in exported if r.signature for n in r.signature.lengths}) or defaults.lengths,
         max_length=artefacts.processing.max_length,
         ios=packages.ios,

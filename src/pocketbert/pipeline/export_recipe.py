@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,10 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import check_exported
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.file import recipe_of
+from pocketbert.core.recipe.quantize import files_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
+from pocketbert.core.types import Runtime, Scheme
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 
 _TITLE = "command line"
@@ -59,7 +61,7 @@ def option_problems(model: str, options: ExportOptions) -> list[Problem]:
     try:
         recipe_of(_content(model, "model", known, options.task or _ASSUMED_TASK), _TITLE)
     except InputError as error:
-        return [_with_flags(p) for p in error.problems]
+        return list(dict.fromkeys(_with_flags(p) for p in error.problems))
     return []
 
 
@@ -83,7 +85,7 @@ def naming_flags() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError([_with_flags(p) for p in error.problems]) from error
+        raise InputError(list(dict.fromkeys(_with_flags(p) for p in error.problems))) from error
 
 
 def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[str, Any]:
@@ -91,14 +93,24 @@ def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[s
     content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
     for option, key in KEYS.items():
         value = getattr(options, option)
-        if value is None:
+        if value is None or option in ("schemes", "runtimes"):
             continue
         *sections, last = key.split(".")
         place = content
         for section in sections:
             place = place.setdefault(section, {})
         place[last] = value if isinstance(value, str | dict | int | float) else list(value)
-    return {**content, "task": task}
+    return {**content, "quantize": _quantize(options.schemes, options.runtimes), "task": task}
+
+
+def _quantize(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]:
+    """Write schemes and runtimes as the section `quantize`, which says what is wrong with them."""
+    if len(schemes) == 1 and not runtimes:
+        return {"scheme": schemes[0]}
+    if schemes and set(schemes) <= set(Scheme) and set(runtimes) <= set(Runtime):
+        files = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
+        return {"files": [f.model_dump(mode="json", exclude_none=True) for f in files]}
+    return {"files": [*schemes, *({"scheme": (*schemes, "int8")[0], "runtime": r} for r in runtimes)]}
 
 
 def _run_name(folder: ModelFolder) -> str:
@@ -120,10 +132,10 @@ def _with_flags(problem: Problem) -> Problem:
 
 def _flag(key: str) -> str:
     """The flag that sets a key, or those that set the keys of a section; empty where there is none."""
-    parts = key.split(".")
+    parts = [part for part in key.split(".") if not part.isdecimal()]
     for end in range(len(parts), 0, -1):
         if flag := FLAGS.get(".".join(parts[:end])):
-            return " ".join([flag, *(p for p in parts[end:] if not p.isdecimal())])
+            return " ".join([flag, *parts[end:]])
     return ", ".join(flag for inner, flag in FLAGS.items() if inner.startswith(f"{key}."))
 
 

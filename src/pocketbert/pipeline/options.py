@@ -35,9 +35,10 @@ class ExportOptions:
         task: Hub task name; default what the model says it was trained for.
         revision: Hub revision of the model.
         formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
-        scheme: ``int8`` adds a quantized file to the exported one (in Core ML ``w8``), ``fp32`` adds none; for TFLite
-            without other formats also ``w8`` and ``fp16``.
-        targets: Older runtimes that get an int8 file for them: ``tflite-2.16``. (``openvino`` needs a recipe's texts.)
+        schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), for TFLite also ``w8``
+            and ``fp16``; ``fp32`` makes none.
+        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's
+            texts.)
         lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
         opset: ONNX operator set, 18 to 20.
         atol: Parity bound relative to the spread of the logits; default the family's.
@@ -54,8 +55,8 @@ class ExportOptions:
     task: str | None = None
     revision: str | None = None
     formats: Sequence[str] = ("onnx", "tflite", "coreml")
-    scheme: str = "int8"
-    targets: Sequence[str] = ()
+    schemes: Sequence[str] = ("int8",)
+    runtimes: Sequence[str] = ()
     lengths: Sequence[int] = (32, 64, 128)
     opset: int = 20
     atol: float | None = None
@@ -72,8 +73,8 @@ KEYS: Mapping[str, str] = {
     "task": "task",
     "revision": "teacher.revision",
     "formats": "export.formats",
-    "scheme": "quantize.scheme",
-    "targets": "quantize.targets",
+    "schemes": "quantize.scheme",
+    "runtimes": "quantize.files",
     "lengths": "export.lengths",
     "opset": "export.opset",
     "atol": "export.atol",
@@ -91,6 +92,9 @@ FLAGS: Mapping[str, str] = {
     "teacher.model": "--model",
     **{key: f"--{option.replace('_', '-')}" for option, key in KEYS.items()},
     "export.formats": "--format",
-    "quantize.targets": "--target",
+    "quantize.scheme": "--scheme",
+    "quantize.files": "--scheme, --runtime",
+    "quantize.files.scheme": "--scheme",
+    "quantize.files.runtime": "--runtime",
 }
-"""The flag of the command line that sets each of these recipe keys."""
+"""The flags of the command line that set each of these recipe keys; entries of lists are not counted."""

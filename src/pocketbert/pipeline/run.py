@@ -26,14 +26,14 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
-from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files, quantized_step
 from pocketbert.pipeline.gates.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
-from pocketbert.pipeline.make import exporting, golden, measuring
+from pocketbert.pipeline.make import exporting, golden, measuring, quantizing
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
@@ -212,10 +212,10 @@ class Run:
         texts, file = self.texts(), measuring.teacher_file(self.recipe)
         return exporting.make_export(self.recipe, self.path / "teacher", texts, self.length, at.output, [file])
 
-    def _make_quantized(self, format: Format, at: Places) -> Sequence[str]:
+    def _make_quantized(self, format: Format, scheme: Scheme, at: Places) -> Sequence[str]:
         files = self.files
-        pairs = [(base_of(f, files), f) for f in files if f.format is format and not f.exported]
-        return exporting.make_quantized(self.recipe, self.path, self.weights, at.output, pairs, self._calibration)
+        pairs = [(base_of(f, files), f) for f in files if f.step == quantized_step(format, scheme)]
+        return quantizing.make_quantized(self.recipe, self.path, self.weights, at.output, pairs, self._calibration)
 
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
         """Rows alone: padding has no part in a range."""

@@ -21,28 +21,27 @@ from pocketbert.core.predict.readout import Matrix, whole
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer, cut
 from pocketbert.core.tasks import LabelKind
-from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme
+from pocketbert.core.types import Client, Format, Provenance, Scheme
 from pocketbert.pipeline.gates.gate import Gate, Subject
 from pocketbert.pipeline.reference import decided
 from pocketbert.runtime.coreml import REFERENCE
 
 EXACT = 1e-3
 """Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
-RMS = {Scheme.FP16: 0.02, Scheme.W8: 0.5, Scheme.INT8: 0.5}
+RMS = {Scheme.FP16: 0.02, Scheme.W8: 0.5, Scheme.INT8: 0.5, Scheme.A8W8: 0.5}
 """Largest RMS error on golden rows, relative to the spread. Unrelated answers are at 1.4; sound int8 files were
 measured at 0.02 to 0.25."""
 _PADDING = {
     (Format.ONNX, Scheme.INT8): 1.0,
+    (Format.ONNX, Scheme.A8W8): 0.1,
     (Format.TFLITE, Scheme.INT8): 0.02,
     (Format.COREML, Scheme.FP16): 0.05,
     (Format.COREML, Scheme.W8): 0.05,
 }
 """How far padding may move the answers relative to their spread, where not everything is computed in fp32. ONNX Runtime's
 dynamic int8 takes one range for the whole tensor, padding included; XNNPACK's one for each token; Core ML computes in fp16.
-A file that ignores the mask moves by 1 to 4."""
-_STATIC_PADDING = 0.1
-"""Measured ranges do not know of padding: a sum in another order may round to the next of 255 steps, no more (below 0.02 on
-random and trained models)."""
+A file that ignores the mask moves by 1 to 4. Measured ranges (a8w8) do not know of padding: a sum in another order may round
+to the next of 255 steps, no more (below 0.02 on random and trained models)."""
 
 
 def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
@@ -159,8 +158,7 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
 
 def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether padding changes the answer: proof that the file uses its mask."""
-    key = (subject.format, subject.scheme)
-    bound = _STATIC_PADDING if subject.runtime is Runtime.OPENVINO else _PADDING.get(key, EXACT)
+    bound = _PADDING.get((subject.format, subject.scheme), EXACT)
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest = subject.tokenizer.max_length
@@ -211,10 +209,10 @@ def weights_gate(subject: Subject) -> Gate:
     unread = unread_gate(subject, "weights")
     if unread is not None:
         return unread
-    from pocketbert.quantize.backends import quantizer_of
+    from pocketbert.quantize import stored_numbers
 
     count, broken = 0, []
-    for name, value in quantizer_of(subject.format).stored_numbers(subject.path):
+    for name, value in stored_numbers(subject.path, subject.format):
         count += 1
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             broken.append(name)
@@ -248,11 +246,10 @@ def types_gate(subject: Subject) -> Gate | None:
     unread = unread_gate(subject, "types")
     if unread is not None:
         return unread
-    from pocketbert.quantize.backends import quantizer_of
-    from pocketbert.quantize.weights import type_problems
+    from pocketbert.quantize import row_of, weight_types
 
-    types = quantizer_of(subject.format).weight_types(subject.path)
-    problems = type_problems(types, subject.name, subject.scheme, subject.runtime, subject.format)
+    types = weight_types(subject.path, subject.format)
+    problems = row_of(subject.format, subject.scheme, subject.runtime).problems(types, subject.name)
     return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
 
 

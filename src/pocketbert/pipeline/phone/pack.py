@@ -143,8 +143,9 @@ def make_pack(
     if any(f.format is Format.COREML for f in files):
         (destination / MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
     onnx = [f for f in files if f.format is Format.ONNX and f.plain]
-    if any(f.scheme is Scheme.INT8 for f in onnx):
-        _alias(destination / onnx[-1].path, destination / ALIAS)
+    int8 = [f for f in onnx if f.scheme is Scheme.INT8]
+    if int8:
+        _alias(destination / int8[0].path, destination / ALIAS)
     elif onnx:
         # without it transformers.js in a browser asks for model_quantized.onnx, which is not there
         write_json(
