@@ -10,10 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pocketbert.core.predict.predictor import feed
-from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.runtime.coreml.predictor import CoremlPredictor
-from pocketbert.runtime.coreml.scan import layer_differences, overflow_scan
+from pocketbert.runtime import CoremlPredictor, TextTokenizer, feed, layer_differences, overflow_scan
 
 
 def main(folder: Path, texts: list[str]) -> None:

@@ -6,22 +6,19 @@ Run: python examples/export_ready_model.py my-finetuned-model phone
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-import pocketbert
-from pocketbert import api
-from pocketbert.core.errors import GateError, InputError
+from pocketbert import GateError, InputError, api, load
 
 
 def main(model: str, output: str) -> None:
     """Export the model, then predict with the exported folder."""
     try:
-        folder = api.export(model, Path(output))
+        folder = api.export(model, output)
     except InputError as error:
         sys.exit("\n".join(map(str, error.problems)))
     except GateError as error:
         sys.exit("not packed:\n" + "\n".join(error.failures))
-    print(pocketbert.load(folder).predict(["a text of yours"])[0])
+    print(load(folder).predict(["a text of yours"])[0])
 
 
 if __name__ == "__main__":

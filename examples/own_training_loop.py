@@ -14,13 +14,18 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
 
-from pocketbert.core.families import family_of
-from pocketbert.core.recipe.stages import TaskStage
-from pocketbert.core.tasks import task_of
-from pocketbert.distill.capture import record_attention
-from pocketbert.distill.losses.common import attention_kl, hidden_mse, mean_over_layers, soft_targets
-from pocketbert.distill.methods.task import TaskDistillation
-from pocketbert.distill.students.layer_map import layer_map
+from pocketbert.distill import (
+    TaskDistillation,
+    TaskStage,
+    attention_kl,
+    family_of,
+    hidden_mse,
+    layer_map,
+    mean_over_layers,
+    record_attention,
+    soft_targets,
+    task_of,
+)
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 

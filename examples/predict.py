@@ -8,17 +8,7 @@ from __future__ import annotations
 
 import sys
 
-import pocketbert
-from pocketbert.core.predict.answers import (
-    Answer,
-    Embedding,
-    Excerpt,
-    Filled,
-    Labelling,
-    Prediction,
-    Spans,
-    Value,
-)
+from pocketbert import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value, load
 
 
 def shown(answer: Answer) -> str:
@@ -43,7 +33,7 @@ def shown(answer: Answer) -> str:
 
 def main(folder: str, texts: list[str]) -> None:
     """Print the answer to each text, or to each pair where the folder's task takes pairs."""
-    model = pocketbert.load(folder)
+    model = load(folder)
     pairs = model.artefacts.pair or model.artefacts.task == "question-answering"
     rows = list(zip(texts[::2], texts[1::2], strict=True)) if pairs else list(texts)
     for row, answer in zip(rows, model.predict(rows), strict=True):

@@ -1,1 +1,49 @@
-"""One predictor over the engines that run a phone's files. Needs neither torch nor transformers."""
+"""Run model files: one predictor over the engines of a phone, and a Core ML evaluator for every system.
+
+Needs neither torch nor transformers. `pocketbert.load` is all that an app needs; from here one opens a single file.
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pocketbert.core.facade import importer
+
+if TYPE_CHECKING:
+    from pocketbert.core.predict.predictor import Predictor, feed
+    from pocketbert.core.predict.tokenization import TextTokenizer
+    from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
+    from pocketbert.runtime.coreml.predictor import CoremlPredictor
+    from pocketbert.runtime.coreml.scan import activation_statistics, layer_differences, overflow_scan
+    from pocketbert.runtime.model import Model, load
+
+__all__ = [
+    "CoremlPredictor",
+    "Evaluator",
+    "Model",
+    "Precision",
+    "Predictor",
+    "TextTokenizer",
+    "activation_statistics",
+    "feed",
+    "layer_differences",
+    "load",
+    "overflow_scan",
+]
+
+_PLACES = {
+    "runtime.model": ("load", "Model"),
+    "core.predict.predictor": ("Predictor", "feed"),
+    "core.predict.tokenization": ("TextTokenizer",),
+    "runtime.coreml.predictor": ("CoremlPredictor",),
+    "runtime.coreml.evaluator": ("Evaluator", "Precision"),
+    "runtime.coreml.scan": ("overflow_scan", "activation_statistics", "layer_differences"),
+}
+"""Names by the module that defines them."""
+
+__getattr__ = importer(__name__, _PLACES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,100 +14,119 @@ import griffe
 
 INTRO = """# API reference
 
-Generated from the source by `scripts/api_reference.py`. Everything raises
-[`PocketBertError`](#pocketbertcoreerrorspocketberterror) or one of its four kinds; the [exit codes](how-it-works.md#exit-codes) of the command line
-are theirs. The sections of a recipe are in the [recipe reference](recipe-reference.md).
+Generated from the source by `scripts/api_reference.py`. It lists the facades: `pocketbert` for app developers, `pocketbert.api` with the verbs
+of the command line, `pocketbert.distill` for researchers, and `pocketbert.runtime` for single model files. Deeper modules may change.
+Everything raises [`PocketBertError`](#pocketbertpocketberterror) or one of its four kinds; the [exit codes](how-it-works.md#exit-codes) of the
+command line are theirs. The sections of a recipe are in the [recipe reference](recipe-reference.md).
 """
 
 WIDTH = 110
 
-SECTIONS: dict[str, tuple[str, list[str]]] = {
-    "Opening an artefact folder": (
-        "The core install is enough: neither torch nor transformers.",
-        ["runtime.model.load", "runtime.model.Model"],
-    ),
+VERBS = "Verbs"
+
+SECTIONS: dict[str, tuple[str, str]] = {
+    "Opening an artefact folder": ("The core install is enough: neither torch nor transformers.", "load Model"),
     "Answers": (
-        "What `Model.predict` returns: one class per task, each with `truncated`, `fields()` and `line()`.",
-        [f"core.predict.answers.{n}" for n in (
-            "Answer", "Prediction", "Labelling", "Value", "Spans", "FoundSpan", "Excerpt", "Filled", "Guess", "Embedding")],
+        "`Model.predict` returns them: one class per task, each with `truncated`, `fields()` and `line()`.",
+        "Answer Prediction Labelling Value Spans FoundSpan Excerpt Filled Guess Embedding",
     ),
-    "Verbs": ("`from pocketbert import api`: the commands as functions.", []),
+    VERBS: ("`from pocketbert import api`: the commands as functions.", ""),
+    "Options and results of the verbs": (
+        "",
+        "ExportOptions AnswerOptions PlannedStep RunResult Verification Gate BenchmarkResult DataReport AugmentCounts Diagnosis",
+    ),
     "Errors": (
         "",
-        [*(f"core.errors.{n}" for n in (
-            "PocketBertError", "InputError", "Problem", "GateError", "MachineError", "MissingBackendError")),
-         "distill.training.finite.NotFiniteError"],
+        "PocketBertError InputError Problem GateError MachineError MissingBackendError ExitCode distill.NotFiniteError",
     ),
     "Losses": (
         "Pure functions of tensors, for any training loop.",
-        [*(f"distill.losses.common.{n}" for n in ("soft_targets", "hard_targets", "hidden_mse", "attention_kl", "mean_over_layers")),
-         *(f"distill.losses.general.{n}" for n in ("token_soft_targets", "masked_lm", "cosine_distance")),
-         *(f"distill.losses.layers.{n}" for n in ("attention_score_mse", "reference_score_mse", "reference_state_mse", "sum_over_layers")),
-         *(f"distill.losses.transfer.{n}" for n in ("feature_transfer", "FeatureTransfer", "pretraining_distillation")),
-         "distill.losses.general.next_sentence", "distill.losses.relations.relation_kl", "distill.losses.relations.relation_heads",
-         "distill.losses.task.gold_loss", "distill.losses.task.soft_loss"],
+        "distill.soft_targets distill.hard_targets distill.hidden_mse distill.attention_kl distill.mean_over_layers "
+        "distill.token_soft_targets distill.masked_lm distill.cosine_distance distill.attention_score_mse "
+        "distill.reference_score_mse distill.reference_state_mse distill.sum_over_layers distill.feature_transfer "
+        "distill.FeatureTransfer distill.pretraining_distillation distill.next_sentence distill.relation_kl "
+        "distill.relation_heads distill.gold_loss distill.soft_loss",
     ),
     "Objectives": (
-        "A model and a batch in, weighted terms out; `weights` says how they are summed.",
-        ["distill.training.terms.Term", "distill.training.terms.Counting", "distill.methods.task.TaskDistillation",
-         "distill.methods.distilbert.DistilBertDistillation", "distill.methods.tinybert.TinyBertDistillation", "distill.methods.minilm.MiniLmDistillation",
-         "distill.methods.mobilebert.MobileBertDistillation", "distill.methods.pretraining.Pretraining",
-         "distill.methods.finetune.Finetune", "distill.training.loop.train"],
+        "They take a model and a batch, and return weighted terms; `weights` says how to add these up.",
+        "distill.Term distill.Counting distill.Objective distill.TaskDistillation distill.DistilBertDistillation "
+        "distill.TinyBertDistillation distill.MiniLmDistillation distill.MobileBertDistillation distill.Pretraining distill.Finetune",
+    ),
+    "Training": (
+        "The one loop that all methods use.",
+        "distill.train distill.Outcome distill.TrainData distill.TrainSet distill.Lamb",
+    ),
+    "Settings of stages": (
+        "Objectives read them; their keys are in the [recipe reference](recipe-reference.md).",
+        "distill.TaskStage distill.DistilBertStage distill.TinyBertGeneralStage distill.TinyBertIntermediateStage "
+        "distill.TinyBertPredictionStage distill.MiniLmStage distill.MobileBertStage distill.Task distill.task_of",
     ),
     "Signals of a teacher": (
         "",
-        ["distill.students.layer_map.layer_map", "distill.capture.record.record_attention", "distill.capture.recorder.AttentionRecorder",
-         "distill.capture.recorder.QueryKeyValue",
-         "distill.teacher.signals.Wanted", "distill.teacher.signals.Taught", "distill.teacher.signals.OnlineTeacher",
-         "distill.teacher.cache.build.cached_teacher"],
+        "distill.layer_map distill.record_attention distill.AttentionRecorder distill.QueryKeyValue distill.Wanted "
+        "distill.Taught distill.OnlineTeacher distill.cached_teacher",
     ),
     "Students": (
         "",
-        [f"distill.{n}" for n in ("students.build.build_student", "students.projection.attach_projection", "students.projection.detach_projection",
-                                  "students.projection.projected", "students.mobilebert.transfer_student",
-                                  "students.mobilebert.mini_teacher_config", "teacher.state_adapter.fit_adapter", "teacher.state_adapter.StateAdapter",
-                                  "teacher.state_adapter.reduce_embeddings")],
+        "distill.build_student distill.attach_projection distill.detach_projection distill.projected "
+        "distill.transfer_student distill.mini_teacher_config distill.fit_adapter distill.StateAdapter distill.reduce_embeddings",
     ),
     "MobileBERT's course": (
-        "Which layers learn when, and how fast; `distill.training.loop.train` takes a course.",
-        [f"distill.{n}" for n in ("methods.transfer_phases.progressive", "methods.transfer_phases.joint", "methods.transfer_phases.auxiliary",
-                                  "methods.transfer_phases.TransferPhases", "methods.transfer_course.TransferCourse", "training.lamb.Lamb")],
+        "A course decides which layers learn when, and how fast; `distill.train` takes one.",
+        "distill.progressive distill.joint distill.auxiliary distill.TransferPhases distill.TransferCourse",
     ),
     "Text of general stages": (
         "",
-        [f"distill.{n}" for n in ("text.general_set.GeneralSet", "text.masking.kinds.masking_of", "text.masking.masking.MaskingScheme", "text.masking.masking.Masking",
-                                  "text.masking.masking.Masked", "text.pairs.pairs_of", "text.pairs.Pairs")],
+        "distill.GeneralSet distill.masking_of distill.MaskingScheme distill.Masking distill.Masked distill.pairs_of distill.Pairs",
+    ),
+    "Single model files": (
+        "`pocketbert.runtime` opens one file with its engine, and computes Core ML packages on every system.",
+        "runtime.Predictor runtime.CoremlPredictor runtime.Evaluator runtime.Precision runtime.overflow_scan "
+        "runtime.activation_statistics runtime.layer_differences runtime.TextTokenizer runtime.feed",
     ),
     "Families": (
-        "A system that the table does not have: a row, and the code that the row names; `docs/extending.md` shows both.",
-        [*(f"core.families.table.{n}" for n in ("register_family", "family_of", "family_named", "all_families")),
-         "core.families.family.Family", "core.plugins.plugins",
-         *(f"core.families.code.{n}" for n in ("register_adapter", "register_capture", "register_layer_parts", "register_checkpoints",
-                                               "LayerParts", "CheckpointCode")),
-         "export.adapters.plan.ExportPlan"],
+        "`register_family` adds a row to the table of systems, for classes that work like those of a listed one.",
+        "register_family family_of all_families Family",
     ),
-}  # fmt: skip
+    "Recipes": ("", "Recipe"),
+}
 """Title to (one sentence, names below ``pocketbert``)."""
 
-ALIASES = {
-    "runtime.model.load": "load",
-    "runtime.model.Model": "Model",
-    "core.predict.answers.Prediction": "Prediction",
-    **{n: f"core.families.{n.rpartition('.')[2]}" for n in SECTIONS["Families"][1] if n.startswith("core.families.")},
+FACADES = ("", "api", "distill", "runtime")
+ELSEWHERE = {
+    "Text",
+    "api",
+    "distill",
+    "runtime",
+    "runtime.load",
+    "runtime.Model",
+    "distill.Family",
+    "distill.family_of",
 }
-"""Where users import names from, if not from the module that defines them."""
+"""Names of facades without an entry: modules, an alias of types, and what another facade has already."""
 
 
 def public_names(package: Any) -> dict[str, list[str]]:
-    """Section titles with the names in them; verbs are what ``api`` declares."""
-    out = {title: list(names) for title, (_, names) in SECTIONS.items()}
-    out["Verbs"] = [f"api.{name}" for name in sorted(package["api"].exports)]
+    """Section titles with the names in them; verbs are what ``api`` declares.
+
+    Raises:
+        SystemExit: If a facade has a name that no section has.
+    """
+    out = {title: names.split() for title, (_, names) in SECTIONS.items()}
+    out[VERBS] = [f"api.{name}" for name in sorted(package["api"].exports) if name not in package.exports]
+    listed = {name for names in out.values() for name in names} | ELSEWHERE
+    for facade in FACADES:
+        node = package[facade] if facade else package
+        declared = {".".join(filter(None, (facade, name))) for name in node.exports}
+        missing = sorted(n for n in declared - listed if n.removeprefix("api.") not in package.exports)
+        if missing:
+            raise SystemExit(f"in no section of {__file__}: {', '.join(missing)}")
     return out
 
 
 def shown_name(name: str) -> str:
     """The name as users import it."""
-    return f"pocketbert.{ALIASES.get(name, name)}"
+    return f"pocketbert.{name}"
 
 
 def signature(title: str, node: Any) -> str:

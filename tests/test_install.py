@@ -158,10 +158,10 @@ def python_of(version: str) -> str:
 def test_the_wheel_installs_and_predicts_on_every_python_of_the_classifiers(
     built: dict[str, Path], tiny_model: Callable[..., Path], tmp_path: Path, version: str
 ) -> None:
-    from pocketbert import api
+    from pocketbert import ExportOptions, api
 
     interpreter = python_of(version)
-    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", formats=["onnx"], max_length=32)
+    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", ExportOptions(formats=["onnx"], max_length=32))
     run(interpreter, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=tmp_path)
@@ -171,9 +171,9 @@ def test_the_wheel_installs_and_predicts_on_every_python_of_the_classifiers(
 
 
 def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    from pocketbert import api
+    from pocketbert import ExportOptions, api
 
-    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", max_length=32)
+    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", ExportOptions(max_length=32))
     command = core_only.with_name("pocketbert")
     here = api.predict(phone, ["one two", "three"])
     there = run(command, "predict", "-m", phone, "one two", "three", cwd=tmp_path).stdout.splitlines()
@@ -191,9 +191,9 @@ def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[.
 def test_the_runtime_extra_runs_tflite_files_without_torch(
     built: dict[str, Path], tiny_model: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from pocketbert import api
+    from pocketbert import ExportOptions, api
 
-    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", formats=["tflite"], max_length=32)
+    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", ExportOptions(formats=["tflite"], max_length=32))
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python, wheel = tmp_path / "venv" / "bin" / "python", f"{built['wheel']}[tflite-runtime]"
     run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)

@@ -1,19 +1,133 @@
-"""PocketBERT: distil, export, quantize, verify and measure BERT-family encoders for phones."""
+"""Distil, export, quantize, verify and measure BERT-family encoders for phones.
+
+App developers import from here: `load` opens an artefact folder, `api` has the verbs of the command line, and the
+options, results and errors of the verbs are here too. Researchers import from `pocketbert.distill`.
+Names are imported when they are first used, so that ``import pocketbert`` loads neither numpy nor an engine.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pocketbert.core.facade import importer
 from pocketbert.core.families import CHECKPOINTS
 from pocketbert.core.host.telemetry import switch_off_telemetry
 
 if TYPE_CHECKING:
-    from pocketbert.core.predict.answers import Prediction
+    from pocketbert import api, distill, runtime
+    from pocketbert.api import PlannedStep
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.core.data_report import DataReport
+    from pocketbert.core.errors import (
+        ExitCode,
+        GateError,
+        InputError,
+        MachineError,
+        MissingBackendError,
+        PocketBertError,
+        Problem,
+    )
+    from pocketbert.core.families import Family, all_families, family_of, register_family
+    from pocketbert.core.predict.answers import (
+        Answer,
+        Embedding,
+        Excerpt,
+        Filled,
+        FoundSpan,
+        Guess,
+        Labelling,
+        Prediction,
+        Spans,
+        Value,
+    )
+    from pocketbert.core.predict.tokenization import Text
+    from pocketbert.core.recipe.recipe import Recipe
+    from pocketbert.pipeline.doctor import Diagnosis
+    from pocketbert.pipeline.gates.gate import Gate
+    from pocketbert.pipeline.gates.verify import Verification
+    from pocketbert.pipeline.learn.augmenting import AugmentCounts
+    from pocketbert.pipeline.options import AnswerOptions, ExportOptions
+    from pocketbert.pipeline.run import RunResult
     from pocketbert.runtime.model import Model, load
 
-__all__ = ["Model", "Prediction", "load"]
+__all__ = [
+    "Answer",
+    "AnswerOptions",
+    "AugmentCounts",
+    "BenchmarkResult",
+    "DataReport",
+    "Diagnosis",
+    "Embedding",
+    "Excerpt",
+    "ExitCode",
+    "ExportOptions",
+    "Family",
+    "Filled",
+    "FoundSpan",
+    "Gate",
+    "GateError",
+    "Guess",
+    "InputError",
+    "Labelling",
+    "MachineError",
+    "MissingBackendError",
+    "Model",
+    "PlannedStep",
+    "PocketBertError",
+    "Prediction",
+    "Problem",
+    "Recipe",
+    "RunResult",
+    "Spans",
+    "Text",
+    "Value",
+    "Verification",
+    "all_families",
+    "api",
+    "distill",
+    "family_of",
+    "load",
+    "register_family",
+    "runtime",
+]
 
-switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
+_PLACES = {
+    "runtime.model": ("load", "Model"),
+    "core.predict.answers": (
+        "Answer",
+        "Prediction",
+        "Labelling",
+        "Value",
+        "Spans",
+        "FoundSpan",
+        "Excerpt",
+        "Filled",
+        "Guess",
+        "Embedding",
+    ),
+    "core.predict.tokenization": ("Text",),
+    "core.recipe.recipe": ("Recipe",),
+    "pipeline.options": ("ExportOptions", "AnswerOptions"),
+    "api": ("PlannedStep",),
+    "pipeline.run": ("RunResult",),
+    "pipeline.gates.verify": ("Verification",),
+    "pipeline.gates.gate": ("Gate",),
+    "benchmarks.measurement": ("BenchmarkResult",),
+    "core.data_report": ("DataReport",),
+    "pipeline.learn.augmenting": ("AugmentCounts",),
+    "pipeline.doctor": ("Diagnosis",),
+    "core.errors": (
+        "PocketBertError",
+        "InputError",
+        "Problem",
+        "GateError",
+        "MachineError",
+        "MissingBackendError",
+        "ExitCode",
+    ),
+    "core.families": ("Family", "register_family", "family_of", "all_families"),
+}
+"""Names by the module that defines them."""
 
 
 def _checkpoints_of_distill() -> None:
@@ -21,16 +135,10 @@ def _checkpoints_of_distill() -> None:
 
 
 CHECKPOINTS.add_wing(_checkpoints_of_distill)
+switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
+
+__getattr__ = importer(__name__, _PLACES, modules=("api", "distill", "runtime"))
 
 
-def __getattr__(name: str) -> Any:
-    # Lazy, so that `pocketbert --help` imports neither numpy nor an engine.
-    if name == "Prediction":
-        from pocketbert.core.predict.answers import Prediction
-
-        return Prediction
-    if name in __all__:
-        from pocketbert.runtime import model
-
-        return getattr(model, name)
-    raise AttributeError(f"module 'pocketbert' has no attribute '{name}'")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,10 +6,13 @@ core-only install can predict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pocketbert.core.host.platforms import refusal
+from pocketbert.pipeline.options import ExportOptions
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -23,17 +26,20 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.run import RunResult
 
 __all__ = [
-    "PlannedStage", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
+    "PlannedStep", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
     "plan", "predict", "quantize", "report", "run", "verify",
 ]  # fmt: skip
 
+if text := refusal():
+    raise ImportError(text)
+
 
 @dataclass(frozen=True)
-class PlannedStage:
+class PlannedStep:
     """One line of a dry run.
 
     Attributes:
-        name: Stage.
+        name: Step.
         output: What it writes, relative to the run folder.
         state: ``finished``, ``unfinished`` or ``to do``.
     """
@@ -114,80 +120,33 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
     return output / "student"
 
 
-def plan(recipe: Recipe, output: Path, overwrite: bool = False) -> list[PlannedStage]:
+def plan(recipe: Recipe, output: Path, overwrite: bool = False) -> list[PlannedStep]:
     """What `run` would do, without doing it."""
     from pocketbert.pipeline.run import Run
 
-    return [PlannedStage(*row) for row in Run(recipe, output, overwrite).plan()]
+    return [PlannedStep(*row) for row in Run(recipe, output, overwrite).plan()]
 
 
 def export(
-    model: str,
-    output: Path,
-    *,
-    task: str | None = None,
-    revision: str | None = None,
-    schemes: Sequence[str] = ("int8",),
-    opset: int = 20,
-    atol: float | None = None,
-    max_length: int | None = None,
-    labels: Sequence[str] | None = None,
-    formats: Sequence[str] = ("onnx", "tflite", "coreml"),
-    runtimes: Sequence[str] = (),
-    ios: int = 18,
-    shapes: str | None = None,
-    precision: str = "fp16",
-    layout: str = "plain",
-    answer: Mapping[str, object] | None = None,
-    overwrite: bool = False,
+    model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
 ) -> Path:
     """Turn a fine-tuned model into an artefact folder: no recipe, no data, no network.
 
     Args:
         model: Hugging Face folder (or Hub name).
         output: The artefact folder to write.
-        task: Hub task name; default what the model says it was trained for.
-        revision: Hub revision.
-        schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), for TFLite also ``w8`` and
-            ``fp16``; ``fp32`` makes none.
-        opset: ONNX operator set, 18 to 20.
-        atol: Parity bound relative to the spread of the logits; default the family's.
-        max_length: Longest input in tokens; default the model's own.
-        labels: Label names where config.json has none, in order of their ids.
-        formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
-        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's texts.)
-        ios: Oldest iOS that opens the Core ML package: 16, 17 or 18.
-        shapes: Lengths that it takes: ``enumerated`` (iOS 18), ``ranged`` (iOS 17) or ``fixed``.
-        precision: What it computes in, ``fp16`` or ``fp32``.
-        layout: ``ane`` for a graph rewritten for Apple's Neural Engine, else ``plain``.
-        answer: How outputs become answers: ``thresholds``, ``stride``, ``answer_length``, ``null_answers``, ``pooling``,
-            ``normalize``, each of the task it belongs to; default the recipe's defaults.
+        options: What to write; default files of all formats, with int8.
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
         `output`.
 
     Raises:
-        PocketBertError: If the model is not usable, or a gate closed.
+        PocketBertError: If the model or an option is not usable, or a gate failed.
     """
     from pocketbert.pipeline.direct import export_model
 
-    return export_model(
-        model,
-        output,
-        task=task,
-        revision=revision,
-        schemes=schemes,
-        opset=opset,
-        atol=atol,
-        max_length=max_length,
-        labels=labels,
-        overwrite=overwrite,
-        formats=formats,
-        runtimes=runtimes,
-        coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout},
-        answer=answer,
-    )
+    return export_model(str(model), Path(output), options or ExportOptions(), overwrite=overwrite)
 
 
 def quantize(

@@ -114,7 +114,7 @@ def mac_package(path: Path, **wish) -> Path:
 
 
 def list_packages(phone: Path) -> None:
-    """Write artifacts.json as the pack stage does."""
+    """Write artifacts.json as the pack step does."""
     packages = sorted((phone / "coreml").glob("*.mlpackage"))
     records = [
         FileRecord(

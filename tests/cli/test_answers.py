@@ -79,7 +79,7 @@ def test_predict_pairs(cli: Cli, finished: Path, tmp_path: Path) -> None:
     assert json.loads(from_file.stdout.splitlines()[0])["text"] == ["the song", "my chair"]
     odd = cli("predict", "-m", finished / "phone", "--text-pair", "b", "one", "two", "three")
     assert odd.exit_code == 2
-    assert "3 texts do not make pairs" in odd.stderr
+    assert "3 texts do not form pairs" in odd.stderr
 
 
 def test_predict_flags_what_was_cut_off(cli: Cli, finished: Path) -> None:
@@ -116,7 +116,7 @@ def test_predict_wrong_inputs(cli: Cli, finished: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["--file", tmp_path / "gone.txt"], "file not found."),
         (["--file", tmp_path / "gone.jsonl"], "file not found."),
-        (["--file", tmp_path / "gone.txt", "text"], "--file: was given beside texts."),
+        (["--file", tmp_path / "gone.txt", "text"], "--file: was given together with texts."),
         (["--file", tmp_path / "a.parquet"], "file not found."),
     ):
         result = cli("predict", "-m", finished / "phone", *arguments)

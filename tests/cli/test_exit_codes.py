@@ -231,27 +231,27 @@ def test_existing_folder_that_is_no_run(cli: Cli, task: Any, finished: Path, tmp
         (["export", "--modle", "x"], "No such option: --modle"),
         (["export", "-m", "."], "Missing option"),
         (["run"], "Missing argument"),
-        (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not one of them; did you mean 'int8'?"),
-        (["export", "-m", ".", "-o", "x", "--format", "onx"], "--format: 'onx' is not one of them; did you mean 'onnx'?"),
-        (["export", "-m", ".", "-o", "x", "--format", ","], "--format: names no format; known: onnx, tflite, coreml."),
-        (["export", "-m", ".", "-o", "x", "--runtime", "tflite261"], "--runtime: 'tflite261' is not one of them; did you mean 'tflite216'?"),
-        (["export", "-m", ".", "-o", "x", "--scheme", "w8"], "--scheme: onnx has no 'w8' in this version, only fp32, int8. Fix: Leave onnx out of --format"),
-        (["export", "-m", ".", "-o", "x", "--format", "onnx", "--runtime", "tflite216"], "--runtime: 'int8' for tflite216 is a file of tflite. Fix: Add --format tflite"),
-        (["export", "-m", ".", "-o", "x", "--format", "tflite", "--scheme", "fp32", "--runtime", "tflite216"], "--runtime: 'fp32' for tflite216 does not exist in this version, only a8w8 for openvino (onnx), int8 for tflite216 (tflite). Fix: Choose one of these."),
-        (["export", "-m", ".", "-o", "x", "--runtime", "openvino"], "--runtime: 'int8' for openvino does not exist in this version, only a8w8 for openvino (onnx), int8"),
-        (["export", "-m", ".", "-o", "x", "--scheme", "int8,a8w8"], "--scheme: 'a8w8' does not exist in this version, only a8w8 for openvino (onnx). Fix: Choose one of these."),
-        (["export", "-m", ".", "-o", "x", "--scheme", "int8,a8w8", "--runtime", "openvino"], "--runtime: 'a8w8' for openvino measures ranges on training texts. Fix: Name 'a8w8' for openvino in quantize.files of a recipe with data.train: pocketbert run RECIPE."),
-        (["export", "-m", ".", "-o", "x", "--scheme", "int8,fp16", "--format", "onnx"], "--scheme: no exported format has 'fp16', only tflite, coreml. Fix: Add --format tflite"),
-        (["export", "-m", ".", "-o", "x", "--scheme", ","], "--scheme: names no scheme; known: fp32, fp16, w8, int8, a8w8."),
-        (["export", "-m", ".", "-o", "x", "--task", "text-clasification"], "--task: 'text-clasification' is no task; did you mean 'text-classification'?"),
-        (["export", "-m", ".", "-o", "x", "--task", "summarise"], "--task: 'summarise' is no task; allowed: feature-extraction, fill-mask"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not allowed; did you mean 'int8'?"),
+        (["export", "-m", ".", "-o", "x", "--format", "onx"], "--format: 'onx' is not allowed; did you mean 'onnx'?"),
+        (["export", "-m", ".", "-o", "x", "--format", ","], "--format: is empty; give at least 1."),
+        (["export", "-m", ".", "-o", "x", "--runtime", "tflite261"], "--runtime: 'tflite261' is not allowed; did you mean 'tflite216'?"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "w8"], "--scheme: onnx has no 'w8' in this version, only fp32, int8; leave onnx out of --format, or choose another scheme."),
+        (["export", "-m", ".", "-o", "x", "--format", "onnx", "--runtime", "tflite216"], "--scheme, --runtime: 'int8' for tflite216 is a file of tflite; add tflite to --format."),
+        (["export", "-m", ".", "-o", "x", "--format", "tflite", "--scheme", "fp32", "--runtime", "tflite216"], "--scheme, --runtime: 'fp32' for tflite216 does not exist in this version, only a8w8 for openvino (onnx), int8 for tflite216 (tflite); choose one of these."),
+        (["export", "-m", ".", "-o", "x", "--runtime", "openvino"], "--scheme, --runtime: 'int8' for openvino does not exist in this version, only a8w8 for openvino (onnx), int8"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int8,a8w8"], "--scheme, --runtime: 'a8w8' does not exist in this version, only a8w8 for openvino (onnx); choose one of these."),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int8,a8w8", "--runtime", "openvino"], "--scheme, --runtime: 'a8w8' for openvino measures ranges on training texts; name them in data.train. Fix: Only a recipe sets data.train: pocketbert run RECIPE"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int8,fp16", "--format", "onnx"], "--scheme, --runtime: no exported format has 'fp16', only tflite, coreml; add one to --format."),
+        (["export", "-m", ".", "-o", "x", "--scheme", ","], "--scheme, --runtime: is empty; give at least 1."),
+        (["export", "-m", ".", "-o", "x", "--task", "text-clasification"], "--task: 'text-clasification' is not allowed; did you mean 'text-classification'?"),
+        (["export", "-m", ".", "-o", "x", "--task", "summarise"], "--task: 'summarise' is not allowed; allowed: feature-extraction, fill-mask"),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
         (["run", "sst3"], "no recipe file here and no shipped recipe of that name; did you mean 'sst2'?"),
         (["verify", "-m", "nowhere"], "no artefact folder: it has no artifacts.json."),
         (["pack", "-m", "nowhere", "-o", "x"], "nowhere: is no run folder"),
         (["predict", "-m", "nowhere", "text"], "no artefact folder"),
         (["verify", "-m", "nowhere", "--max-drop", "1.5"], "Invalid value for '--max-drop'"),
-        (["benchmark", "-m", "nowhere", "--threads", "two"], "--threads: 'two' is no list of positive numbers."),
+        (["benchmark", "-m", "nowhere", "--threads", "two"], "--threads: 'two' is not a list of positive numbers."),
     ],
 )  # fmt: skip
 def test_wrong_usage(
@@ -271,8 +271,8 @@ def test_opset_out_of_range_is_wrong_usage(cli: Cli, finished: Path, tmp_path: P
     result = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--opset", "21", "--atol", "-1")
     assert result.exit_code == 2
     assert result.stderr.startswith("2 problems:\n")
-    assert "command line export.opset: 21: input should be less than or equal to 20." in result.stderr
-    assert "command line export.atol: -1.0: input should be greater than 0." in result.stderr
+    assert "--opset: 21: input should be less than or equal to 20." in result.stderr
+    assert "--atol: -1.0: input should be greater than 0." in result.stderr
     assert not (tmp_path / "x").exists()
 
 
@@ -292,11 +292,11 @@ def test_wrong_choices_are_listed_together(cli: Cli, finished: Path, tmp_path: P
     )
     assert result.exit_code == 2
     assert result.stderr.startswith("3 problems:\n")
-    for said in ("--format: 'openvino' is not one of them", "--scheme: 'int4' is", "--runtime: 'ios' is"):
+    for said in ("--format: 'openvino' is not allowed", "--scheme: 'int4' is", "--runtime: 'ios' is"):
         assert said in result.stderr
     twice = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx, onnx")
     assert twice.exit_code == 2
-    assert "export.formats: lists a format twice" in twice.stderr
+    assert "--format: lists a format twice" in twice.stderr
     for more in (["--scheme", "w8"], ["--runtime", "tflite216"]):  # a folder that has ONNX files only
         small = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "x", *more)
         assert small.exit_code == 2

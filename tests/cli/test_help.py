@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+
+import pytest
+
+from pocketbert.pipeline.options import KEYS
 
 CODE = """
 import json, sys
@@ -44,9 +50,44 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
             assert option in commands[path][1], path
     for path in ("run", "export", "verify", "predict", "doctor", "recipes ls", "data check"):
         assert "--json" in commands[path][1], path
-    for key in ("export.opset", "export.formats", "quantize.scheme", "quantize.files", "data.max_length"):
-        key = f"(recipe: {key})"
-        assert key in " ".join(commands["export"][1].replace("│", " ").split()), key
+    for key in KEYS.values():
+        assert f"(recipe: {key})" in " ".join(commands["export"][1].split()), key
+
+
+def listed(group: str) -> dict[str, list[tuple[str, str]]]:
+    """The commands that the help of a group lists, with their lines, by title of their section."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "pocketbert.cli.main", *group.split(), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for block in ran.stdout.split("\n\n"):
+        title, *lines = block.splitlines()
+        if title.endswith(":") and title != "Options:":
+            sections[title[:-1]] = [(line.split()[0], line) for line in lines]
+    return sections
+
+
+def test_commands_are_listed_in_groups() -> None:
+    assert {title: [name for name, _ in rows] for title, rows in listed("").items()} == {
+        "The whole chain": ["run", "finetune", "distill", "demo"],
+        "Single steps": ["export", "quantize", "verify", "pack"],
+        "Results": ["predict", "benchmark", "report"],
+        "Helpers": ["devices", "families", "doctor", "recipes", "data"],
+    }
+
+
+@pytest.mark.parametrize("group", ["", "data", "recipes"])
+def test_each_command_is_one_whole_sentence_of_at_most_80_columns(group: str) -> None:
+    for rows in listed(group).values():
+        for name, line in rows:
+            assert line.startswith(f"  {name} ")
+            assert len(line) <= 80, line
+            assert re.search(r" [A-Z][a-z]+,? .*\w\.$", line), f"cut off, or no sentence: {line}"
+            assert "..." not in line
 
 
 def test_entry_point_without_arguments_shows_help() -> None:

@@ -146,7 +146,9 @@ def full(result: Any) -> None:
     assert code == 1, result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("Error: the disk is full"), result.stderr
-    assert last.endswith("What is finished stays; make room or choose another -o/--output, then run the same command.")
+    assert last.endswith(
+        "Finished work is kept. Free some space or choose another -o/--output, then run the same command."
+    )
     assert "Traceback" not in result.stderr
     assert "Logging error" not in result.stderr
 
@@ -155,7 +157,7 @@ def test_full_disk_during_training(pb: Any, cli: Cli, task: Any, finished: Path,
     run = disk.path / "run"
     disk.leave_free(450)  # room for one checkpoint, not for the next beside it
     full(pb("run", task.recipe, "-o", run, pinned=True))
-    assert (run / ".stages" / "data.json").is_file()
+    assert (run / ".steps" / "data.json").is_file()
     assert not (run / "teacher").exists()
     # as many as fitted: up to two, and a third where the pointer to it did not fit
     assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) in (1, 2, 3)
@@ -167,7 +169,7 @@ def test_full_disk_during_training(pb: Any, cli: Cli, task: Any, finished: Path,
     assert (run / "student" / "model.safetensors").read_bytes() == (
         finished / "student" / "model.safetensors"
     ).read_bytes()
-    assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".stages", ".work", ".pocketbert.json")]
+    assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".steps", ".work", ".pocketbert.json")]
 
 
 def test_full_disk_during_export_and_pack(cli: Cli, task: Any, finished: Path, disk: Any) -> None:
@@ -218,7 +220,7 @@ def test_a_crash_is_one_line_and_the_log_has_the_rest(
     assert result.exit_code == 1
     assert (
         result.stderr.splitlines()[-1]
-        == "Error: RuntimeError: a bug with details (--debug shows where; run.log has it too)"
+        == "Error: RuntimeError: a bug with details (--debug prints where; so does run.log)"
     )
     assert "Traceback" not in result.stderr
     assert "Traceback" in (run_copy / "run.log").read_text()
@@ -248,7 +250,7 @@ def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "Stopped by Ctrl-C. What is finished stays; the same command continues."
+    assert err.splitlines()[-1] == "Stopped by Ctrl-C. Finished work is kept; run the same command to continue."
     assert "Traceback" not in err
     assert out == ""
     kept = list(run.glob(".work/teacher-*/step-*/progress.json"))

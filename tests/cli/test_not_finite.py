@@ -41,9 +41,9 @@ def test_settings_that_break_the_weights_end_a_run(cli: Cli, task: Any, tmp_path
     assert message.startswith("Error: finetune: step 2 of 12 was not made: the loss is nan (terms: labels nan); ")
     assert "The weights were not finite even before this step" in message
     assert "Fix: Raise eps (1e-50), or lower lr" in message
-    assert "packed" not in message  # the words for a finished stage whose gate failed
+    assert "packed" not in message  # the words for a finished step whose gate failed
     assert not (run / "teacher").exists()
-    assert [p.name for p in (run / ".stages").iterdir()] == ["data.json"]
+    assert [p.name for p in (run / ".steps").iterdir()] == ["data.json"]
     assert "teacher\t" in cli("run", recipe, "-o", run, "--dry-run").stdout
 
 
@@ -73,7 +73,7 @@ def test_the_same_command_resumes_after_a_nan(
     assert f"The checkpoint of step 8 in {work} is kept: the same command resumes from it" in message
     assert sorted(p.name for p in work.iterdir()) == ["latest", "step-0000004", "step-0000008"]
     assert not (run / "student").exists()
-    assert sorted(p.stem for p in (run / ".stages").iterdir()) == ["data", "teacher"]
+    assert sorted(p.stem for p in (run / ".steps").iterdir()) == ["data", "teacher"]
     assert "Traceback" not in (run / "run.log").read_text()
 
     resumed = cli("distill", recipe, "-o", run)

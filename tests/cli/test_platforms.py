@@ -24,3 +24,14 @@ def test_windows_is_refused_in_one_line(arguments: list[str]) -> None:
     assert ran.stdout == ""
     assert ran.stderr.count("\n") == 1
     assert "runs on Linux and macOS, not on Windows. Fix: install it in WSL" in ran.stderr
+
+
+def test_the_verbs_are_refused_on_windows_and_the_package_is_importable() -> None:
+    code = (
+        CODE.split("sys.argv")[0]
+        + "import pocketbert, pocketbert.distill\nfrom pocketbert import InputError\npocketbert.api"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 1
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: PocketBERT runs on Linux and macOS, not on Windows. Fix: install it in WSL")

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from pocketbert import api
+import support.clients
+from pocketbert import ExportOptions, api
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from support.client_environments import HOME, OFFLINE, OPTIMUM, TRANSFORMERS_JS, build, run
@@ -130,7 +131,11 @@ def phones(
                 source = folder / "model"
                 source.mkdir(parents=True)
                 write_model(TaskName(task), source, make_classifier, make_tokenizer)
-                api.export(str(source), folder / "phone", task=task, max_length=LENGTH, formats=["onnx", "tflite"])
+                api.export(
+                    str(source),
+                    folder / "phone",
+                    ExportOptions(task=task, max_length=LENGTH, formats=["onnx", "tflite"]),
+                )
         return folder / "phone"
 
     return export

@@ -19,7 +19,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
 import pocketbert
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.compare.evaluate import rms_error, worst_difference, yardstick
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES
@@ -53,7 +53,7 @@ def phone(
     size = {"hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4}
     make_classifier("bert", 4, LABELS, **size).save_pretrained(source)
     make_tokenizer(source)
-    return api.export(str(source), base / "phone", max_length=LENGTH, runtimes=["tflite216"])
+    return api.export(str(source), base / "phone", ExportOptions(max_length=LENGTH, runtimes=["tflite216"]))
 
 
 @pytest.fixture(scope="module")

@@ -22,23 +22,23 @@ from support.victims import Victim, leftovers
 
 FORMATS = "export.formats=[onnx, tflite, coreml]"
 START, REPORT = "start", "report"
-_BEGAN = re.compile(r"^(\S+ \S+) INFO stage (\S+) (?:to do|unfinished), hash", re.MULTILINE)
-_ENDED = re.compile(r"^(\S+ \S+) INFO stage (\S+) passed:", re.MULTILINE)
+_BEGAN = re.compile(r"^(\S+ \S+) INFO step (\S+) (?:to do|unfinished), hash", re.MULTILINE)
+_ENDED = re.compile(r"^(\S+ \S+) INFO step (\S+) passed:", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: some seconds into a stage."""
+    """When to kill: some seconds into a step."""
 
-    stage: str
+    step: str
     seconds: float
 
 
 class Timeline:
-    """How long each stage of an unbroken run took, in order: from the start of the process to its end.
+    """How long each step of an unbroken run took, in order: from the start of the process to its end.
 
     Attributes:
-        seconds: By stage; `START` is before the first one, `REPORT` after the last one.
+        seconds: By step; `START` is before the first one, `REPORT` after the last one.
     """
 
     def __init__(self, log: str, began: datetime, ended: datetime) -> None:
@@ -48,18 +48,18 @@ class Timeline:
         self.seconds = {name: (after - at).total_seconds() for (name, at), (_, after) in itertools.pairwise(marks)}
 
     @property
-    def stages(self) -> list[str]:
+    def steps(self) -> list[str]:
         """Names in order."""
         return list(self.seconds)
 
     def moments(self, draw: random.Random, count: int) -> list[Moment]:
-        """One random moment in every stage, the others anywhere, long stages more often; in order of time."""
-        names, weights = self.stages, list(self.seconds.values())
+        """One random moment in every step, the others anywhere, long steps more often; in order of time."""
+        names, weights = self.steps, list(self.seconds.values())
         chosen = [*names, *draw.choices(names, weights, k=count - len(names))]
         # the end of the report varies: a moment there would find the run over
         share = {REPORT: 0.6}
         made = [Moment(name, draw.uniform(0, self.seconds[name] * share.get(name, 1.0))) for name in chosen]
-        return sorted(made, key=lambda m: (names.index(m.stage), m.seconds))
+        return sorted(made, key=lambda m: (names.index(m.step), m.seconds))
 
 
 def _time(text: str) -> datetime:
@@ -72,7 +72,7 @@ def log_of(folder: Path) -> str:
 
 
 def landed(log: str) -> str:
-    """The stage that the log ends in."""
+    """The step that the log ends in."""
     began = [(m.start(), m[2]) for m in _BEGAN.finditer(log)]
     ended = [m.start() for m in _ENDED.finditer(log)]
     if not began:
@@ -82,17 +82,17 @@ def landed(log: str) -> str:
 
 def strike(victim: Any, moment: Moment, timeline: Timeline) -> bool:
     """Start the run and kill it at a moment; False if it ended before."""
-    before, names = len(log_of(victim.folder)), timeline.stages
-    late = names[names.index(moment.stage) :]
+    before, names = len(log_of(victim.folder)), timeline.steps
+    late = names[names.index(moment.step) :]
 
     def ready() -> bool:
-        if moment.stage == START:
+        if moment.step == START:
             return True
         log = log_of(victim.folder)[before:]
-        # a stage that an earlier moment's process finished is skipped: the next one is hit
-        return any(m[2] in late for m in _BEGAN.finditer(log)) or "stage pack passed" in log
+        # a step that an earlier moment's process finished is skipped: the next one is hit
+        return any(m[2] in late for m in _BEGAN.finditer(log)) or "step pack passed" in log
 
-    if moment.stage == REPORT and "stage pack passed" in log_of(victim.folder):
+    if moment.step == REPORT and "step pack passed" in log_of(victim.folder):
         return bool(victim.kill(lambda: True, timeline.seconds[START] + moment.seconds))
     return bool(victim.kill(ready, moment.seconds))
 
@@ -104,11 +104,11 @@ def differing(folder: Path, reference: Path) -> list[str]:
 
 
 def check_as_unbroken(victim: Any, reference: Path) -> None:
-    """Every packed file, every file of every stage, and nothing left over."""
+    """Every packed file, every file of every step, and nothing left over."""
     assert differing(victim.folder / "phone", reference / "phone") == []
-    stages = {p.stem for p in (reference / ".stages").iterdir()}
-    assert {p.stem for p in (victim.folder / ".stages").iterdir()} == stages
-    for name in stages - {"pack", "verify"}:
+    steps = {p.stem for p in (reference / ".steps").iterdir()}
+    assert {p.stem for p in (victim.folder / ".steps").iterdir()} == steps
+    for name in steps - {"pack", "verify"}:
         output = name if (reference / name).is_dir() else f"{name}.json"
         if (reference / output).is_dir():
             assert differing(victim.folder / output, reference / output) == [], name
@@ -126,10 +126,10 @@ def test_killed_in_each_format(task: Any, finished: Path, trio: Path, tmp_path: 
     victim = Victim(["run", task.recipe, FORMATS, "--overwrite", "-o", run], run)
     draw = random.Random(17)
     hit = []
-    for stage, most in (("tflite", 2.0), ("coreml-w8", 0.1), ("golden", 0.5)):
+    for step, most in (("tflite", 2.0), ("coreml-w8", 0.1), ("golden", 0.5)):
         names = ["tflite", "tflite-int8", "coreml", "coreml-w8", "golden", "verify", "pack"]
-        timeline = SimpleNamespace(stages=[START, *names, REPORT], seconds={})
-        assert strike(victim, Moment(stage, draw.uniform(0, most)), timeline)
+        timeline = SimpleNamespace(steps=[START, *names, REPORT], seconds={})
+        assert strike(victim, Moment(step, draw.uniform(0, most)), timeline)
         hit.append(landed(log_of(run)))
     assert victim.kills == 3, hit
     victim.finish()
@@ -157,7 +157,7 @@ def test_killed_thirty_times_at_random(task: Any, tmp_path: Path) -> None:
             where[landed(log_of(run))] += 1
             moments.pop(0)
         if victim.kills == 0:
-            moments.pop(0)  # the last stage ended before this moment came; the next round takes the others
+            moments.pop(0)  # the last step ended before this moment came; the next round takes the others
         victim.finish()
         check_as_unbroken(victim, reference.folder)
     print(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.models.folder import open_model_folder
 from support.tiny_models import write_bert
@@ -31,7 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported_once(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its artefact folder with the fp32 ONNX file; read-only by convention."""
     folder = tmp_path_factory.mktemp("finished") / "phone"
-    api.export(str(source), folder, schemes=["fp32"], formats=["onnx"])
+    api.export(str(source), folder, ExportOptions(schemes=["fp32"], formats=["onnx"]))
     return folder
 
 
@@ -131,7 +131,7 @@ def test_every_file_that_an_export_opens_is_hashed(task: Any, tmp_path: Path, mo
             opened.add(args[0].removeprefix(f"{model}/"))
 
     sys.addaudithook(watch)  # it cannot be taken away again
-    api.export(str(model), tmp_path / "phone", schemes=["fp32"], formats=["onnx"])
+    api.export(str(model), tmp_path / "phone", ExportOptions(schemes=["fp32"], formats=["onnx"]))
     watching.clear()
     assert {"config.json", "tokenizer.json", "vocab.txt"} <= opened
     for name in sorted(opened):
@@ -167,7 +167,7 @@ def test_a_second_export_leaves_the_first_ones_work_alone(cli: Cli, source: Path
     assert not (tmp_path / "p").exists()
 
 
-# Runs: the same rules for each stage.
+# Runs: the same rules for each step.
 
 
 def run(cli: Cli, recipe: Path, folder: Path, *more: str) -> Any:
@@ -190,7 +190,7 @@ def test_a_run_is_not_finished_when_its_teachers_files_change(
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"),
+    ("name", "step"),
     [
         ("teacher/model.safetensors", "teacher"),
         ("student/tokenizer.json", "student"),
@@ -199,15 +199,13 @@ def test_a_run_is_not_finished_when_its_teachers_files_change(
         ("phone/README.md", "phone"),
     ],
 )
-def test_a_run_with_a_damaged_output_is_not_finished(
-    cli: Cli, task: Any, run_copy: Path, name: str, stage: str
-) -> None:
+def test_a_run_with_a_damaged_output_is_not_finished(cli: Cli, task: Any, run_copy: Path, name: str, step: str) -> None:
     path = run_copy / name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     again = run(cli, task.recipe, run_copy)
     assert again.exit_code == 2, again.output
     file = name.partition("/")[2] or "the file"
-    assert f"{run_copy}/{stage}: {file} was changed or removed after it was made." in again.stderr
+    assert f"{run_copy}/{step}: {file} was changed or removed after it was made." in again.stderr
     assert "--overwrite to make it again" in again.stderr
 
 
@@ -225,7 +223,7 @@ def test_a_damaged_file_is_made_again_with_overwrite(cli: Cli, task: Any, finish
 def test_a_users_files_in_a_run_folder_are_never_replaced(cli: Cli, task: Any, run_copy: Path, place: str) -> None:
     if place == "student":
         shutil.rmtree(run_copy / "student")
-        (run_copy / ".stages" / "student.json").unlink()
+        (run_copy / ".steps" / "student.json").unlink()
     (run_copy / place).mkdir()
     thesis = run_copy / place / "thesis.txt"
     thesis.write_text("precious")
@@ -241,7 +239,7 @@ def test_unfinished_training_of_other_settings_is_kept(
     cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(run_copy / "student")
-    (run_copy / ".stages" / "student.json").unlink()
+    (run_copy / ".steps" / "student.json").unlink()
     work = run_copy / ".work" / "student-0123456789ab"
     (work / "distill.0" / "step-0299000").mkdir(parents=True)
     (work / "distill.0" / "latest").write_text("step-0299000")
@@ -272,7 +270,7 @@ def test_a_description_is_part_of_the_card(cli: Cli, task: Any, run_copy: Path) 
 
 def test_a_folder_that_only_looks_like_a_run_is_left_alone(cli: Cli, task: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    for name in (".stages", "student"):
+    for name in (".steps", "student"):
         (folder / name).mkdir(parents=True)
     (folder / "student" / "thesis.txt").write_text("precious")
     (folder / ".lock").write_text("mine")

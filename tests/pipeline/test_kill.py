@@ -1,4 +1,4 @@
-"""SIGKILL at any moment, the same command again: bit-identical weights, no half file, no stage lost or done twice."""
+"""SIGKILL at any moment, the same command again: bit-identical weights, no half file, no step lost or done twice."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_killed_three_times(task: Any, finished: Path, tmp_path: Path) -> None:
     said = victim.finish()
     assert "student: finished before, skipped" in said
     log = (run / "run.log").read_text()
-    assert "stage teacher unfinished" in log
-    assert "stage student unfinished" in log
+    assert "step teacher unfinished" in log
+    assert "step student unfinished" in log
     victim.check_whole(finished)
     assert api.verify(run / "phone").status == "passed"
 
@@ -60,10 +60,10 @@ main()
 
 def test_killed_between_any_two_steps_of_a_commit(task: Any, run_copy: Path, finished: Path) -> None:
     # the windows are microseconds wide: random moments do not meet them, so the process ends itself there
-    mark = run_copy / ".stages" / "pack.json"
+    mark = run_copy / ".steps" / "pack.json"
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "status": "failed"}))
     for name in ("data", "teacher", "student", "onnx", "golden", "verify"):
-        assert (run_copy / ".stages" / f"{name}.json").is_file()
+        assert (run_copy / ".steps" / f"{name}.json").is_file()
     deaths = 0
     for count in range(0, 400, 3):
         process = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.data.files import read_lines
 from pocketbert.core.errors import InputError
 
@@ -63,7 +63,7 @@ def test_heads_of_other_tasks_are_refused(
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
     with pytest.raises(InputError, match=f"trained for {task} .3 outputs., not for text-classification"):
-        api.export(str(model), tmp_path / "phone", task="text-classification")
+        api.export(str(model), tmp_path / "phone", ExportOptions(task="text-classification"))
     assert not (tmp_path / "phone").exists()
 
 

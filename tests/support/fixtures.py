@@ -116,7 +116,7 @@ def refused(cli: Callable[..., Any], tmp_path: Path) -> Callable[..., list[str]]
             file, gate = name.rsplit(" ", 1)
             assert f"{file}: gate '{gate}' failed:" in verified.stderr
         assert result["status"] == "failed"
-        mark = json.loads((run / ".stages" / "verify.json").read_text())
+        mark = json.loads((run / ".steps" / "verify.json").read_text())
         assert mark["status"] == "failed"
         packed = cli("pack", "-m", run, "-o", target)
         assert packed.exit_code == 3, packed.output

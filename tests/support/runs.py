@@ -11,19 +11,19 @@ from pocketbert.core.disk.files import digests
 _OUTPUTS = {"verify": "verify.json", "benchmark": "benchmark.json", "data": "data.json", "pack": "phone"}
 
 
-def undo(run: Path, *stages: str) -> None:
-    """Make a finished run unfinished: take away the marks and outputs of some stages."""
-    for stage in stages:
-        output = run / _OUTPUTS.get(stage, stage)
-        (run / ".stages" / f"{stage}.json").unlink()
+def undo(run: Path, *steps: str) -> None:
+    """Make a finished run unfinished: take away the marks and outputs of some steps."""
+    for step in steps:
+        output = run / _OUTPUTS.get(step, step)
+        (run / ".steps" / f"{step}.json").unlink()
         if output.is_dir():
             shutil.rmtree(output)
         else:
             output.unlink()
 
 
-def sign(run: Path, stage: str) -> None:
-    """Let a stage's mark say that its output was written as it is now: a change that no digest can tell."""
-    mark = run / ".stages" / f"{stage}.json"
-    files = digests(run / _OUTPUTS.get(stage, stage))
+def sign(run: Path, step: str) -> None:
+    """Let a step's mark say that its output was written as it is now: a change that no digest can tell."""
+    mark = run / ".steps" / f"{step}.json"
+    files = digests(run / _OUTPUTS.get(step, step))
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "files": files}))

@@ -16,7 +16,7 @@ TIMED = ("benchmark.json", "README.md", "artifacts.json")
 """Files of the artefact folder that hold latencies, or digests of files that do."""
 
 
-HIDDEN = (".lock", ".stages", ".work", ".pocketbert.json")
+HIDDEN = (".lock", ".steps", ".work", ".pocketbert.json")
 """What a run folder keeps for itself."""
 
 
@@ -73,7 +73,7 @@ class Victim:
 
     def check_marks(self) -> None:
         """No mark of a finished stage was written a second time."""
-        marks = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in self.folder.glob(".stages/*.json")}
+        marks = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in self.folder.glob(".steps/*.json")}
         for name, before in self._finished.items():
             assert marks.get(name) == before, f"{name} was lost or done again after kill {self.kills}"
         for content, _ in marks.values():
@@ -93,7 +93,7 @@ class Victim:
         ours, theirs = tree(self.folder / "phone"), tree(reference / "phone")
         assert set(ours) == set(theirs)
         assert [n for n in ours if ours[n] != theirs[n] and n not in ignored] == []
-        assert set(self._finished) == {p.name for p in (reference / ".stages").iterdir()}
+        assert set(self._finished) == {p.name for p in (reference / ".steps").iterdir()}
         assert leftovers(self.folder) == []
 
 
@@ -101,6 +101,6 @@ def leftovers(folder: Path) -> list[str]:
     """Half files and forgotten folders in and beside a run folder."""
     inside = [p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in HIDDEN]
     inside += list((folder / ".work").iterdir())
-    inside += [p for p in (folder / ".stages").iterdir() if p.suffix != ".json"]
+    inside += [p for p in (folder / ".steps").iterdir() if p.suffix != ".json"]
     beside = [p for p in folder.parent.iterdir() if p.name.startswith(f".{folder.name}")]
     return [str(p) for p in (*inside, *beside)]

@@ -2,5 +2,7 @@
 
 import sys
 
-if sys.platform == "win32":  # here, because the modules below import what only Linux and macOS have
-    sys.exit("Error: PocketBERT runs on Linux and macOS, not on Windows. Fix: install it in WSL (wsl --install).")
+from pocketbert.core.host.platforms import refusal
+
+if text := refusal():  # here, because the modules below import what only Linux and macOS have
+    sys.exit(f"Error: {text}")

@@ -7,15 +7,15 @@ from pathlib import Path
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.groups import CHAIN
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(guarded(run))
-    app.command()(guarded(finetune))
-    app.command()(guarded(distill))
+    for command in (run, finetune, distill):
+        app.command(rich_help_panel=CHAIN)(guarded(command))
 
 
 def _output(output: Path | None, name: str) -> Path:
@@ -35,17 +35,21 @@ def run(
     dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
-    """The whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder, report."""
+    """Run every step of a recipe, from the teacher to the report.
+
+    The steps make the teacher, the student and the files, check the files, measure them, and pack the artefact folder.
+    The same command continues an interrupted run.
+    """
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
     folder = _output(output, resolved.name)
     if dry_run:
-        stages = api.plan(resolved, folder, overwrite)
+        steps = api.plan(resolved, folder, overwrite)
         if json:
-            print_json([vars(s) for s in stages])
+            print_json([vars(s) for s in steps])
         else:
-            print_table(["stage", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in stages])
+            print_table(["step", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in steps])
         return
     result = api.run(resolved, folder, overwrite)
     if json:
@@ -71,7 +75,7 @@ def finetune(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Only the teacher of a recipe. (recipe: teacher)"""
+    """Make the teacher of a recipe, and stop there. (recipe: teacher)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
@@ -87,7 +91,7 @@ def distill(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Only teacher and student of a recipe. (recipe: teacher, student, distill)"""
+    """Make the teacher and the student of a recipe, and stop there. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))

@@ -11,9 +11,7 @@ from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json
 
-app = typer.Typer(
-    help="Look at data, and prepare it, before training on it.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Check, prepare and augment the data of a recipe.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
@@ -22,14 +20,17 @@ def _data() -> None:
 
 
 def check(recipe: options.Recipe, overrides: options.Overrides = None, json: options.Json = False) -> None:
-    """Read a recipe's data and describe it: rows, duplicates, truncation, leaks, balance. (recipe: data)"""
+    """Describe a recipe's data: rows, duplicates, leaks, balance.
+
+    The texts that would be cut off are counted too. Nothing is trained. (recipe: data)
+    """
     from pocketbert import api
 
     report = api.data_check(api.load_recipe(recipe, overrides or ()))
     if json:
         print(report.model_dump_json() if report else "null")
     else:
-        print("\n".join(report.lines()) if report else "the recipe has no data")
+        print("\n".join(report.lines()) if report else "The recipe has no data.")
 
 
 def prepare(
@@ -38,10 +39,10 @@ def prepare(
     overrides: options.Overrides = None,
     json: options.Json = False,
 ) -> None:
-    """Tokenize a recipe's plain text once, for several runs to read. (recipe: data.corpus)
+    """Tokenize a recipe's plain text once, for several runs. (recipe: data.corpus)
 
-    A run does this by itself; prepare it where a corpus is large or several recipes share it, and name the folders that are
-    printed as data.corpus.sources with `path`.
+    A run does this itself. Prepare a corpus that is large or that several recipes share, and set the `path` of each entry
+    of data.corpus.sources to a folder that is printed.
     """
     from pocketbert import api
 
@@ -54,15 +55,15 @@ def prepare(
 
 def augment(
     recipe: options.Recipe,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File to write, .jsonl or .jsonl.gz.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write this file, .jsonl or .jsonl.gz.")],
     overrides: options.Overrides = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Write a recipe's training rows, each followed by copies with words replaced. (recipe: data.augment)
+    """Write training rows and copies with replaced words. (recipe: data.augment)
 
-    A run does this by itself for stages with `augmented: true`; write the file to look at it, or to train on it elsewhere.
-    Held-out rows are not in it: train on it with data.holdout=0. Started again after it was stopped it continues.
+    A run does this itself for stages with `augmented: true`. Write the file to read it, or to train on it elsewhere.
+    It does not contain held-out rows: train on it with data.holdout=0. The same command continues an interrupted one.
     """
     from pocketbert import api
 
@@ -74,7 +75,10 @@ def augment(
 
 
 def demo(output: options.Output, json: options.Json = False) -> None:
-    """Write the project's own corpus of assistant commands: intents and slots, train, dev and test."""
+    """Write the built-in corpus of assistant commands.
+
+    It has intents and slots, and files for training, development and test.
+    """
     from pocketbert import api
 
     files = api.data_demo(output)

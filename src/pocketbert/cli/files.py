@@ -1,173 +1,161 @@
-"""export, quantize, verify, pack: commands that make and judge files."""
+"""export, quantize, verify, pack: commands that make and check files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.groups import STEPS
 from pocketbert.cli.guard import guarded
+from pocketbert.cli.options import listed, numbers, sets
 from pocketbert.cli.output import print_json
 from pocketbert.core.errors import GateError
+from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 
-Task = Annotated[
-    str | None,
-    typer.Option("--task", help="Hub task name; default what the model says it was trained for. (recipe: task)"),
-]
+_DEFAULT = ExportOptions()
+
 Scheme = Annotated[
     str,
-    typer.Option(
+    sets(
         "--scheme",
-        help="Schemes of smaller files, comma-separated: int8 (Core ML: w8), for TFLite also w8 and fp16; fp32 makes none. "
-        "The first is the default file's. (recipe: quantize.scheme)",
-    ),
-]
-Formats = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="onnx, tflite, coreml, comma-separated; the first is the default file. (recipe: export.formats)",
+        "Add smaller files of these schemes, comma-separated: int8 (Core ML: w8), for TFLite also w8 and fp16; fp32 adds "
+        "none. The first is opened by default.",
+        "quantize.scheme",
     ),
 ]
 Runtimes = Annotated[
     str,
-    typer.Option(
+    sets(
         "--runtime",
-        help="tflite216: one more int8 file that TFLite up to 2.16 computes right; openvino needs a recipe. (recipe: quantize.files)",
+        "tflite216 adds an int8 file that TFLite up to 2.16 computes right; openvino needs a recipe.",
+        "quantize.files",
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(guarded(export))
-    app.command()(guarded(quantize))
-    app.command()(guarded(verify))
-    app.command()(guarded(pack))
+    for command in (export, quantize, verify, pack):
+        app.command(rich_help_panel=STEPS)(guarded(command))
 
 
 def export(
-    model: options.Model,
-    output: options.Output,
-    task: Task = None,
-    formats: Formats = "onnx,tflite,coreml",
-    scheme: Scheme = "int8",
-    runtime: Runtimes = "",
-    opset: Annotated[int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")] = 20,
-    ios: Annotated[
-        int,
-        typer.Option("--ios", help="Core ML: oldest iOS, 16, 17 or 18. (recipe: export.coreml.ios)"),
-    ] = 18,
-    shapes: Annotated[
-        str | None,
-        typer.Option(
-            "--shapes",
-            help="Core ML: enumerated (iOS 18), ranged (iOS 17) or fixed lengths. (recipe: export.coreml.shapes)",
-        ),
-    ] = None,
-    precision: Annotated[
-        str, typer.Option("--precision", help="Core ML: fp16 or fp32. (recipe: export.coreml.precision)")
-    ] = "fp16",
-    layout: Annotated[
+    model: Annotated[
         str,
-        typer.Option(
-            "--layout",
-            help="Core ML: plain, or ane for Apple's Neural Engine. (recipe: export.coreml.layout)",
-        ),
-    ] = "plain",
-    atol: Annotated[
-        float | None,
-        typer.Option("--atol", help="Parity bound, relative to the spread of the logits. (recipe: export.atol)"),
-    ] = None,
+        sets("--model", "Export this model: a folder, a Hub name, or minilm-l6 (the demo teacher).", short=("-m",)),
+    ],
+    output: options.Output,
+    task: Annotated[str | None, sets("--task", "Name the task; default the one in the model's config.json.")] = None,
+    formats: Annotated[
+        str, sets("--format", "Write these formats, comma-separated; the first is opened by default.")
+    ] = ",".join(_DEFAULT.formats),
+    scheme: Scheme = ",".join(_DEFAULT.schemes),
+    runtime: Runtimes = "",
+    lengths: Annotated[
+        str, sets("--lengths", "Check these lengths in tokens; TFLite and Core ML files accept these and the longest.")
+    ] = ",".join(map(str, _DEFAULT.lengths)),
     max_length: Annotated[
-        int | None, typer.Option("--max-length", help="Longest input in tokens. (recipe: data.max_length)")
+        int | None, sets("--max-length", "Cut texts at this many tokens; default the model's own limit.")
     ] = None,
     labels: Annotated[
-        str | None,
-        typer.Option(
-            "--labels", help="Label names, comma-separated, where config.json has none. (recipe: data.labels)"
-        ),
+        str | None, sets("--labels", "Name the labels, comma-separated, where config.json does not.")
     ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", help="Hub revision. (recipe: teacher.revision)")] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option(
+        sets(
             "--answer",
+            "Set thresholds, stride, answer_length, null_answers, pooling or normalize; may be repeated.",
             metavar="KEY=VALUE",
-            help="thresholds, stride, answer_length, null_answers, pooling, normalize; several times. (recipe: answer)",
         ),
     ] = None,
+    opset: Annotated[int, sets("--opset", "Use this ONNX operator set, 18 to 20.")] = _DEFAULT.opset,
+    ios: Annotated[int, sets("--ios", "Core ML: support iOS from this version, 16, 17 or 18.")] = _DEFAULT.ios,
+    shapes: Annotated[
+        str | None, sets("--shapes", "Core ML: take enumerated (iOS 18), ranged (iOS 17) or fixed lengths.")
+    ] = _DEFAULT.shapes,
+    precision: Annotated[str, sets("--precision", "Core ML: compute in fp16 or fp32.")] = _DEFAULT.precision,
+    layout: Annotated[
+        str, sets("--layout", "Core ML: ane rewrites the graph for Apple's Neural Engine.")
+    ] = _DEFAULT.layout,
+    atol: Annotated[
+        float | None, sets("--atol", "Allow this difference from the model, relative to the spread of its logits.")
+    ] = None,
+    revision: Annotated[str | None, sets("--revision", "Load this revision from the Hub.")] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """A fine-tuned model into a folder for phones: no recipe, no data, no network needed."""
+    """Export a fine-tuned model to a folder of phone files.
+
+    No recipe, no data and no network are needed. Each file is compared with the model before the folder is written.
+    """
     from pocketbert import api
     from pocketbert.core.recipe.file import option_values
 
-    names = _listed(labels) if labels else None
-    folder = api.export(
-        model,
-        output,
+    chosen = ExportOptions(
         task=task,
         revision=revision,
-        schemes=_listed(scheme),
+        formats=listed(formats),
+        schemes=listed(scheme),
+        runtimes=listed(runtime),
+        lengths=numbers(lengths, "--lengths"),
         opset=opset,
         atol=atol,
         max_length=max_length,
-        labels=names,
-        formats=_listed(formats),
-        runtimes=_listed(runtime),
+        labels=listed(labels) if labels else None,
         ios=ios,
         shapes=shapes,
         precision=precision,
         layout=layout,
-        answer=option_values(answer or (), "--answer"),
-        overwrite=overwrite,
+        answer=cast(AnswerOptions, option_values(answer or (), "--answer")),
     )
-    _done(folder, json)
+    _done(api.export(model, output, chosen, overwrite=overwrite), json)
 
 
 def quantize(
     model: options.Folder,
     output: options.Output,
-    scheme: Scheme = "int8",
+    scheme: Scheme = ",".join(_DEFAULT.schemes),
     runtime: Runtimes = "",
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """An artefact folder with fp32 into one with a quantized file beside it. (recipe: quantize)"""
+    """Add quantized files to an exported folder.
+
+    The result is a new folder; the fp32 files in it are unchanged. (recipe: quantize)
+    """
     from pocketbert import api
 
-    _done(api.quantize(model, output, _listed(scheme), _listed(runtime), overwrite), json)
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    _done(api.quantize(model, output, listed(scheme), listed(runtime), overwrite), json)
 
 
 def verify(
-    model: Annotated[Path, typer.Option("-m", "--model", help="Artefact folder, or run folder.")],
+    model: Annotated[Path, typer.Option("-m", "--model", help="Check this artefact folder or run folder.")],
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Labelled .jsonl[.gz], .csv or .tsv; without it golden rows decide."),
+        typer.Option(
+            "--data",
+            help="Score on the labelled rows of this .jsonl[.gz], .csv or .tsv file; default compare golden rows.",
+        ),
     ] = None,
     text: options.Text = "text",
     text_pair: options.TextPair = None,
     label: options.Label = "label",
     max_drop: Annotated[
         float,
-        typer.Option(
+        sets(
             "--max-drop",
+            "Allow int8 to lose this fraction of the score against fp32.",
+            "verify.max_drop",
             min=0,
             max=1,
-            help="Largest loss of int8 against fp32, as a fraction. (recipe: verify.max_drop)",
         ),
     ] = 0.01,
     json: options.Json = False,
 ) -> None:
-    """Does each file still do the job? Exit code 3 if not."""
+    """Check that each file still does the job; exit code 3 if not."""
     from pocketbert import api
 
     result = api.verify(model, data, text=text, text_pair=text_pair, label=label, max_drop=max_drop)
@@ -182,12 +170,12 @@ def verify(
 
 
 def pack(
-    model: Annotated[Path, typer.Option("-m", "--model", help="Run folder whose files passed verification.")],
+    model: Annotated[Path, typer.Option("-m", "--model", help="Pack the files of this run folder.")],
     output: options.Output,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """The verified files of a run into an artefact folder."""
+    """Pack the verified files of a run into an artefact folder."""
     from pocketbert import api
 
     _done(api.pack(model, output, overwrite), json)
@@ -205,5 +193,5 @@ def _done(folder: Path, json: bool) -> None:
             f"{folder}/{record.path}  {record.bytes:,} bytes  {record.scheme}{'  (default)' if record.default else ''}"
         )
     for path, reason in artefacts.absent.items():
-        print(f"no {path}: {reason}")
+        print(f"not written: {path}: {reason}")
     print(f"model card: {folder}/README.md")

@@ -17,9 +17,11 @@ import typer
 from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError, one_line
 
 _COMMON = {
-    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no notes; errors and answers only.")],
-    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Also what run.log gets.")],
-    "debug": Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")],
+    "quiet": Annotated[
+        bool, typer.Option("-q", "--quiet", help="Print no progress and no notes, only errors and results.")
+    ],
+    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Print the messages of run.log too.")],
+    "debug": Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.")],
 }
 
 _DISK = {
@@ -45,7 +47,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             raise
         except KeyboardInterrupt:
             _end(
-                "Stopped by Ctrl-C. What is finished stays; the same command continues.",
+                "Stopped by Ctrl-C. Finished work is kept; run the same command to continue.",
                 ExitCode.INTERRUPTED,
                 debug,
             )
@@ -110,8 +112,8 @@ def _machine(error: Exception) -> str:
         what = _DISK[errno.ENOSPC] if full else _DISK[number]
         name = getattr(error, "filename", None)
         where = f" ({name})" if name else ""
-        return f"Error: {what}{where}. What is finished stays; make room or choose another -o/--output, then run the same command."
-    return f"Error: {type(error).__name__}: {text} (--debug shows where; run.log has it too)"
+        return f"Error: {what}{where}. Finished work is kept. Free some space or choose another -o/--output, then run the same command."
+    return f"Error: {type(error).__name__}: {text} (--debug prints where; so does run.log)"
 
 
 def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:

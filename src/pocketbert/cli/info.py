@@ -7,18 +7,19 @@ from dataclasses import asdict
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.groups import HELPERS
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(guarded(families))
-    app.command()(guarded(doctor))
+    for command in (families, doctor):
+        app.command(rich_help_panel=HELPERS)(guarded(command))
 
 
 def families(json: options.Json = False) -> None:
-    """Systems of the family that work here, as teacher and as exported model."""
+    """List the model families that work here, and their limits."""
     from pocketbert.core.families import all_families
 
     if json:
@@ -38,7 +39,10 @@ def families(json: options.Json = False) -> None:
 
 
 def doctor(json: options.Json = False) -> None:
-    """Versions, CPU features, the number type it will train in, back ends present and missing."""
+    """Show what is installed, and how this machine will train.
+
+    The answer has versions, CPU features, the number type of training, and the back ends that are present or missing.
+    """
     from pocketbert import api
 
     found = api.doctor()

@@ -8,76 +8,72 @@ from typing import Annotated
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.groups import HELPERS, RESULTS
 from pocketbert.cli.guard import guarded
+from pocketbert.cli.options import numbers, sets
 from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.errors import InputError, Problem
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(guarded(benchmark))
-    app.command()(guarded(report))
-    app.command()(guarded(devices))
-
-
-def _numbers(text: str, where: str) -> list[int]:
-    parts = [p.strip() for p in text.split(",") if p.strip()]
-    if not parts or not all(p.isdecimal() and int(p) > 0 for p in parts):
-        raise InputError(Problem(where, f"'{text}' is no list of positive numbers.", "For example 1,2."))
-    return [int(p) for p in parts]
+    for command, panel in ((benchmark, RESULTS), (report, RESULTS), (devices, HELPERS)):
+        app.command(rich_help_panel=panel)(guarded(command))
 
 
 def benchmark(
     model: Annotated[
         list[Path] | None,
-        typer.Option("-m", "--model", help="Artefact folder; give several to compare them."),
+        typer.Option("-m", "--model", help="Measure this artefact folder; repeat the option to compare several."),
     ] = None,
     imports: Annotated[
         list[Path] | None,
         typer.Option(
             "--import",
-            help="JSON that coreml/benchmark_on_mac.py of the folder wrote on a Mac; several allowed. Its packages must be "
-            "the folder's; without -m nobody checks that.",
+            help="Add the JSON file that the folder's coreml/benchmark_on_mac.py wrote on a Mac; may be repeated. With -m "
+            "its packages must be those of the folder.",
         ),
     ] = None,
-    local: Annotated[
-        bool, typer.Option("--local/--no-local", help="Measure on this machine too, where -m is given.")
-    ] = True,
+    local: Annotated[bool, typer.Option("--local/--no-local", help="With -m, measure on this machine too.")] = True,
     device: Annotated[
         list[str] | None,
         typer.Option(
             "--device",
-            help="Device to measure on, default local; give several to measure one after the other. `pocketbert devices` "
+            help="Measure on this device, default local; repeat the option to measure on several in turn. `pocketbert devices` "
             "lists them. (recipe: benchmark.devices)",
         ),
     ] = None,
     threads: Annotated[
-        str, typer.Option("--threads", help="Thread counts, comma-separated. (recipe: benchmark.threads)")
+        str, sets("--threads", "Measure with these numbers of threads, comma-separated.", "benchmark.threads")
     ] = "1,2",
     lengths: Annotated[
-        str, typer.Option("--lengths", help="Lengths in tokens beside real text. (recipe: export.lengths)")
+        str, sets("--lengths", "Measure real text and texts of these lengths in tokens.", "export.lengths")
     ] = "32,64,128",
     runs: Annotated[
         int,
-        typer.Option("--runs", min=10, help="Timed inferences per file and repeat. (recipe: benchmark.runs)"),
+        sets("--runs", "Time this number of inferences per file and repeat.", "benchmark.runs", min=10),
     ] = 100,
-    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Repeats. (recipe: benchmark.repeats)")] = 3,
-    budget: Annotated[float, typer.Option("--budget", min=1, help="Most seconds it may take.")] = 120.0,
+    repeats: Annotated[int, sets("--repeats", "Repeat all measurements this often.", "benchmark.repeats", min=2)] = 3,
+    budget: Annotated[float, typer.Option("--budget", min=1, help="Take at most this number of seconds.")] = 120.0,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="Real texts, one per line; default sentences of the project."),
+        typer.Option("--file", help="Read real texts from this file, one per line; default built-in sentences."),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--output",
-            help="Write benchmark.json, raw samples included, here; a page where it ends in .html.",
+            help="Write the result with all raw samples to this file: JSON, or a page if it ends in .html.",
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Measure the latency of every model file, on this CPU or other devices, and show figures from a Mac."""
+    """Measure the latency of every model file.
+
+    The files take turns, so that a change of load affects all of them. The table has the median, its interval, and the
+    figures that were imported from a Mac.
+    """
     from pocketbert import api
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data.files import read_lines
@@ -91,8 +87,8 @@ def benchmark(
     texts = [t for t in read_lines(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
-        threads=_numbers(threads, "--threads"),
-        lengths=_numbers(lengths, "--lengths"),
+        threads=numbers(threads, "--threads"),
+        lengths=numbers(lengths, "--lengths"),
         runs=runs,
         repeats=repeats,
         texts=texts,
@@ -114,11 +110,11 @@ def benchmark(
 
 
 def report(
-    model: Annotated[Path, typer.Option("-m", "--model", help="Run folder.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")],
+    model: Annotated[Path, typer.Option("-m", "--model", help="Describe this run folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write this HTML file.")],
     json: options.Json = False,
 ) -> None:
-    """One self-contained HTML page about a run."""
+    """Write the HTML report of a run, one self-contained page."""
     from pocketbert import api
 
     written = api.report(model, output)
@@ -126,7 +122,7 @@ def report(
 
 
 def devices(json: options.Json = False) -> None:
-    """List the devices that benchmarks can name, those of plug-ins included. (recipe: benchmark.devices)"""
+    """List the devices that benchmarks can use, those of plug-ins included. (recipe: benchmark.devices)"""
     from pocketbert.core.devices import DEVICES
 
     if json:

@@ -3,27 +3,60 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.pipeline.options import FLAGS
+
+_KEYS = {flag: key for key, flag in FLAGS.items()}
+
+
+def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **settings: Any) -> Any:
+    """Describe an option that sets a key of a recipe.
+
+    Args:
+        flag: Its name, e.g. ``--opset``.
+        text: What it does.
+        key: The key; default what `pocketbert.pipeline.options.FLAGS` says.
+        short: Shorter names, e.g. ``-m``.
+        settings: Passed on to typer.
+    """
+    return typer.Option(*short, flag, help=f"{text} (recipe: {key or _KEYS[flag]})", **settings)
+
+
+def listed(text: str) -> list[str]:
+    """Split a comma-separated list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(text: str, flag: str) -> list[int]:
+    """Read a comma-separated list of positive numbers.
+
+    Raises:
+        InputError: If it is not one.
+    """
+    parts = listed(text)
+    if not parts or not all(p.isdecimal() and int(p) > 0 for p in parts):
+        raise InputError(Problem(flag, f"'{text}' is not a list of positive numbers.", "For example 1,2."))
+    return [int(p) for p in parts]
+
 
 Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY.SUB=VALUE]...", help="Recipe keys to set, e.g. seed=3 data.train.path=my.jsonl."),
+    typer.Argument(metavar="[KEY.SUB=VALUE]...", help="Set keys of the recipe, e.g. seed=3 data.train.path=my.jsonl."),
 ]
-Output = Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")]
-OptionalOutput = Annotated[Path | None, typer.Option("-o", "--output", help="Run folder; default runs/NAME.")]
-Model = Annotated[
-    str, typer.Option("-m", "--model", help="Model folder, Hub name, or 'minilm-l6'. (recipe: teacher.model)")
+Output = Annotated[Path, typer.Option("-o", "--output", help="Write this folder.")]
+OptionalOutput = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Work in this run folder; default runs/NAME.")
 ]
-Folder = Annotated[Path, typer.Option("-m", "--model", help="Artefact folder.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of every random choice. (recipe: seed)")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results made with other settings.")]
-Json = Annotated[bool, typer.Option("--json", help="Answer as JSON on stdout.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Text = Annotated[str, typer.Option("--text", help="Column of the text. (recipe: data.eval.text)")]
-TextPair = Annotated[
-    str | None, typer.Option("--text-pair", help="Column of the second text. (recipe: data.eval.text_pair)")
-]
-Label = Annotated[str, typer.Option("--label", help="Column of the label. (recipe: data.eval.label)")]
+Folder = Annotated[Path, typer.Option("-m", "--model", help="Open this artefact folder.")]
+Seed = Annotated[int | None, sets("--seed", "Seed every random choice with this number.", "seed", min=0)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results that were made with other settings.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the steps and their state, and do nothing.")]
+Text = Annotated[str, sets("--text", "Read the text from this column.", "data.eval.text")]
+TextPair = Annotated[str | None, sets("--text-pair", "Read the second text from this column.", "data.eval.text_pair")]
+Label = Annotated[str, sets("--label", "Read the label from this column.", "data.eval.label")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.groups import RESULTS
 from pocketbert.cli.guard import guarded
 from pocketbert.core.errors import InputError, Problem
 
@@ -19,43 +20,52 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(guarded(predict))
+    app.command(rich_help_panel=RESULTS)(guarded(predict))
 
 
 def predict(
     model: options.Folder,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; without any, stdin is read, one per line."),
+        typer.Argument(metavar="[TEXT]...", help="Answer these texts; without any, read stdin, one text per line."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="Texts from a .txt (one per line), .jsonl[.gz], .csv or .tsv file."),
+        typer.Option("--file", help="Read texts from a .txt (one per line), .jsonl[.gz], .csv or .tsv file."),
     ] = None,
     text: options.Text = "text",
     text_pair: options.TextPair = None,
     scheme: Annotated[
         str | None,
-        typer.Option("--scheme", help="int8, fp32, ...; default that of the folder's default file."),
+        typer.Option("--scheme", help="Open the file of this scheme: int8, fp32, ...; default the default file's."),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("--format", help="onnx, tflite, coreml; default that of the folder's default file."),
+        typer.Option(
+            "--format", help="Open the file of this format: onnx, tflite, coreml; default the default file's."
+        ),
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", help="fastest: the fastest file at each length, measured once on this machine."),
+        typer.Option(
+            "--engine", help="With fastest, use the fastest file at each length, measured once on this machine."
+        ),
     ] = None,
     model_file: Annotated[
         str | None,
-        typer.Option("--model-file", help="One file of the folder, e.g. tflite/model_int8.tflite."),
+        typer.Option("--model-file", help="Open this file of the folder, e.g. tflite/model_int8.tflite."),
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads; default all cores.")] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Labels per text, or tokens per masked place.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per text.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Use this number of threads; default all cores.")
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Print this number of labels per text, or of tokens per masked place.")
+    ] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per text.")] = False,
 ) -> None:
-    """Answer texts with an artefact folder: labels, numbers, spans, excerpts, tokens or vectors, as its task has it.
+    """Answer texts with an artefact folder.
 
+    The folder's task decides whether answers are labels, numbers, spans, excerpts, tokens or vectors.
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     """
     from pocketbert import api
@@ -74,18 +84,20 @@ def predict(
 
 def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | None) -> list[Text]:
     if texts and file is not None:
-        raise InputError(Problem("--file", "was given beside texts.", "Give one of them."))
+        raise InputError(Problem("--file", "was given together with texts.", "Give only one of them."))
     if file is not None:
         return _from_file(file, column, pair_column)
     if not texts:
         if sys.stdin.isatty():
             raise InputError(
-                Problem("predict", "no text given.", "Give texts as arguments, --file FILE, or pipe them in.")
+                Problem("predict", "got no text.", "Give texts as arguments, --file FILE, or pipe them in.")
             )
         texts = [line.rstrip("\n") for line in sys.stdin]
     if pair_column is not None:
         if len(texts) % 2:
-            raise InputError(Problem("predict", f"{len(texts)} texts do not make pairs.", "Give an even number."))
+            raise InputError(
+                Problem("predict", f"{len(texts)} texts do not form pairs.", "Give an even number of texts.")
+            )
         return list(zip(texts[::2], texts[1::2], strict=True))
     return list(texts)
 

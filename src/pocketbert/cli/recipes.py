@@ -12,13 +12,13 @@ from pocketbert.cli import options
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 
-app = typer.Typer(help="Recipes that come with PocketBERT, and yours.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(help="Name of a shipped recipe.")]
+Name = Annotated[str, typer.Argument(help="Name of a shipped recipe, from `pocketbert recipes ls`.")]
 
 
 def ls(json: options.Json = False) -> None:
-    """List the shipped recipes."""
+    """List the recipes that are shipped with PocketBERT."""
     from pocketbert import api
     from pocketbert.pipeline.shipped import names
 
@@ -36,16 +36,16 @@ def show(name: Name) -> None:
     print(recipe_path(name).read_text(encoding="utf-8"), end="")
 
 
-def cp(name: Name, destination: Annotated[Path, typer.Argument(help="File to write.")]) -> None:
-    """Copy a shipped recipe for editing."""
+def cp(name: Name, destination: Annotated[Path, typer.Argument(help="Write this file.")]) -> None:
+    """Copy a shipped recipe to a file that you edit."""
     from pocketbert.pipeline.shipped import copy_recipe
 
     copy_recipe(name, destination)
-    print(f"{destination}: edit it, then pocketbert run {destination}")
+    print(f"written: {destination}\nEdit it, then run it: pocketbert run {destination}")
 
 
 def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> None:
-    """Check a recipe; every problem at once."""
+    """Check a recipe and list all its problems."""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, overrides or ())
@@ -53,7 +53,7 @@ def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> Non
 
 
 def schema() -> None:
-    """Print the JSON Schema of recipes."""
+    """Print the JSON Schema of recipes, for editors."""
     from pocketbert.core.recipe.file import recipe_schema
 
     print(jsonlib.dumps(recipe_schema(), indent=2))

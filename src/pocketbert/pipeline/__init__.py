@@ -1,1 +1,1 @@
-"""Composes the wings: stages with hashes and resume, gates, packing, model card, demo."""
+"""Composes the wings: steps with hashes and resume, gates, packing, model card, demo."""

@@ -1,88 +1,51 @@
-"""Verbs that start from a folder instead of a recipe: the same stages, in a work folder beside the output."""
+"""Verbs that start from a folder instead of a recipe: the same steps, in a work folder beside the output."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
-from pocketbert.core.artefacts import FILE_NAME, integrity_problems, read_artefacts, strangers
+from pocketbert.core.artefacts import FILE_NAME, Artefacts, FileRecord, integrity_problems, read_artefacts, strangers
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.files import check_writable, digests, write_json
 from pocketbert.core.disk.ownership import is_marked, refuse_strangers
 from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
-from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
-from pocketbert.core.families import check_exported
+from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.file import load_recipe, recipe_of
-from pocketbert.core.recipe.quantize import QuantizedFile, choice_problems, files_of
-from pocketbert.core.recipe.recipe import VerifySection
-from pocketbert.core.tasks import TaskName, task_of
-from pocketbert.core.types import Format, Runtime, Scheme, Status
+from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.recipe.recipe import CoremlSection, VerifySection
+from pocketbert.core.types import Format, Scheme, Status
+from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, option_problems
 from pocketbert.pipeline.gates.verify import Verification, report_gates, verify_artefacts
+from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.pack import make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND
+from pocketbert.pipeline.steps import Inputs
 
 _WORK = "export"
 """What the workspace of an export remembers, so that a later one finds it."""
-DEFAULT_FORMATS = tuple(f.value for f in Format)
 
 
 def export_model(
     model: str,
     output: Path,
+    options: ExportOptions,
     *,
-    task: str | None,
-    revision: str | None,
-    schemes: Sequence[str],
-    opset: int,
-    atol: float | None,
-    max_length: int | None,
-    labels: Sequence[str] | None,
     overwrite: bool,
-    formats: Sequence[str] = DEFAULT_FORMATS,
-    runtimes: Sequence[str] = (),
-    lengths: Sequence[int] | None = None,
-    coreml: Mapping[str, object] | None = None,
     ready: Mapping[str, Path] | None = None,
-    answer: Mapping[str, object] | None = None,
 ) -> Path:
-    """See `pocketbert.api.export`; `ready` are fp32 files to use instead of exporting anew."""
-    if task is not None:
-        task_of(task, "--task")
-    smaller = _check_choices(schemes, formats, runtimes)
-    folder = open_model_folder(model, revision, "--model")
-    check_exported(folder.family, "--model")
-    task = task or known_task(folder)
-    recipe = recipe_of(
-        {
-            "schema": 1,
-            "name": _name(folder),
-            "task": task,
-            "data": {"max_length": max_length, "labels": list(labels) if labels else None},
-            "teacher": {
-                "model": str(folder.path.resolve()) if Path(model).expanduser().is_dir() else model,
-                "revision": revision,
-            },
-            "export": {
-                "formats": list(formats),
-                "opset": opset,
-                "atol": atol,
-                "coreml": dict(coreml or {}),
-                **({"lengths": list(lengths)} if lengths else {}),
-            },
-            "quantize": {"files": [f.model_dump(mode="json", exclude_none=True) for f in smaller]},
-            "answer": dict(answer or {}),
-        },
-        "command line",
-    )
-    made_before = _made_before(output, Run(recipe, output, ready=ready))
+    """See `pocketbert.api.export`; `ready` are fp32 files of the same model to use instead of exporting anew."""
+    recipe, folder = export_recipe(model, options)
+    inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
+    with naming_flags():
+        made_before = _made_before(output, Run(recipe, output, inputs=inputs))
     if made_before and not (damage := integrity_problems(output, read_artefacts(output))):
         remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
         say(f"{output}: finished before with the same model and settings, skipped")
@@ -93,28 +56,14 @@ def export_model(
         if own.resumed:
             say(f"continuing the interrupted work in {own.path}")
         try:
-            Run(recipe, own.path / "run", overwrite=True, ready=ready).execute()
+            with naming_flags():
+                Run(recipe, own.path / "run", overwrite=True, inputs=inputs).execute()
         except (InputError, MissingBackendError):
             if not own.resumed:
                 own.discard()  # nothing in it could be continued
             raise
         own.install(own.path / "run" / "phone", strangers)
     return output
-
-
-def known_task(folder: ModelFolder) -> str:
-    """The task that a model says it was trained for.
-
-    Raises:
-        InputError: If it does not say.
-    """
-    found = folder.task
-    if found is None:
-        made = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
-        raise InputError(
-            Problem("--task", f"config.json names {made} and tells no task.", f"Say it: --task {' | '.join(TaskName)}")
-        )
-    return found.value
 
 
 def _made_before(output: Path, run: Run) -> bool:
@@ -149,54 +98,19 @@ def _refuse_existing(output: Path, overwrite: bool, *sources: Path, damage: Sequ
         refuse_strangers(output, strangers)
 
 
-def _check_choices(schemes: Sequence[str], formats: Sequence[str], runtimes: Sequence[str]) -> list[QuantizedFile]:
-    """Name every wrong flag at once, in the words of the command line; return the smaller files that they ask for."""
-    problems = []
-    for flag, values, known in (
-        ("--format", formats, [f.value for f in Format]),
-        ("--scheme", schemes, [s.value for s in Scheme]),
-        ("--runtime", runtimes, [t.value for t in Runtime]),
-    ):
-        problems += [Problem(flag, f"'{v}' is not one of them; {nearest(v, known)}.") for v in values if v not in known]
-    if not formats:
-        problems.append(Problem("--format", f"names no format; known: {', '.join(Format)}."))
-    if not schemes:
-        problems.append(Problem("--scheme", f"names no scheme; known: {', '.join(Scheme)}."))
-    if problems:
-        raise InputError(problems)
-    files = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
-    # ranges are measured on training texts, which only a recipe names
-    for p in choice_problems(files, [Format(f) for f in formats], calibration=False):
-        problems.append(Problem("--runtime" if p.runtime else "--scheme", f"{p.what}.", f"{p.option_fix}."))
-    if problems:
-        raise InputError(problems)
-    return files
-
-
-def _name(folder: ModelFolder) -> str:
-    # a Hub name stands for itself; its local copy is called after a commit
-    local = Path(folder.title).expanduser()
-    title = local.resolve().name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
-    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
-    return cleaned[:64] or "model"
-
-
 def quantize_folder(
     model: Path, output: Path, *, schemes: Sequence[str], runtimes: Sequence[str], overwrite: bool
 ) -> Path:
     """See `pocketbert.api.quantize`."""
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format or Format.ONNX].base)]
-    formats = list(dict.fromkeys(str(r.format) for r in exported))
-    _check_choices(schemes, formats or DEFAULT_FORMATS, runtimes)
-    problems = []
+    options = _as_exported(model, artefacts, exported, schemes, runtimes)
+    problems = option_problems(str(model), options)
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
-    if exported and all(FORMATS[Format(f)].smaller(Scheme(s)) is None for f in formats for s in schemes):
-        names = " and ".join(f"'{s}'" for s in schemes)
-        problems.append(
-            Problem("--scheme", f"{names} makes no further file of {', '.join(formats)}.", "Choose int8 or w8.")
-        )
+    elif not problems and all(FORMATS[Format(f)].smaller(Scheme(s)) is None for f in options.formats for s in schemes):
+        what = f"{' and '.join(map(repr, schemes))} makes no further file of {', '.join(options.formats)}."
+        problems.append(Problem("--scheme", what, "Choose int8 or w8."))
     if not (model / "model.safetensors").is_file():
         problems.append(
             Problem(
@@ -209,26 +123,33 @@ def quantize_folder(
         problems.append(Problem("--output", "is the folder that is read.", "Choose another folder."))
     if problems:
         raise InputError(problems)
-    lengths = sorted({n for r in exported if r.signature for n in r.signature.lengths})
+    ready = {r.path: model / r.path for r in exported}
+    return export_model(str(model), output, options, overwrite=overwrite, ready=ready)
+
+
+def _as_exported(
+    model: Path,
+    artefacts: Artefacts,
+    exported: Sequence[FileRecord],
+    schemes: Sequence[str],
+    runtimes: Sequence[str],
+) -> ExportOptions:
+    """Options that export the files of an artefact folder as they were exported, and quantize them."""
     resolved = model / RECIPE_FILE
-    coreml = load_recipe(resolved).export.coreml.model_dump(mode="json") if resolved.is_file() else None
-    return export_model(
-        str(model),
-        output,
+    packages = load_recipe(resolved).export.coreml if resolved.is_file() else CoremlSection()
+    defaults = ExportOptions()
+    return ExportOptions(
         task=artefacts.task,
-        revision=None,
+        formats=list(dict.fromkeys(str(r.format) for r in exported)) or defaults.formats,
         schemes=schemes,
-        opset=20,
-        atol=None,
-        max_length=artefacts.processing.max_length,
-        labels=None,
-        overwrite=overwrite,
-        formats=formats,
         runtimes=runtimes,
-        lengths=lengths,
-        coreml=coreml,
-        ready={r.path: model / r.path for r in exported},
-        answer=artefacts.processing.settings().model_dump(mode="json"),
+        lengths=sorted({n for r in exported if r.signature for n in r.signature.lengths}) or defaults.lengths,
+        max_length=artefacts.processing.max_length,
+        ios=packages.ios,
+        shapes=packages.shapes,
+        precision=packages.precision,
+        layout=packages.layout,
+        answer=cast(AnswerOptions, artefacts.processing.settings().model_dump(mode="json")),
     )
 
 
@@ -242,7 +163,7 @@ def open_run(folder: Path) -> Run:
         raise InputError(
             Problem(
                 str(folder),
-                f"is no run folder: it has no {RECIPE_FILE} with stages.",
+                f"is no run folder: it has no {RECIPE_FILE} with steps.",
                 "Make one: pocketbert run RECIPE -o FOLDER",
             )
         )
@@ -294,7 +215,7 @@ def _verify_run(folder: Path) -> Verification:
             raise InputError(
                 Problem(
                     str(folder),
-                    f"stage {missing[0]} is not finished.",
+                    f"step {missing[0]} is not finished.",
                     f"Continue: pocketbert run ... -o {folder}",
                 )
             )
@@ -318,10 +239,10 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
     _refuse_existing(output, overwrite, run_folder)
     check_writable(output.parent)
     with run.folder.locked():
-        stages = {s.name for s in run.stages()}  # an earlier recipe may have left others
+        steps = {s.name for s in run.steps()}  # an earlier recipe may have left others
         for mark in run.folder.marks():
-            if mark.name in stages and mark.status is Status.FAILED:
-                raise GateError([*mark.failures, f"Stage {mark.name} failed; nothing was packed."])
+            if mark.name in steps and mark.status is Status.FAILED:
+                raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
         with building(output, strangers) as target:
             make_pack(run.recipe, run_folder, run.weights, run.length, run.data.pair, run.origin, target)
     return output

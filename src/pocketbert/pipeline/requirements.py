@@ -51,7 +51,7 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
 
     Args:
         recipe: What will be done.
-        until: Last stage, when not all are run.
+        until: Last step, when not all are run.
         report: Whether an HTML page will be written.
     """
     training = recipe.teacher.finetune is not None or recipe.student is not None

@@ -1,11 +1,11 @@
-"""The whole chain as stages: recipe in, artefact folder and report out."""
+"""The whole chain as steps: recipe in, artefact folder and report out."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files, quantized_stage
+from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files, quantized_step
 from pocketbert.pipeline.gates.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
@@ -37,7 +37,7 @@ from pocketbert.pipeline.make import exporting, golden, measuring, quantizing
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
-from pocketbert.pipeline.run_folder import Places, RunFolder, Stage
+from pocketbert.pipeline.run_folder import Places, RunFolder, Step
 from pocketbert.pipeline.run_log import logged
 from pocketbert.pipeline.steps import CORPUS, Inputs, Makers, steps_of
 
@@ -71,15 +71,13 @@ class Run:
         recipe: What to do.
         folder: Where.
         overwrite: Whether results of other settings may be replaced.
-        ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
+        inputs: Models and files of the recipe, where the caller opened them already.
     """
 
-    def __init__(
-        self, recipe: Recipe, folder: Path, overwrite: bool = False, ready: Mapping[str, Path] | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, overwrite: bool = False, inputs: Inputs | None = None) -> None:
         self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
-        self.path, self.ready = folder, dict(ready or {})
-        self.inputs = Inputs(recipe, self.ready)
+        self.path, self.inputs = folder, inputs or Inputs(recipe)
+        self.ready = self.inputs.ready
 
     @property
     def model(self) -> ModelFolder:
@@ -88,7 +86,7 @@ class Run:
 
     @cached_property
     def data(self) -> RunData:
-        """Its data; read once, and only by stages that are not finished."""
+        """Its data; read once, and only by steps that are not finished."""
         return load_data(self.recipe, self.model)
 
     @property
@@ -108,15 +106,15 @@ class Run:
     @property
     def origin(self) -> Origin:
         """What decides the artefact folder."""
-        return Origin(self.model.sha256, self.folder.hash(self.stages())["pack"])
+        return Origin(self.model.sha256, self.folder.hash(self.steps())["pack"])
 
     @property
     def weights(self) -> Path:
         """Folder of the model that is exported."""
         return self.path / ("student" if self.recipe.student else "teacher")
 
-    def stages(self) -> list[Stage]:
-        """All stages of the recipe, in order."""
+    def steps(self) -> list[Step]:
+        """All steps of the recipe, in order."""
         makers = Makers(
             data=self._make_data,
             corpus=self._make_corpus,
@@ -133,7 +131,7 @@ class Run:
         return steps_of(self.inputs, makers)
 
     def execute(self, until: str | None = None) -> None:
-        """Run the stages, up to and including `until`.
+        """Run the steps, up to and including `until`.
 
         Where a launcher started several processes, process 0 does so, and the others help it to train.
 
@@ -143,7 +141,7 @@ class Run:
         """
         if not here().main:
             set_quiet(True)
-            assist(lambda order: self.folder.take_part(self.stages(), order))
+            assist(lambda order: self.folder.take_part(self.steps(), order))
         with directing():
             self._execute(until)
 
@@ -151,34 +149,34 @@ class Run:
         require_for(self.recipe, until)
         if until is None:
             self.inputs.check_exported()
-        stages = self.stages()  # before the lock: a model that is not there leaves no folder behind
+        steps = self.steps()  # before the lock: a model that is not there leaves no folder behind
         with self.folder.locked():
             if until is not None:
-                stages = stages[: [s.name for s in stages].index(until) + 1]
-            self.folder.hash(stages)
-            self.folder.recover(stages)
-            for outdated in self.folder.plan(stages):
-                self.folder.forget(next(s for s in stages if s.name == outdated))
+                steps = steps[: [s.name for s in steps].index(until) + 1]
+            self.folder.hash(steps)
+            self.folder.recover(steps)
+            for outdated in self.folder.plan(steps):
+                self.folder.forget(next(s for s in steps if s.name == outdated))
                 remove(self.path / REPORT_FILE)
             with logged(self.path / "run.log"):
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
-                for stage in stages:
-                    self.folder.run(stage)
+                for step in steps:
+                    self.folder.run(step)
 
     def plan(self) -> list[tuple[str, str, str]]:
-        """Name, output and state of every stage, without running anything.
+        """Name, output and state of every step, without running anything.
 
         Raises:
             InputError: If the folder holds results of other settings, or a data file is not there.
         """
         check_files(self.recipe.data)
         self.inputs.check_exported()
-        stages = self.stages()
+        steps = self.steps()
         self.folder.refuse_foreign()
-        outdated = self.folder.plan(stages)
-        return [(s.name, s.output, "to do" if s.name in outdated else self.folder.state(s)) for s in stages]
+        outdated = self.folder.plan(steps)
+        return [(s.name, s.output, "to do" if s.name in outdated else self.folder.state(s)) for s in steps]
 
-    # One method per stage: what it reads is decided here, how it works in the module it calls.
+    # One method per step: what it reads is decided here, how it works in the module it calls.
 
     def _make_data(self, at: Places) -> Sequence[str]:
         report = self.data.report
@@ -206,7 +204,7 @@ class Run:
         return model_files(self.recipe, self.weights)
 
     def _make_export(self, format: Format, at: Places) -> Sequence[str]:
-        files = [f for f in self.files if f.stage == format.value]
+        files = [f for f in self.files if f.step == format.value]
         texts = self.texts()
         return exporting.make_export(self.recipe, self.weights, texts, self.length, at.output, files, self.ready)
 
@@ -216,7 +214,7 @@ class Run:
 
     def _make_quantized(self, format: Format, scheme: Scheme, at: Places) -> Sequence[str]:
         files = self.files
-        pairs = [(base_of(f, files), f) for f in files if f.stage == quantized_stage(format, scheme)]
+        pairs = [(base_of(f, files), f) for f in files if f.step == quantized_step(format, scheme)]
         return quantizing.make_quantized(self.recipe, self.path, self.weights, at.output, pairs, self._calibration)
 
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:

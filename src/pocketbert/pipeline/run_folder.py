@@ -1,4 +1,4 @@
-"""The run folder: stages that are finished, resumed or refused; one process at a time."""
+"""The run folder: steps that are finished, resumed or refused; one process at a time."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ log = logging.getLogger("pocketbert")
 
 KIND = "run folder"
 METRICS = "metrics.jsonl"
-_MARKS, _WORK = ".stages", ".work"
+_MARKS, _WORK = ".steps", ".work"
 _OWN_WORK = re.compile(r"-[0-9a-f]{12}")
 
 
 class Mark(BaseModel):
-    """What is remembered of a finished stage.
+    """What is remembered of a finished step.
 
     Attributes:
-        name: Stage name.
+        name: Step name.
         hash: Of its settings, its inputs' hashes and the library versions.
         status: Passed or failed.
         files: sha256 of each file of its output by its path in it; see `pocketbert.core.disk.files.digests`.
@@ -58,12 +58,12 @@ class Mark(BaseModel):
 
 @dataclass(frozen=True)
 class Places:
-    """Where a stage writes.
+    """Where a step writes.
 
     Attributes:
-        output: Where its output is built: a folder is there already, a file is not. Renamed when the stage has ended.
+        output: Where its output is built: a folder is there already, a file is not. Renamed when the step has ended.
         work: A folder that survives a kill, for checkpoints and caches.
-        metrics: A .jsonl file that all stages of a run share, for losses.
+        metrics: A .jsonl file that all steps of a run share, for losses.
     """
 
     output: Path
@@ -72,7 +72,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Step:
     """One step of a run.
 
     Attributes:
@@ -80,7 +80,7 @@ class Stage:
         title: What is said while it runs.
         output: Folder or file it writes, relative to the run folder.
         settings: JSON-able settings that decide its result.
-        needs: Names of stages it reads.
+        needs: Names of steps it reads.
         make: Writes the output; returns gate failures.
         libraries: Distributions whose versions decide its result.
         trains: Whether all processes of a launch make it together; process 0 makes the others alone.
@@ -103,12 +103,12 @@ class Stage:
 
 @dataclass
 class RunFolder:
-    """A folder that stages are run in.
+    """A folder that steps are run in.
 
     Attributes:
         path: The folder.
         overwrite: Whether results and unfinished work of other settings may be replaced.
-        hashes: Stage hashes of the current plan.
+        hashes: Step hashes of the current plan.
     """
 
     path: Path
@@ -140,57 +140,57 @@ class RunFolder:
         refuse_unmarked(self.path, KIND)
 
     def mark(self, name: str) -> Mark | None:
-        """What is remembered of a stage."""
+        """What is remembered of a step."""
         path = self.path / _MARKS / f"{name}.json"
         return Mark.model_validate(read_json(path)) if path.is_file() else None
 
     def write_mark(self, mark: Mark) -> None:
-        """Remember a stage."""
+        """Remember a step."""
         write_json(self.path / _MARKS / f"{mark.name}.json", mark.model_dump(mode="json"))
 
     def marks(self) -> list[Mark]:
-        """All finished stages, in order of their completion."""
+        """All finished steps, in order of their completion."""
         paths = sorted((self.path / _MARKS).glob("*.json"), key=lambda p: p.stat().st_mtime)
         return [Mark.model_validate(read_json(p)) for p in paths]
 
-    def plan(self, stages: Sequence[Stage]) -> list[str]:
+    def plan(self, steps: Sequence[Step]) -> list[str]:
         """Compute all hashes and refuse, before anything runs, what would have to be replaced.
 
         Returns:
-            Names of the stages whose results may be replaced and must run again; nothing is changed yet.
+            Names of the steps whose results may be replaced and must run again; nothing is changed yet.
 
         Raises:
             InputError: Listing every output that was made with other settings or changed since, every output that this
                 run did not make, and all unfinished work of other settings.
         """
         problems, outdated = list[Problem](), list[str]()
-        self.hash(stages)
-        for stage in stages:
-            found = self._replaced(stage)
+        self.hash(steps)
+        for step in steps:
+            found = self._replaced(step)
             if any(p.final for p in found) or not self.overwrite:
                 problems += [p.problem for p in found if p.final or not self.overwrite]
             elif any(p.result for p in found):
-                outdated.append(stage.name)
+                outdated.append(step.name)
         if problems:
             raise InputError(problems)
         return outdated
 
-    def hash(self, stages: Sequence[Stage]) -> dict[str, str]:
-        """Compute the hash of every stage: of its settings, its inputs' hashes and the library versions."""
-        for stage in stages:
-            self.hashes[stage.name] = sha256_json(
+    def hash(self, steps: Sequence[Step]) -> dict[str, str]:
+        """Compute the hash of every step: of its settings, its inputs' hashes and the library versions."""
+        for step in steps:
+            self.hashes[step.name] = sha256_json(
                 {
-                    "stage": stage.name,
-                    "settings": stage.settings,
-                    "versions": installed(("pocketbert", *stage.libraries)),
-                    "needs": {n: self.hashes[n] for n in stage.needs},
+                    "step": step.name,
+                    "settings": step.settings,
+                    "versions": installed(("pocketbert", *step.libraries)),
+                    "needs": {n: self.hashes[n] for n in step.needs},
                 }
             )
         return self.hashes
 
-    def _replaced(self, stage: Stage) -> list[_Replaced]:
-        """What running a stage would replace, although it is not this stage's own unfinished work."""
-        mark, output = self.mark(stage.name), self.path / stage.output
+    def _replaced(self, step: Step) -> list[_Replaced]:
+        """What running a step would replace, although it is not this step's own unfinished work."""
+        mark, output = self.mark(step.name), self.path / step.output
         again = "Use another -o/--output, or --overwrite to make it again."
         if mark is None:
             if os.path.lexists(output):
@@ -204,7 +204,7 @@ class RunFolder:
                         final=True,
                     )
                 ]
-            return self._unfinished(stage)
+            return self._unfinished(step)
         have = digests(output)
         if strangers := sorted(set(have) - set(mark.files)):
             return [
@@ -217,79 +217,79 @@ class RunFolder:
                     final=True,
                 )
             ]
-        if mark.hash != self.hashes[stage.name]:
+        if mark.hash != self.hashes[step.name]:
             what = "was made with another recipe, other inputs or other versions."
             return [_Replaced(Problem(str(output), what, again), result=True)]
         changed = sorted(n for n in mark.files if have.get(n) != mark.files[n])
-        if have and changed and digests(self._built(stage)) != mark.files:
+        if have and changed and digests(self._built(step)) != mark.files:
             what = f"{changed[0] or 'the file'} was changed or removed after it was made."
             return [_Replaced(Problem(str(output), what, again), result=True)]
-        return [] if have and mark.status is Status.PASSED else self._unfinished(stage)
+        return [] if have and mark.status is Status.PASSED else self._unfinished(step)
 
-    def _unfinished(self, stage: Stage) -> list[_Replaced]:
+    def _unfinished(self, step: Step) -> list[_Replaced]:
         out = []
-        for work in self._other_work(stage):
+        for work in self._other_work(step):
             if not any(p.is_file() for p in work.rglob("*")):
                 continue
-            done = [f"{name or stage.name} at step {step:,}" for name, step in steps_done(work)]
+            done = [f"{name or step.name} at step {number:,}" for name, number in steps_done(work)]
             what = f"is unfinished work of other settings or versions{': ' if done else ''}{', '.join(done)}."
             fix = "Put the settings back to resume it, use another -o/--output, or --overwrite to remove it."
             out.append(_Replaced(Problem(str(work), what, fix)))
         return out
 
-    def state(self, stage: Stage) -> str:
+    def state(self, step: Step) -> str:
         """``finished``, ``unfinished`` (will be resumed) or ``to do``."""
-        mark = self.mark(stage.name)
-        if mark is not None and mark.status is Status.PASSED and (self.path / stage.output).exists():
+        mark = self.mark(step.name)
+        if mark is not None and mark.status is Status.PASSED and (self.path / step.output).exists():
             return "finished"
-        return "unfinished" if self._work(stage).exists() else "to do"
+        return "unfinished" if self._work(step).exists() else "to do"
 
-    def recover(self, stages: Sequence[Stage]) -> None:
-        """Finish what a process did not that was killed after it had marked a stage and before the last rename."""
-        for stage in stages:
-            mark, built = self.mark(stage.name), self._built(stage)
+    def recover(self, steps: Sequence[Step]) -> None:
+        """Finish what a process did not that was killed after it had marked a step and before the last rename."""
+        for step in steps:
+            mark, built = self.mark(step.name), self._built(step)
             if (
                 mark is not None
-                and mark.hash == self.hashes[stage.name]
+                and mark.hash == self.hashes[step.name]
                 and built.exists()
                 and digests(built) == mark.files
             ):
-                self._commit(stage)
+                self._commit(step)
 
-    def forget(self, stage: Stage) -> None:
-        """Drop the output and the mark of a stage, so that nothing of another recipe lies beside new results."""
-        remove(self.path / stage.output)
-        remove(self.path / _MARKS / f"{stage.name}.json")  # last: an output without its mark would be a stranger
+    def forget(self, step: Step) -> None:
+        """Drop the output and the mark of a step, so that nothing of another recipe lies beside new results."""
+        remove(self.path / step.output)
+        remove(self.path / _MARKS / f"{step.name}.json")  # last: an output without its mark would be a stranger
 
-    def run(self, stage: Stage) -> None:
-        """Run one stage unless it is finished.
+    def run(self, step: Step) -> None:
+        """Run one step unless it is finished.
 
         Raises:
             GateError: If a gate failed; the output stays, marked failed.
         """
-        state = self.state(stage)
+        state = self.state(step)
         if state == "finished":
-            say(f"{stage.title}: finished before, skipped")
-            self._clear(stage)  # a process killed right after its mark leaves it
+            say(f"{step.title}: finished before, skipped")
+            self._clear(step)  # a process killed right after its mark leaves it
             return
-        say(f"{stage.title}{': resumed' if state == 'unfinished' else ''}")
-        log.info("stage %s %s, hash %s", stage.name, state, self.hashes[stage.name])
-        work, built = self._work(stage), self._built(stage)
-        for stale in self._other_work(stage):
+        say(f"{step.title}{': resumed' if state == 'unfinished' else ''}")
+        log.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
+        work, built = self._work(step), self._built(step)
+        for stale in self._other_work(step):
             if any(stale.iterdir()):
                 say(f"  removed unfinished work of other settings: {stale}")
             remove(stale)
         work.mkdir(parents=True, exist_ok=True)
         remove(built.parent)
-        (built if stage.is_folder else built.parent).mkdir(parents=True)
+        (built if step.is_folder else built.parent).mkdir(parents=True)
         began, cpu = time.monotonic(), _cpu_seconds()
-        if stage.trains:
-            train_together(stage.name, self.hashes[stage.name])
-        failures = list(stage.make(Places(built, work, self.path / METRICS)))
+        if step.trains:
+            train_together(step.name, self.hashes[step.name])
+        failures = list(step.make(Places(built, work, self.path / METRICS)))
         (sync_tree if built.is_dir() else sync)(built)
         mark = Mark(
-            name=stage.name,
-            hash=self.hashes[stage.name],
+            name=step.name,
+            hash=self.hashes[step.name],
             failures=failures,
             files=digests(built),
             status=Status.FAILED if failures else Status.PASSED,
@@ -297,33 +297,33 @@ class RunFolder:
             cpu_s=round(_cpu_seconds() - cpu, 2),
         )
         self.write_mark(mark)
-        self._commit(stage)
-        self._clear(stage)
-        log.info("stage %s %s: %.1f s, %.1f CPU-s", stage.name, mark.status, mark.wall_s, mark.cpu_s)
+        self._commit(step)
+        self._clear(step)
+        log.info("step %s %s: %.1f s, %.1f CPU-s", step.name, mark.status, mark.wall_s, mark.cpu_s)
         if failures:
-            kept = self.path / stage.output
+            kept = self.path / step.output
             raise GateError([*failures, f"The files stay in {kept}, marked failed; nothing was packed."])
 
-    def take_part(self, stages: Sequence[Stage], order: Order) -> None:
-        """In a process other than 0: train a stage together with process 0, and write nothing here.
+    def take_part(self, steps: Sequence[Step], order: Order) -> None:
+        """In a process other than 0: train a step together with process 0, and write nothing here.
 
         Raises:
             InputError: If this process sees another recipe, other data or another folder than process 0.
         """
-        self.hash(stages)
-        stage = next((s for s in stages if s.name == order.stage), None)
+        self.hash(steps)
+        step = next((s for s in steps if s.name == order.step), None)
         rank = f"rank {here().rank}"
-        if stage is None or self.hashes[stage.name] != order.hash:
+        if step is None or self.hashes[step.name] != order.hash:
             raise InputError(
                 Problem(
                     rank,
-                    f"sees another recipe, other data, another model or other versions than process 0 (stage {order.stage}).",
+                    f"sees another recipe, other data, another model or other versions than process 0 (step {order.step}).",
                     "Give every node the same recipe, files and installation.",
                 )
             )
         missing = [
             p
-            for p in (self._work(stage), *(self.path / s.output for s in stages if s.name in stage.needs))
+            for p in (self._work(step), *(self.path / s.output for s in steps if s.name in step.needs))
             if not p.exists()
         ]
         if missing:
@@ -335,43 +335,43 @@ class RunFolder:
                 )
             )
         with tempfile.TemporaryDirectory(prefix="pocketbert-") as thrown_away:
-            output = Path(thrown_away) / stage.output
-            if stage.is_folder:
+            output = Path(thrown_away) / step.output
+            if step.is_folder:
                 output.mkdir()
-            stage.make(Places(output, self._work(stage), Path(thrown_away) / METRICS))
+            step.make(Places(output, self._work(step), Path(thrown_away) / METRICS))
 
-    def _work(self, stage: Stage) -> Path:
-        return self.path / _WORK / f"{stage.name}-{self.hashes[stage.name][:12]}"
+    def _work(self, step: Step) -> Path:
+        return self.path / _WORK / f"{step.name}-{self.hashes[step.name][:12]}"
 
-    def _built(self, stage: Stage) -> Path:
-        """Where the output of a stage is built: a rename away from its final name."""
-        return self.path / _WORK / f"{stage.name}.new" / stage.output
+    def _built(self, step: Step) -> Path:
+        """Where the output of a step is built: a rename away from its final name."""
+        return self.path / _WORK / f"{step.name}.new" / step.output
 
-    def _other_work(self, stage: Stage) -> list[Path]:
-        """Work folders of a stage that belong to other settings or versions."""
+    def _other_work(self, step: Step) -> list[Path]:
+        """Work folders of a step that belong to other settings or versions."""
         return [
             p
-            for p in sorted(self.path.glob(f"{_WORK}/{stage.name}-*"))
-            if _OWN_WORK.fullmatch(p.name.removeprefix(stage.name)) and p != self._work(stage)
+            for p in sorted(self.path.glob(f"{_WORK}/{step.name}-*"))
+            if _OWN_WORK.fullmatch(p.name.removeprefix(step.name)) and p != self._work(step)
         ]
 
-    def _commit(self, stage: Stage) -> None:
-        """Rename what was built to its final name; an older output of the stage, which a mark named, goes."""
-        built, output = self._built(stage), self.path / stage.output
-        if stage.is_folder:
+    def _commit(self, step: Step) -> None:
+        """Rename what was built to its final name; an older output of the step, which a mark named, goes."""
+        built, output = self._built(step), self.path / step.output
+        if step.is_folder:
             install(built, output, built.parent / "old")
         else:
             replace_file(built, output)
         sync(self.path)
 
-    def _clear(self, stage: Stage) -> None:
-        remove(self._work(stage))
-        remove(self._built(stage).parent)
+    def _clear(self, step: Step) -> None:
+        remove(self._work(step))
+        remove(self._built(step).parent)
 
 
 @dataclass(frozen=True)
 class _Replaced:
-    """Something that running a stage would replace.
+    """Something that running a step would replace.
 
     Attributes:
         problem: What, and what to do about it.

@@ -16,13 +16,13 @@ from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_stage
+from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, max_length
 from pocketbert.pipeline.make import exporting, golden, measuring
 from pocketbert.pipeline.phone.pack import portable
-from pocketbert.pipeline.run_folder import Places, Stage, data_digest
+from pocketbert.pipeline.run_folder import Places, Step, data_digest
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 CORPUS = "corpus"
@@ -68,10 +68,15 @@ class Inputs:
     Args:
         recipe: What to do.
         ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
+        model: The model the recipe starts from, where the caller opened it already.
     """
 
-    def __init__(self, recipe: Recipe, ready: Mapping[str, Path]) -> None:
-        self.recipe, self.ready = recipe, ready
+    def __init__(
+        self, recipe: Recipe, ready: Mapping[str, Path] | None = None, model: ModelFolder | None = None
+    ) -> None:
+        self.recipe, self.ready = recipe, dict(ready or {})
+        if model is not None:
+            self.model = model
 
     @cached_property
     def model(self) -> ModelFolder:
@@ -92,6 +97,11 @@ class Inputs:
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
+
+    @cached_property
+    def ready_digests(self) -> dict[str, str]:
+        """Digest of each file that is used instead of exporting anew."""
+        return {name: sha256_path(path) for name, path in self.ready.items()}
 
     @cached_property
     def length(self) -> int:
@@ -124,11 +134,11 @@ class Inputs:
                 "coreml": section.coreml.model_dump(mode="json"),
                 "about": [self.recipe.name, self.recipe.description],
             }
-        ready = {name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")}
+        ready = {name: digest for name, digest in self.ready_digests.items() if name.startswith(f"{format}/")}
         return {**common, "ready": ready}
 
 
-def steps_of(inputs: Inputs, make: Makers) -> list[Stage]:
+def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
     """All steps of a recipe, in order.
 
     Args:
@@ -148,7 +158,7 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Stage]:
     return [*learned, *written, *_check_steps(inputs, make, written), *_last_steps(inputs, make)]
 
 
-def _data_steps(inputs: Inputs, make: Makers) -> list[Stage]:
+def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
     """The rows, and the corpus of general stages."""
     recipe = inputs.recipe
     data = {
@@ -158,7 +168,7 @@ def _data_steps(inputs: Inputs, make: Makers) -> list[Stage]:
         "length": inputs.length,
         "model": inputs.model.digest,
     }
-    steps = [Stage("data", "data", "data.json", data, (), make.data, ("tokenizers",))]
+    steps = [Step("data", "data", "data.json", data, (), make.data, ("tokenizers",))]
     if recipe.data.corpus is not None:
         section = recipe.data.corpus
         settings = {
@@ -166,11 +176,11 @@ def _data_steps(inputs: Inputs, make: Makers) -> list[Stage]:
             "tokenizer": sha256_file(inputs.model.path / "tokenizer.json"),
             "sources": [[data_digest(s), source_digest(s)] for s in section.sources],
         }
-        steps.append(Stage(CORPUS, "corpus", CORPUS, settings, (), make.corpus, ("tokenizers", "pyarrow")))
+        steps.append(Step(CORPUS, "corpus", CORPUS, settings, (), make.corpus, ("tokenizers", "pyarrow")))
     return steps
 
 
-def _teacher_step(inputs: Inputs, make: Makers) -> Stage:
+def _teacher_step(inputs: Inputs, make: Makers) -> Step:
     recipe = inputs.recipe
     settings = {
         "task": recipe.task,
@@ -180,7 +190,7 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Stage:
         "finetune": _dump(recipe.teacher.finetune),
         "answer": _dump(recipe.answer),
     }
-    return Stage(
+    return Step(
         "teacher",
         f"teacher {recipe.teacher.model}",
         "teacher",
@@ -192,7 +202,7 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Stage:
     )
 
 
-def _student_step(inputs: Inputs, make: Makers) -> Stage:
+def _student_step(inputs: Inputs, make: Makers) -> Step:
     recipe = inputs.recipe
     settings = {
         "student": _dump(recipe.student),
@@ -204,14 +214,14 @@ def _student_step(inputs: Inputs, make: Makers) -> Stage:
         "start": inputs.start.digest if inputs.start else None,
     }
     needs = ("teacher",) if recipe.data.corpus is None else ("teacher", CORPUS)
-    return Stage("student", "student", "student", settings, needs, make.student, _TRAIN, trains=True)
+    return Step("student", "student", "student", settings, needs, make.student, _TRAIN, trains=True)
 
 
-def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) -> list[Stage]:
+def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) -> list[Step]:
     """The files of a format, and the smaller ones that are made of them; `weights` is the step that trained the model."""
     recipe, row = inputs.recipe, FORMATS[format]
     steps = [
-        Stage(
+        Step(
             format.value,
             f"export to {row.title}",
             format.value,
@@ -222,12 +232,12 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
         )
     ]
     for scheme, runtimes in quantized_forms(recipe, format).items():
-        name = quantized_stage(format, scheme)
+        name = quantized_step(format, scheme)
         settings: dict[str, object] = {"scheme": scheme, "runtimes": runtimes}
         if scheme.static:
             settings["calibration"] = CALIBRATION_ROWS
         steps.append(
-            Stage(
+            Step(
                 name,
                 f"quantize {row.title} to {scheme}",
                 name,
@@ -246,26 +256,26 @@ def _engines(recipe: Recipe) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
 
 
-def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Stage]) -> list[Stage]:
+def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
     """Golden rows of all files that were written, and the gates."""
     recipe, engines = inputs.recipe, _engines(inputs.recipe)
     needs = tuple(s.name for s in written)
     return [
-        Stage("golden", "golden rows", "golden", golden.ROWS, needs, make.golden, engines),
-        Stage("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), make.verify, engines),
+        Step("golden", "golden rows", "golden", golden.ROWS, needs, make.golden, engines),
+        Step("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), make.verify, engines),
     ]
 
 
-def _last_steps(inputs: Inputs, make: Makers) -> list[Stage]:
+def _last_steps(inputs: Inputs, make: Makers) -> list[Step]:
     """The benchmark with the teacher's file where the recipe has one, and the artefact folder."""
     recipe, steps, before = inputs.recipe, [], ["verify"]
     if measuring.is_timed(recipe):
         needs = ["verify"]
         if recipe.student is not None and inputs.model.family.instead_of_export is None:
             first = measuring.teacher_file(recipe).format
-            name = measuring.teacher_file(recipe).stage
+            name = measuring.teacher_file(recipe).step
             steps.append(
-                Stage(
+                Step(
                     name,
                     "export the teacher to compare with",
                     name,
@@ -277,9 +287,9 @@ def _last_steps(inputs: Inputs, make: Makers) -> list[Stage]:
             )
             needs.append(name)
         settings, engines = _dump(recipe.benchmark), _engines(recipe)
-        steps.append(Stage("benchmark", "benchmark", "benchmark.json", settings, (*needs,), make.benchmark, engines))
+        steps.append(Step("benchmark", "benchmark", "benchmark.json", settings, (*needs,), make.benchmark, engines))
         before.append("benchmark")
-    steps.append(Stage("pack", "pack", "phone", _dump(portable(recipe)), (*before,), make.pack, ()))
+    steps.append(Step("pack", "pack", "phone", _dump(portable(recipe)), (*before,), make.pack, ()))
     return steps
 
 

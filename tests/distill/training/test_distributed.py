@@ -293,7 +293,7 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     assert "The checkpoint of step 15 in " in stopped.stderr
     assert "exitcode  : 3" in stopped.stderr  # of the first to end; torchrun may end the other itself
     assert not (tmp_path / "resumed" / "teacher").exists()
-    assert not (tmp_path / "resumed" / ".stages" / "teacher.json").exists()
+    assert not (tmp_path / "resumed" / ".steps" / "teacher.json").exists()
     assert launched("resumed", KILL_RANK="0").returncode == 1
     resumed = launched("resumed")
     assert resumed.returncode == 0, resumed.stderr

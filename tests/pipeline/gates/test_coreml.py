@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
 
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.disk.files import path_bytes, sha256_path
 from support.defects.coreml import (
     FILES,
@@ -140,7 +140,7 @@ def another_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The artefact folder of another model with the same tokenizer and labels; read-only by convention."""
     folder = tmp_path_factory.mktemp("another")
     model = write_bert(folder / "model", LABELS, seed=9)
-    return Path(api.export(str(model), folder / "phone", formats=["coreml"], max_length=LENGTH))
+    return Path(api.export(str(model), folder / "phone", ExportOptions(formats=["coreml"], max_length=LENGTH)))
 
 
 def test_packages_of_another_model(refused: Refused, coreml_copy: Path, another_model: Path) -> None:
@@ -206,17 +206,17 @@ def test_parity_closes_when_the_mask_is_lost_and_the_quantizer_when_it_does_noth
     assert broken.exit_code == 3, broken.output
     assert f"parity of {FP16}: differs from transformers by" in broken.stderr
     assert "The mask seems to be ignored." in broken.stderr
-    mark = json.loads((run / ".stages" / "coreml.json").read_text())
+    mark = json.loads((run / ".steps" / "coreml.json").read_text())
     assert (mark["status"], len(mark["failures"])) == ("failed", 2)  # the prepared module and the package
     assert (run / FP16).is_dir()
-    assert not (run / ".stages" / "coreml-w8.json").exists()
+    assert not (run / ".steps" / "coreml-w8.json").exists()
 
     with monkeypatch.context() as patch:
         patch.setattr(compressor, "linear_quantize_weights", lambda model, **_: model)
         broken = cli(*command)
     assert broken.exit_code == 3, broken.output
     assert "Model_w8.mlpackage: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
-    assert json.loads((run / ".stages" / "coreml-w8.json").read_text())["status"] == "failed"
+    assert json.loads((run / ".steps" / "coreml-w8.json").read_text())["status"] == "failed"
     assert cli("pack", "-m", run, "-o", tmp_path / "packed").exit_code == 3
     assert not (tmp_path / "packed").exists()
 

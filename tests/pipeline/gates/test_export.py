@@ -38,12 +38,12 @@ def test_parity_closes_when_the_mask_is_lost(
     assert "parity of onnx/model.onnx: differs from transformers by" in broken.stderr
     assert "The mask seems to be ignored." in broken.stderr
     assert f"The files stay in {run_copy / 'onnx'}, marked failed; nothing was packed." in broken.stderr
-    mark = json.loads((run_copy / ".stages" / "onnx.json").read_text())
+    mark = json.loads((run_copy / ".steps" / "onnx.json").read_text())
     assert mark["status"] == "failed"
     assert len(mark["failures"]) == 2  # the prepared module and the file
     assert (run_copy / "onnx" / "model.onnx").is_file()
     assert not (run_copy / "phone").exists()
-    assert not (run_copy / ".stages" / "onnx-int8.json").exists()
+    assert not (run_copy / ".steps" / "onnx-int8.json").exists()
     assert cli("pack", "-m", run_copy, "-o", run_copy.parent / "packed").exit_code == 3
     assert not (run_copy.parent / "packed").exists()
     assert cli("verify", "-m", run_copy).exit_code == 2  # golden rows are not there yet
@@ -70,7 +70,7 @@ def test_quantizer_that_skips_a_matrix_stops_the_run(
     broken = cli("run", task.recipe, "-o", run_copy)
     assert broken.exit_code == 3, broken.output
     assert "no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
-    assert json.loads((run_copy / ".stages" / "onnx-int8.json").read_text())["status"] == "failed"
+    assert json.loads((run_copy / ".steps" / "onnx-int8.json").read_text())["status"] == "failed"
     assert not (run_copy / "phone").exists()
 
 
@@ -97,10 +97,10 @@ def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_do
     assert broken.exit_code == 3, broken.output
     assert "parity of tflite/model.tflite: differs from transformers by" in broken.stderr
     assert "The mask seems to be ignored." in broken.stderr
-    mark = json.loads((run / ".stages" / "tflite.json").read_text())
+    mark = json.loads((run / ".steps" / "tflite.json").read_text())
     assert (mark["status"], len(mark["failures"])) == ("failed", 2)
     assert (run / "tflite" / "model.tflite").is_file()
-    assert not (run / ".stages" / "tflite-int8.json").exists()
+    assert not (run / ".steps" / "tflite-int8.json").exists()
 
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
@@ -111,7 +111,7 @@ def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_do
         broken = cli(*command, "--overwrite")
     assert broken.exit_code == 3, broken.output
     assert "model_int8.tflite: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr
-    assert json.loads((run / ".stages" / "tflite-int8.json").read_text())["status"] == "failed"
+    assert json.loads((run / ".steps" / "tflite-int8.json").read_text())["status"] == "failed"
     assert cli("pack", "-m", run, "-o", tmp_path / "packed").exit_code == 3
     assert not (tmp_path / "packed").exists()
 
@@ -129,11 +129,11 @@ def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_do
     assert cli("pack", "-m", run, "-o", tmp_path / "packed").exit_code == 0
 
 
-def test_a_stage_that_failed_under_another_recipe_does_not_matter(
+def test_a_step_that_failed_under_another_recipe_does_not_matter(
     cli: Cli, task: Any, run_copy: Path, tmp_path: Path
 ) -> None:
     # ONNX int8 failed once, then the recipe asked for fp32 alone
-    path = run_copy / ".stages" / "onnx-int8.json"
+    path = run_copy / ".steps" / "onnx-int8.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed", "failures": ["types"]}))
     result = cli("run", task.recipe, "quantize.scheme=fp32", "-o", run_copy, "--overwrite")
     assert result.exit_code == 0, result.output
@@ -151,7 +151,7 @@ def test_teacher_at_chance_closes_the_gate(cli: Cli, task: Any, tmp_path: Path) 
     assert not (tmp_path / "run" / "phone").exists()
     packed = cli("pack", "-m", tmp_path / "run", "-o", tmp_path / "packed")
     assert packed.exit_code == 3
-    assert "Stage verify failed; nothing was packed." in packed.stderr
+    assert "Step verify failed; nothing was packed." in packed.stderr
     assert not (tmp_path / "packed").exists()
 
 
@@ -177,7 +177,7 @@ def test_weights_that_changed_after_training_lose_the_score(task: Any, run_copy:
     undo(run_copy, "onnx", "onnx-int8", "golden", "verify", "pack")
     with pytest.raises(GateError, match="gate 'kept' failed"):
         api.run(api.load_recipe(task.recipe, ["verify.min_kept=0.99"]), run_copy, overwrite=True)
-    marks = json.loads((run_copy / ".stages" / "verify.json").read_text())
+    marks = json.loads((run_copy / ".steps" / "verify.json").read_text())
     assert any("gate 'kept' failed: keeps" in line for line in marks["failures"])
     assert any("gate 'drop' failed" in line and "of the torch model" in line for line in marks["failures"])
 

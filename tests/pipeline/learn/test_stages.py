@@ -18,6 +18,8 @@ from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import load_data, max_length
 from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.run_folder import Places
+from support.tiny_models import write_tokenizer
+from support.tiny_texts import task_rows, vocabulary, write_lines
 
 PLAN = {"steps": 6, "batch": 8, "lr": 1e-3, "checkpoint": 4}
 TASK = {"method": "task", **PLAN}
@@ -47,7 +49,7 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def teachers(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pre-trained models, as far as the pipeline can tell."""
     import torch
     import transformers
@@ -55,7 +57,7 @@ def teachers(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     from pocketbert.distill.students.ib_bert.config import IbBertConfig
     from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
-    base, words = tmp_path_factory.mktemp("pre-trained"), kit.vocabulary()
+    base, words = tmp_path_factory.mktemp("pre-trained"), vocabulary()
     sizes = {
         "vocab_size": len(words),
         "num_hidden_layers": 2,
@@ -76,14 +78,14 @@ def teachers(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             kind(config).save_pretrained(base / name)
-        kit.write_tokenizer(base / name, words)
+        write_tokenizer(base / name, words)
     return {name: base / name for name in kinds}
 
 
 @pytest.fixture
-def recipe(task: Any, kit: Any, teachers: dict[str, Path], tmp_path: Path) -> Callable[[str], Recipe]:
+def recipe(task: Any, teachers: dict[str, Path], tmp_path: Path) -> Callable[[str], Recipe]:
     """`recipe(chain)`: the tiny task with the stages of a chain."""
-    text = kit.write_lines(tmp_path / "text.jsonl", [{"text": r["text"]} for r in kit.task_rows(80, 9)])
+    text = write_lines(tmp_path / "text.jsonl", [{"text": r["text"]} for r in task_rows(80, 9)])
 
     def write(chain: str) -> Recipe:
         stages, teacher, student, more = CHAINS[chain]

@@ -203,7 +203,7 @@ def test_other_training_rows_make_another_file(finished_openvino: Path, task: An
     recipe = load_recipe(task.recipe, [WITH_IT])
 
     def outdated(recipe: Any) -> set[str]:
-        return set(RunFolder(finished_openvino, True).plan(Run(recipe, finished_openvino).stages()))
+        return set(RunFolder(finished_openvino, True).plan(Run(recipe, finished_openvino).steps()))
 
     assert "onnx-a8w8" not in outdated(recipe)
     shorter = load_recipe(task.recipe, [WITH_IT, "data.holdout=100"])

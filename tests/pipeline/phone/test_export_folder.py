@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pocketbert
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from support.classifiers import NAMES, expected
@@ -35,7 +35,7 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, tmp_path: Path
         assert done.stdout.splitlines()[-1] == f"model card: {output}/README.md"
         assert "onnx/model.onnx: parity " in done.stderr
     else:
-        api.export(str(source), output, formats=["onnx"])
+        api.export(str(source), output, ExportOptions(formats=["onnx"]))
     assert tree(source) == before
     assert [p.name for p in tmp_path.iterdir() if p.name != "pocketbert-cache"] == ["phone"]
 
@@ -69,7 +69,7 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, tmp_path: Path
 @pytest.mark.parametrize("family", FAMILIES[:3])
 def test_an_untrained_model_is_no_parity_failure(family: str, model: Callable[..., Path], tmp_path: Path) -> None:
     # its answers differ by a thousandth of the logits: measured by that alone, rounding would look like an error
-    api.export(str(model(family, 0.0)), tmp_path / "phone", schemes=["fp32"], formats=["onnx"])
+    api.export(str(model(family, 0.0)), tmp_path / "phone", ExportOptions(schemes=["fp32"], formats=["onnx"]))
     parity = json.loads((tmp_path / "phone" / "parity.json").read_text())
     assert all(p["worst"] < 1e-4 for p in parity)
     assert all(p["mask_effect"] > 100 * p["bound"] for p in parity)  # a lost mask would still be seen
@@ -79,7 +79,7 @@ def test_an_untrained_model_is_no_parity_failure(family: str, model: Callable[..
 def fp32_folder(model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported folder with the fp32 file alone; read-only by convention."""
     folder = tmp_path_factory.mktemp("exported") / "phone"
-    api.export(str(model("bert")), folder, schemes=["fp32"], formats=["onnx"])
+    api.export(str(model("bert")), folder, ExportOptions(schemes=["fp32"], formats=["onnx"]))
     return folder
 
 
@@ -137,7 +137,7 @@ def test_quantize_adds_the_int8_file(cli: Cli, fp32_folder: Path, tmp_path: Path
 
 
 def test_a_length_that_every_text_fills(model: Callable[..., Path], tmp_path: Path) -> None:
-    api.export(str(model("bert")), tmp_path / "phone", max_length=4, formats=["onnx"])
+    api.export(str(model("bert")), tmp_path / "phone", ExportOptions(max_length=4, formats=["onnx"]))
     answer = pocketbert.load(tmp_path / "phone").predict("please the song")[0]
     assert answer.truncated
     assert api.verify(tmp_path / "phone").status == "passed"
@@ -155,18 +155,22 @@ def unnamed(source: Path, destination: Path) -> Path:
 
 def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_path: Path) -> None:
     folder = unnamed(model("bert"), tmp_path / "model")
-    api.export(str(folder), tmp_path / "plain", schemes=["fp32"], formats=["onnx"])
+    api.export(str(folder), tmp_path / "plain", ExportOptions(schemes=["fp32"], formats=["onnx"]))
     assert json.loads((tmp_path / "plain" / "artifacts.json").read_text())["labels"] == [
         "LABEL_0",
         "LABEL_1",
         "LABEL_2",
     ]
-    api.export(str(folder), tmp_path / "named", schemes=["fp32"], formats=["onnx"], labels=["bad", "so-so", "good"])
+    api.export(
+        str(folder),
+        tmp_path / "named",
+        ExportOptions(schemes=["fp32"], formats=["onnx"], labels=["bad", "so-so", "good"]),
+    )
     want = expected(folder, ["please", "the song"])
     for answer, row in zip(pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True):
         assert answer.label == ("bad", "so-so", "good")[int(row.argmax())]
     with pytest.raises(InputError, match="the model's labels differ from the data's"):
-        api.export(str(folder), tmp_path / "wrong", labels=["bad", "good"])
+        api.export(str(folder), tmp_path / "wrong", ExportOptions(labels=["bad", "good"]))
     assert not (tmp_path / "wrong").exists()
 
 

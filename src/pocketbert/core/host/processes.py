@@ -1,7 +1,7 @@
 """What this process is among those of a launcher, and how process 0 directs the others.
 
 Training is the only work that is shared. Process 0 alone runs a recipe: it holds the lock, decides what is
-finished, and writes. The others wait for its orders, take part in a stage that trains, and write nothing.
+finished, and writes. The others wait for its orders, take part in a step that trains, and write nothing.
 
 Orders go through the key-value store of the launcher, not through collectives: setting a key never blocks,
 so a process that fails can say so while its peers are busy, and waiting for hours needs no time limit.
@@ -70,12 +70,12 @@ class Order:
     """What process 0 tells the others.
 
     Attributes:
-        stage: A stage to train together; None at the end.
-        hash: Hash of that stage, which all must share.
+        step: A step to train together; None at the end.
+        hash: Hash of that step, which all must share.
         code: Exit code, at the end.
     """
 
-    stage: str | None
+    step: str | None
     hash: str = ""
     code: int = 0
 
@@ -110,11 +110,11 @@ class Channel:
         """Give the next order."""
         self._store.set(f"order/{self._sent}", json.dumps(vars(order)))
         self._sent += 1
-        if order.stage is None:
+        if order.step is None:
             self._store.set("end", str(order.code))
 
     def orders(self) -> Iterator[Order]:
-        """Receive all orders, as they come; the last has no stage."""
+        """Receive all orders, as they come; the last has no step."""
         number = 0
         while True:
             key = f"order/{number}"
@@ -122,7 +122,7 @@ class Channel:
                 time.sleep(_POLL_S)
             order = Order(**json.loads(self._store.get(key)))
             yield order
-            if order.stage is None:
+            if order.step is None:
                 return
             number += 1
 
@@ -205,17 +205,17 @@ def directing() -> Iterator[None]:
     _leave()
 
 
-def train_together(stage: str, hash: str) -> None:
-    """Call the other processes into a stage; nothing without a launcher."""
+def train_together(step: str, hash: str) -> None:
+    """Call the other processes into a step; nothing without a launcher."""
     if _open:
-        _open[0].send(Order(stage, hash))
+        _open[0].send(Order(step, hash))
 
 
 def assist(train: Callable[[Order], Any]) -> NoReturn:
     """What every process but 0 does: train when told to, and leave when process 0 does, as it does.
 
     Args:
-        train: Takes this process's part in a stage.
+        train: Takes this process's part in a step.
 
     Raises:
         SystemExit: With the exit code of process 0.
@@ -225,7 +225,7 @@ def assist(train: Callable[[Order], Any]) -> NoReturn:
     code = 0
     try:
         for order in channel.orders():
-            if order.stage is None:
+            if order.step is None:
                 code = order.code
             else:
                 with _watched(channel):

@@ -296,6 +296,8 @@ def _problem(error: Any, tree: _Tree, title: str) -> Problem:
         return Problem(where, f"{_shown(str(value))} is not allowed; {nearest(str(value)[:80], allowed)}.")
     if kind == "value_error":
         return Problem(where, f"{message}.")
+    if kind == "too_short" and value == []:
+        return Problem(where, f"is empty; give at least {error['ctx']['min_length']}.")
     return Problem(where, f"{_shown(value)}: {message[:1].lower()}{message[1:]}.")
 
 

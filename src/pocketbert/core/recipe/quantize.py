@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
@@ -88,27 +87,8 @@ class QuantizeSection(Section):
         return {k: v for k, v in out.items() if k != "scheme" or self.files is None}
 
 
-@dataclass(frozen=True)
-class ChoiceProblem:
-    """One thing that is wrong with a choice of smaller files; its texts have no full stop.
-
-    Attributes:
-        what: What is wrong, and what is allowed.
-        fix: What to change in a recipe.
-        option_fix: What to change on a command line.
-        runtime: The runtime that the file is for, if it is for one.
-    """
-
-    what: str
-    fix: str
-    option_fix: str
-    runtime: Runtime | None = None
-
-
-def choice_problems(
-    wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool
-) -> list[ChoiceProblem]:
-    """List what is wrong with a choice of smaller files.
+def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
+    """List what is wrong with a choice of smaller files, each with the fix and without a full stop.
 
     A plain scheme concerns the formats that have it, and each format must have one of them; a file for a runtime concerns
     the format that has it.
@@ -119,7 +99,7 @@ def choice_problems(
         calibration: Whether there are training texts, on which static schemes measure ranges.
     """
     forms = [(format, scheme, runtime) for format, info in FORMATS.items() for scheme, runtime in info.forms]
-    out: list[ChoiceProblem] = []
+    out: list[str] = []
     plain: list[Scheme] = []
     for file in wanted:
         title, runtime = file.title, file.runtime
@@ -129,31 +109,26 @@ def choice_problems(
         elif not homes:
             # of a scheme without runtime the runtimes that have it, else everything
             known = [f"{s} for {r} ({f})" for f, s, r in forms if runtime is not None or s is file.scheme]
-            what = f"{title} does not exist in this version, only {', '.join(known)}"
-            out.append(ChoiceProblem(what, "choose one of these", "Choose one of these", runtime))
+            out.append(f"{title} does not exist in this version, only {', '.join(known)}; choose one of these")
         elif homes[0] not in formats:
-            what, add = f"{title} is a file of {homes[0]}", homes[0]
-            out.append(ChoiceProblem(what, f"add {add} to export.formats", f"Add --format {add}", runtime))
+            out.append(f"{title} is a file of {homes[0]}; add {homes[0]} to export.formats")
         if homes and file.scheme.static and not calibration:
-            what = f"{title} measures ranges on training texts"
-            recipe = f"Name {title} in quantize.files of a recipe with data.train: pocketbert run RECIPE"
-            out.append(ChoiceProblem(what, "name them in data.train", recipe, runtime))
+            out.append(f"{title} measures ranges on training texts; name them in data.train")
     return out + _plain_problems(plain, list(dict.fromkeys(formats)))
 
 
-def _plain_problems(plain: Sequence[Scheme], formats: Sequence[Format]) -> list[ChoiceProblem]:
+def _plain_problems(plain: Sequence[Scheme], formats: Sequence[Format]) -> list[str]:
     """Formats that have none of the schemes, and schemes that no format has."""
     names, out = " or ".join(f"'{s}'" for s in plain), []
     without = [f for f in formats if plain and not any(FORMATS[f].takes(s) for s in plain)]
     for format in without:
-        what = f"{format} has no {names} in this version, only {', '.join(FORMATS[format].schemes)}"
-        option = f"Leave {format} out of --format, or choose another scheme"
-        out.append(ChoiceProblem(what, "name other export.formats", option))
+        known = ", ".join(FORMATS[format].schemes)
+        fix = f"leave {format} out of export.formats, or choose another scheme"
+        out.append(f"{format} has no {names} in this version, only {known}; {fix}")
     for scheme in plain:
         if len(without) < len(formats) and not any(FORMATS[f].takes(scheme) for f in formats):
             homes = [f.value for f, info in FORMATS.items() if info.takes(scheme)]
-            what = f"no exported format has '{scheme}', only {', '.join(homes)}"
-            out.append(ChoiceProblem(what, "add one to export.formats", f"Add --format {homes[0]}"))
+            out.append(f"no exported format has '{scheme}', only {', '.join(homes)}; add one to export.formats")
     return out
 
 

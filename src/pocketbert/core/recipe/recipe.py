@@ -264,7 +264,7 @@ class Recipe(Section):
             )
         key = "quantize.scheme" if self.quantize.files is None else "quantize.files"
         choice = choice_problems(self.quantize.wanted, self.export.formats, self.data.train is not None)
-        problems += [f"{key}: {p.what}; {p.fix}" for p in choice]
+        problems += [f"{key}: {problem}" for problem in choice]
         if len(set(self.export.formats)) < len(self.export.formats):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:

@@ -20,7 +20,7 @@ class ModelFile(MadeFor):
     """One model file.
 
     Attributes:
-        source: Path in the run folder; its first part is the output of the stage that writes it.
+        source: Path in the run folder; its first part is the output of the step that writes it.
         path: Path in the artefact folder.
         format: What opens it.
         scheme: How its numbers are stored.
@@ -36,14 +36,14 @@ class ModelFile(MadeFor):
     runtime: Runtime | None = None
 
     @property
-    def stage(self) -> str:
-        """The stage that writes it."""
+    def step(self) -> str:
+        """The step that writes it."""
         return self.source.split("/")[0]
 
     @property
     def exported(self) -> bool:
         """Whether an exporter writes it; the others are made from such a file."""
-        return self.stage == self.format.value
+        return self.step == self.format.value
 
     @property
     def title(self) -> str:
@@ -52,8 +52,8 @@ class ModelFile(MadeFor):
         return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
 
 
-def quantized_stage(format: Format, scheme: Scheme) -> str:
-    """Name of the stage, and of its folder, that makes a format's files of one scheme."""
+def quantized_step(format: Format, scheme: Scheme) -> str:
+    """Name of the step, and of its folder, that makes a format's files of one scheme."""
     return f"{format}-{scheme}"
 
 
@@ -80,12 +80,12 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
     format = bases[0].format
     stem, out = FORMATS[format].stem, []
     for scheme, runtimes in quantized_forms(recipe, format).items():
-        stage = quantized_stage(format, scheme)
+        step = quantized_step(format, scheme)
         for runtime in sorted(runtimes, key=lambda r: r is not None):
             if runtime is None:
-                out += [_file(stage, format, b.client.value if b.client else stem, scheme, b.client) for b in bases]
+                out += [_file(step, format, b.client.value if b.client else stem, scheme, b.client) for b in bases]
             else:
-                out.append(_file(stage, format, stem, scheme, None, runtime))
+                out.append(_file(step, format, stem, scheme, None, runtime))
     return out
 
 
@@ -122,11 +122,11 @@ def _exported(format: Format, stem: str, recipe: Recipe, client: Client | None =
 
 
 def _file(
-    stage: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
+    step: str, format: Format, stem: str, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
 ) -> ModelFile:
     unnamed = scheme is FORMATS[format].base
     name = stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
-    return ModelFile(f"{stage}/{name}", f"{format}/{name}", format, scheme, client, runtime)
+    return ModelFile(f"{step}/{name}", f"{format}/{name}", format, scheme, client, runtime)
 
 
 def mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:

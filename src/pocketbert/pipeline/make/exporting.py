@@ -1,4 +1,4 @@
-"""The stage that exports model files, with its parity gate."""
+"""The step that exports model files, with its parity gate."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def parity_failure(result: Parity) -> str:
 
 
 def read_parity(folder: Path) -> list[Parity]:
-    """Comparisons that an export stage made."""
+    """Comparisons that an export step made."""
     path = folder / PARITY_FILE
     return [Parity.model_validate(p) for p in json.loads(path.read_text())] if path.is_file() else []
 

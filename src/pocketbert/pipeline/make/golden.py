@@ -1,4 +1,4 @@
-"""The stage that records golden rows: what the torch model and every file answer, and the tokenizer's own rows."""
+"""The step that records golden rows: what the torch model and every file answer, and the tokenizer's own rows."""
 
 from __future__ import annotations
 

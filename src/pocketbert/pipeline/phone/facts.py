@@ -133,7 +133,7 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
     weights = run / ("student" if recipe.student else "teacher")
     family = family_of(str(read_json(weights / "config.json")["model_type"]))
     teacher = teacher_file(recipe)
-    parities = [p for folder in (teacher.stage, *recipe.export.formats) for p in read_parity(run / folder)]
+    parities = [p for folder in (teacher.step, *recipe.export.formats) for p in read_parity(run / folder)]
     files = model_files(recipe, weights)
     data = run / "data.json"
     return ReportData(

@@ -1,0 +1,143 @@
+"""Build the recipe that `export` follows: its rules are the recipe's, its problems name flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import check_exported
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe.file import recipe_of
+from pocketbert.core.recipe.quantize import files_of
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import TaskName
+from pocketbert.core.types import Runtime, Scheme
+from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
+
+_TITLE = "command line"
+_MODEL = "teacher.model"
+_KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)+")
+_WITHOUT_FLAG = re.compile(r"(?<![\w.])(?:data|teacher|student|verify|benchmark)\.[a-z_]+")
+_ASSUMED_TASK = TaskName.TEXT_CLASSIFICATION
+
+
+def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFolder]:
+    """Open a model and write the recipe that exports it.
+
+    Args:
+        model: Hugging Face folder, or Hub name.
+        options: What to write.
+
+    Returns:
+        The recipe, and the model that it names.
+
+    Raises:
+        InputError: Listing every problem of model and options, by the names of the flags.
+        MissingBackendError: If the library that loads models from the Hub is not installed.
+    """
+    with naming_flags():
+        local = Path(model).expanduser()
+        name = str(local.resolve()) if local.is_dir() else model
+        try:
+            folder = open_model_folder(name, options.revision, _MODEL)
+            check_exported(folder.family, _MODEL)
+            task = options.task or known_task(folder)
+        except InputError as error:
+            raise InputError([*error.problems, *option_problems(name, options)]) from error
+        return recipe_of(_content(name, _run_name(folder), options, task), _TITLE), folder
+
+
+def option_problems(model: str, options: ExportOptions) -> list[Problem]:
+    """List what is wrong with options whatever the model is, by the names of the flags.
+
+    What depends on the task is left out where no task is given: its problems could be wrong.
+    """
+    known = options if options.task else replace(options, labels=None, answer={})
+    try:
+        recipe_of(_content(model, "model", known, options.task or _ASSUMED_TASK), _TITLE)
+    except InputError as error:
+        return list(dict.fromkeys(_with_flags(p) for p in error.problems))
+    return []
+
+
+def known_task(folder: ModelFolder) -> str:
+    """Return the task that a model says it was trained for.
+
+    Raises:
+        InputError: If it does not say.
+    """
+    if folder.task is not None:
+        return folder.task.value
+    made = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
+    raise InputError(
+        Problem("task", f"config.json names {made} and tells no task.", f"Give one: --task {' | '.join(TaskName)}")
+    )
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Raise the `InputError` of this context with flags where its problems name keys of a recipe."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(list(dict.fromkeys(_with_flags(p) for p in error.problems))) from error
+
+
+def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[str, Any]:
+    """Nest the options under the keys of a recipe."""
+    content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
+    for option, key in KEYS.items():
+        value = getattr(options, option)
+        if value is None or option in ("schemes", "runtimes"):
+            continue
+        *sections, last = key.split(".")
+        place = content
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value if isinstance(value, str | dict | int | float) else list(value)
+    return {**content, "quantize": _quantize(options.schemes, options.runtimes), "task": task}
+
+
+def _quantize(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]:
+    """Write schemes and runtimes as the section `quantize`, which says what is wrong with them."""
+    if len(schemes) == 1 and not runtimes:
+        return {"scheme": schemes[0]}
+    if schemes and set(schemes) <= set(Scheme) and set(runtimes) <= set(Runtime):
+        files = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
+        return {"files": [f.model_dump(mode="json", exclude_none=True) for f in files]}
+    return {"files": [*schemes, *({"scheme": (*schemes, "int8")[0], "runtime": r} for r in runtimes)]}
+
+
+def _run_name(folder: ModelFolder) -> str:
+    # the copy of a model from the Hub lies in a folder that is named after a commit
+    local = Path(folder.title)
+    title = local.name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
+    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
+    return cleaned[:64] or "model"
+
+
+def _with_flags(problem: Problem) -> Problem:
+    """Write flags for the keys that have one, and say where a key is set that has none."""
+    key = problem.where.removeprefix(_TITLE).strip()
+    where, what, fix = _flag(key) or problem.where, _flags_in(problem.what), _flags_in(problem.fix)
+    if not fix and (other := _WITHOUT_FLAG.search(what)):
+        fix = f"Only a recipe sets {other[0]}: pocketbert run RECIPE"
+    return Problem(where, what, fix)
+
+
+def _flag(key: str) -> str:
+    """The flag that sets a key, or those that set the keys of a section; empty where there is none."""
+    parts = [part for part in key.split(".") if not part.isdecimal()]
+    for end in range(len(parts), 0, -1):
+        if flag := FLAGS.get(".".join(parts[:end])):
+            return " ".join([flag, *parts[end:]])
+    return ", ".join(flag for inner, flag in FLAGS.items() if inner.startswith(f"{key}."))
+
+
+def _flags_in(text: str) -> str:
+    return _KEY.sub(lambda found: FLAGS.get(found[0], found[0]), text)

@@ -1,0 +1,100 @@
+"""Options of the verbs that start from a model instead of a recipe, and the recipe key and the flag of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Say how outputs become answers; each task reads its own keys, which are those of a recipe's `answer`.
+
+    Attributes:
+        thresholds: multi-label: probability from which a label is given, one number or one for each label.
+        stride: question-answering: tokens that two windows of a long context share.
+        answer_length: question-answering: longest answer in tokens.
+        null_answers: question-answering: whether a question may have no answer.
+        pooling: feature-extraction: how token states become one vector.
+        normalize: feature-extraction: whether vectors get length 1.
+    """
+
+    thresholds: float | list[float]
+    stride: int
+    answer_length: int
+    null_answers: bool
+    pooling: str
+    normalize: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Choose what `export` writes; every option sets a key of the recipe that the export follows.
+
+    Attributes:
+        task: Hub task name; default what the model says it was trained for.
+        revision: Hub revision of the model.
+        formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
+        schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), for TFLite also ``w8``
+            and ``fp16``; ``fp32`` makes none.
+        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's
+            texts.)
+        lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
+        opset: ONNX operator set, 18 to 20.
+        atol: Parity bound relative to the spread of the logits; default the family's.
+        max_length: Longest input in tokens; default the model's own.
+        labels: Label names where config.json has none, in order of their ids.
+        ios: Oldest iOS that opens the Core ML package: 16, 17 or 18.
+        shapes: Lengths that the package takes: ``enumerated`` (iOS 18), ``ranged`` (iOS 17) or ``fixed``; default
+            ``enumerated`` for iOS 18, else ``fixed``.
+        precision: Numbers that the package computes in, ``fp16`` or ``fp32``.
+        layout: ``ane`` rewrites the graph for Apple's Neural Engine; ``plain`` does not.
+        answer: How outputs become answers; default the recipe's defaults.
+    """
+
+    task: str | None = None
+    revision: str | None = None
+    formats: Sequence[str] = ("onnx", "tflite", "coreml")
+    schemes: Sequence[str] = ("int8",)
+    runtimes: Sequence[str] = ()
+    lengths: Sequence[int] = (32, 64, 128)
+    opset: int = 20
+    atol: float | None = None
+    max_length: int | None = None
+    labels: Sequence[str] | None = None
+    ios: int = 18
+    shapes: str | None = None
+    precision: str = "fp16"
+    layout: str = "plain"
+    answer: AnswerOptions = field(default_factory=lambda: AnswerOptions())
+
+
+KEYS: Mapping[str, str] = {
+    "task": "task",
+    "revision": "teacher.revision",
+    "formats": "export.formats",
+    "schemes": "quantize.scheme",
+    "runtimes": "quantize.files",
+    "lengths": "export.lengths",
+    "opset": "export.opset",
+    "atol": "export.atol",
+    "max_length": "data.max_length",
+    "labels": "data.labels",
+    "ios": "export.coreml.ios",
+    "shapes": "export.coreml.shapes",
+    "precision": "export.coreml.precision",
+    "layout": "export.coreml.layout",
+    "answer": "answer",
+}
+"""The recipe key that each field of `ExportOptions` sets."""
+
+FLAGS: Mapping[str, str] = {
+    "teacher.model": "--model",
+    **{key: f"--{option.replace('_', '-')}" for option, key in KEYS.items()},
+    "export.formats": "--format",
+    "quantize.scheme": "--scheme",
+    "quantize.files": "--scheme, --runtime",
+    "quantize.files.scheme": "--scheme",
+    "quantize.files.runtime": "--runtime",
+}
+"""The flags of the command line that set each of these recipe keys; entries of lists are not counted."""
