@@ -52,7 +52,7 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNam
 
     texts = [t for t in TEXTS if len(t) < 200] if family == "roberta" else [t for t in TEXTS if len(t) < 50]
     want = expected(source, texts)
-    opened = pocketbert.load(output, schemes=["fp32"])
+    opened = pocketbert.load(output, scheme="fp32")
     for answer, row in zip(opened.predict(texts), want, strict=True):
         assert not answer.truncated
         assert list(answer.scores) == list(NAMES)
