@@ -72,7 +72,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "distill.transfer_student distill.mini_teacher_config distill.fit_adapter distill.StateAdapter distill.reduce_embeddings",
     ),
     "MobileBERT's course": (
-        "A course decides which layers learn when, and how fast; `distill.train` takes one.",
+        "A course decides which layers learn when, and how fast; an objective brings its course.",
         "distill.progressive distill.joint distill.auxiliary distill.TransferPhases distill.TransferCourse",
     ),
     "Text of general stages": (

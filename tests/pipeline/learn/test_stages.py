@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,6 @@ from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import load_data, max_length
 from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.run_folder import Places
-from support.tiny_models import write_tokenizer
-from support.tiny_texts import task_rows, vocabulary, write_lines
 
 PLAN = {"steps": 6, "batch": 8, "lr": 1e-3, "checkpoint": 4}
 TASK = {"method": "task", **PLAN}
@@ -45,11 +44,10 @@ CHAINS: dict[str, tuple[list[dict[str, Any]], str, dict[str, Any], dict[str, Any
     "mobilebert of an IB-BERT": ([GUESSED, OUTPUTS], "ib_bert", MINI, {}),
     "guesses for fill-mask": ([GUESSED], "ib_bert", MINI, {"task": "fill-mask"}),
 }
-Write = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def teachers(task: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pre-trained models, as far as the pipeline can tell."""
     import torch
     import transformers
@@ -57,9 +55,9 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from pocketbert.distill.students.ib_bert.config import IbBertConfig
     from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
-    base, words = tmp_path_factory.mktemp("pre-trained"), vocabulary()
+    base, tokenizer = tmp_path_factory.mktemp("pre-trained"), task.folder / "teacher"
     sizes = {
-        "vocab_size": len(words),
+        "vocab_size": json.loads((tokenizer / "config.json").read_text())["vocab_size"],
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 64,
@@ -78,14 +76,16 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             kind(config).save_pretrained(base / name)
-        write_tokenizer(base / name, words)
+        for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+            shutil.copyfile(tokenizer / file, base / name / file)
     return {name: base / name for name in kinds}
 
 
 @pytest.fixture
 def recipe(task: Any, teachers: dict[str, Path], tmp_path: Path) -> Callable[[str], Recipe]:
     """`recipe(chain)`: the tiny task with the stages of a chain."""
-    text = write_lines(tmp_path / "text.jsonl", [{"text": r["text"]} for r in task_rows(80, 9)])
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join((task.folder / "train.jsonl").read_text().splitlines(keepends=True)[:80]))
 
     def write(chain: str) -> Recipe:
         stages, teacher, student, more = CHAINS[chain]
