@@ -204,7 +204,7 @@ def _name(folder: ModelFolder) -> str:
 def quantize_folder(model: Path, output: Path, *, scheme: str, targets: Sequence[str], overwrite: bool) -> Path:
     """See `pocketbert.api.quantize`."""
     artefacts = read_artefacts(model)
-    exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format or Format.ONNX].base)]
+    exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
     formats = list(dict.fromkeys(str(r.format) for r in exported))
     _check_choices(scheme, formats or DEFAULT_FORMATS, targets)
     problems = []
@@ -340,5 +340,5 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
             if mark.name in stages and mark.status is Status.FAILED:
                 raise GateError([*mark.failures, f"Stage {mark.name} failed; nothing was packed."])
         with building(output, strangers) as target:
-            make_pack(run.recipe, run_folder, run.weights, run.length, run.data.pair, run.origin, target)
+            make_pack(run.exported, run.data.pair, run.origin, target)
     return output

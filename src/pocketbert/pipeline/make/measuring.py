@@ -14,7 +14,8 @@ from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Runtime
-from pocketbert.pipeline.formats.model_files import ModelFile, exported_scheme
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.place import place_of
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult, Length, Variant
@@ -38,7 +39,7 @@ def teacher_file(recipe: Recipe) -> ModelFile:
     """The teacher as a file of the first format timed here: what sizes and latencies are compared with."""
     format = next((f for f in recipe.export.formats if FORMATS[f].timed), recipe.export.formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
-    return ModelFile(path, path, format, exported_scheme(recipe, format))
+    return ModelFile(path, path, format, place_of(format).exported_scheme(recipe))
 
 
 def run_variants(recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int) -> list[Variant]:
