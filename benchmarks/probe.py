@@ -124,7 +124,7 @@ def measure(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: in
 
 
 def _profile(file: EngineFile, feed: dict[str, np.ndarray], threads: int, runs: int) -> OpTimes | None:
-    if file.runtime is Runtime.OPENVINO:
+    if file.runtime is not None and file.runtime.own_engine is not None:
         return None
     if file.format is Format.TFLITE:
         found = TflitePredictor(file.path, threads).coverage

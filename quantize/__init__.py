@@ -1,1 +1,7 @@
-"""Smaller numbers in the same graph, checked operator by operator."""
+"""Smaller numbers in the same graph, checked operator by operator: `quantize` is the way in, `Plan` what it is asked for."""
+
+from pocketbert.quantize.door import quantize, stored_numbers, weight_types
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import row_of
+
+__all__ = ["Plan", "quantize", "row_of", "stored_numbers", "weight_types"]

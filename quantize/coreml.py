@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.quiet import quiet, quiet_coremltools
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.coreml import DATE, save_package
 from pocketbert.core.packages.coreml_classifier import add_classifier, remove_classifier
-from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
+from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
+from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
 THRESHOLD = 512
 """Weights with fewer numbers stay float: nothing is won there."""
@@ -35,29 +37,16 @@ _NAMES = {
 """Names of number types here, by their names in Core ML; indices are none of them."""
 
 
-def quantize(
-    source: Path, destination: Path, scheme: Scheme = Scheme.W8, runtime: Runtime | None = None
-) -> WeightTypes:
-    """Write a smaller copy of a package.
+def _write_w8(source: Path, destination: Path, plan: Plan) -> None:
+    """Write a copy of a package with int8 weights.
 
-    Args:
-        source: A package with float weights.
-        destination: Where to write.
-        scheme: w8: int8 per output channel with an offset (``mode="linear"``; less error than symmetric), embedding
-            tables per row.
-        runtime: None; there is none for Core ML.
-
-    Returns:
-        The types found in the written package.
+    They are int8 per output channel with an offset (``mode="linear"``; less error than symmetric), embedding tables per row.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
-        GateError: If the compressor left weights as they were.
     """
     if version_of("coremltools") is None:
         raise MissingBackendError("coremltools", "pip install 'pocketbert[coreml]'")
-    if scheme is not Scheme.W8:
-        raise ValueError(f"Core ML has no {scheme}")
     with quiet(), quiet_coremltools():
         import coremltools as ct
         import coremltools.optimize as cto
@@ -81,11 +70,6 @@ def quantize(
         if name != DATE:
             spec.description.metadata.userDefined[name] = value
     save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", destination)
-    types = weight_types(destination)
-    problems = type_problems(types, destination.name, scheme, runtime, Format.COREML)
-    if problems:
-        raise GateError(problems)
-    return types
 
 
 def _weights(path: Path) -> set[str]:
@@ -132,3 +116,11 @@ def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
     from pocketbert.runtime.coreml.stored import StoredTensors
 
     yield from StoredTensors(path).arrays()
+
+
+_FLOATS = ("float32", "float16")
+_W8 = Wanted("int8", dequantized=True, per_channel=True)
+register_reader(Format.COREML, Reader(weight_types, stored_numbers))
+for _scheme, _wanted in ((Scheme.FP32, Wanted("float32")), (Scheme.FP16, Wanted("float16"))):
+    register_scheme(SchemeRow(Format.COREML, _scheme, ExpectedWeights(_wanted, _wanted, _FLOATS)))
+register_scheme(SchemeRow(Format.COREML, Scheme.W8, ExpectedWeights(_W8, _W8, _FLOATS), _write_w8))

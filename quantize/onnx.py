@@ -14,33 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.disk.ownership import temporary_folder
-from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Runtime, Scheme
+from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx_tied import retie, untie
-from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
+from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
 _MOVES = ("Transpose", "DequantizeLinear", "Concat", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which a stored weight is still the same weight."""
 
 
-def quantize(
-    source: Path, destination: Path, scheme: Scheme = Scheme.INT8, runtime: Runtime | None = None
-) -> WeightTypes:
+def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
     """Write a dynamic int8 copy of an fp32 file.
-
-    Args:
-        source: A file with fp32 weights.
-        destination: Where to write.
-        scheme: int8, the only one for ONNX in this version.
-        runtime: None: the file for OpenVINO is static, `pocketbert.quantize.onnx_static` writes it.
-
-    Returns:
-        The types found in the written file.
 
     Raises:
         MissingBackendError: If onnx is not installed.
-        GateError: If the quantizer left weights as they were.
     """
     if version_of("onnx") is None:
         raise MissingBackendError("onnx", "pip install 'pocketbert[onnx]'")
@@ -67,11 +57,6 @@ def quantize(
         model = onnx.load(destination)
         retie(model, ties)
         onnx.save(model, destination)
-    types = weight_types(destination)
-    problems = type_problems(types, destination.name, scheme, runtime)
-    if problems:
-        raise GateError(problems)
-    return types
 
 
 @contextlib.contextmanager
@@ -169,3 +154,15 @@ def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
 
     for tensor in onnx.load(path).graph.initializer:
         yield tensor.name, numpy_helper.to_array(tensor)
+
+
+register_reader(Format.ONNX, Reader(weight_types, stored_numbers))
+register_scheme(SchemeRow(Format.ONNX, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32"))))
+register_scheme(
+    SchemeRow(
+        Format.ONNX,
+        Scheme.INT8,
+        ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
+        _write_int8,
+    )
+)

@@ -1,4 +1,4 @@
-"""Static int8 for ONNX, written for OpenVINO: the range of every product's input is measured once, on texts.
+"""a8w8, static int8, for ONNX, written for OpenVINO: the range of every product's input is measured once, on texts.
 
 Weights of products are int8, symmetric, a scale per output channel; the numbers they are multiplied with uint8 in a measured
 range; embedding tables int8 with a scale per row. Of attention, scores are a product of two int8 tensors. The product of
@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Runtime, Scheme
-from pocketbert.quantize.onnx import weight_types
-from pocketbert.quantize.weights import WeightTypes, type_problems
+from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.quantize.plan import Plan, Rows
+from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.onnx import OnnxPredictor
-
-Rows = Iterable[Mapping[str, NDArray[np.int64]]]
 
 _LAYOUT = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity")
 """Operators that only move numbers: a range is the same before and behind them."""
@@ -49,21 +48,13 @@ class _Activation:
     signed: bool
 
 
-def quantize_static(source: Path, destination: Path, rows: Rows) -> WeightTypes:
-    """Write a static int8 copy of an fp32 file.
-
-    Args:
-        source: A file with fp32 weights.
-        destination: Where to write; nothing is left there after an error.
-        rows: Feeds [1, L] int64 without padding, by input name; names that the graph does not take are ignored.
-
-    Returns:
-        The types found in the written file.
+def _write_static(source: Path, destination: Path, plan: Plan) -> None:
+    """Write a static int8 copy of an fp32 file; nothing is written where a range cannot be measured.
 
     Raises:
         MissingBackendError: If onnx is not installed.
         InputError: If there are no rows, or one lacks an input.
-        GateError: If the range of a tensor could not be measured, or large weights are still fp32.
+        GateError: If the range of a tensor could not be measured.
     """
     if version_of("onnx") is None:
         raise MissingBackendError("onnx", "pip install 'pocketbert[onnx]'")
@@ -73,16 +64,12 @@ def quantize_static(source: Path, destination: Path, rows: Rows) -> WeightTypes:
     del model.graph.value_info[:]  # stale after dynamo's folding
     rewriter = _Rewriter(model.graph)
     with temporary_folder(destination.parent) as folder:
+        rows = plan.rows() if plan.rows is not None else ()
         ranges = _measure(model, rewriter.activations, rows, folder / "measured.onnx", destination.name)
         rewriter.run(ranges)
         written = folder / destination.name
         onnx.save(model, written)
-        types = weight_types(written)
-        problems = type_problems(types, destination.name, Scheme.INT8, Runtime.OPENVINO)
-        if problems:
-            raise GateError(problems)
         replace_file(written, destination)
-    return types
 
 
 def _measure(model: Any, activations: Iterable[_Activation], rows: Rows, path: Path, title: str) -> dict[str, _Range]:
@@ -306,3 +293,14 @@ class _Rewriter:
         for field, values in ((self.graph.node, kept[::-1]), (self.graph.initializer, stored)):
             del field[:]
             field.extend(values)
+
+
+register_scheme(
+    SchemeRow(
+        Format.ONNX,
+        Scheme.A8W8,
+        ExpectedWeights(products=Wanted("int8", per_channel=True, static=True), tables=Wanted("int8")),
+        _write_static,
+        Runtime.OPENVINO,
+    )
+)

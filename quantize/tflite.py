@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.errors import GateError, MissingBackendError
+from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Runtime, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.quantize.tflite_scales import one_scale_per_tensor
-from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
+from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
 if TYPE_CHECKING:
     from ai_edge_quantizer.qtyping import ModelQuantizationRecipe
@@ -28,24 +30,14 @@ _WEIGHT_OPERATORS = {
 """Input that holds the weight, and what it is used for."""
 
 
-def quantize(
-    source: Path, destination: Path, scheme: Scheme = Scheme.INT8, runtime: Runtime | None = None
-) -> WeightTypes:
+def _write(source: Path, destination: Path, plan: Plan) -> None:
     """Write a smaller copy of an fp32 file.
 
-    Args:
-        source: A file with fp32 weights.
-        destination: Where to write.
-        scheme: int8, w8 or fp16.
-        runtime: ``tflite-2.16`` for an int8 form that TFLite 2.14 and 2.16 compute right: the same numbers, with the
-            per-channel scales, which their kernels drop without an error, in operators of their own.
-
-    Returns:
-        The types found in the written file.
+    For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels drop without an
+    error, get operators of their own.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
-        GateError: If the quantizer left weights as they were: recipes that match nothing are no error to it.
     """
     if version_of("ai-edge-quantizer") is None:
         raise MissingBackendError("ai-edge-quantizer", "pip install 'pocketbert[tflite]'")
@@ -53,17 +45,12 @@ def quantize(
         from ai_edge_quantizer.quantizer import Quantizer
 
         quantizer = Quantizer(str(source))
-        quantizer.load_quantization_recipe(_recipe(scheme, runtime))
+        quantizer.load_quantization_recipe(_recipe(plan.scheme))
         content = bytes(quantizer.quantize().quantized_model)
-    destination.write_bytes(one_scale_per_tensor(content) if runtime is Runtime.TFLITE_2_16 else content)
-    types = weight_types(destination)
-    problems = type_problems(types, destination.name, scheme, runtime)
-    if problems:
-        raise GateError(problems)
-    return types
+    destination.write_bytes(one_scale_per_tensor(content) if plan.runtime is Runtime.TFLITE_2_16 else content)
 
 
-def _recipe(scheme: Scheme, runtime: Runtime | None) -> ModelQuantizationRecipe:
+def _recipe(scheme: Scheme) -> ModelQuantizationRecipe:
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
@@ -115,3 +102,24 @@ def weight_types(path: Path) -> WeightTypes:
 def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Name and value of everything stored in a file, scales of quantized tensors included."""
     yield from TfliteGraph(path).stored()
+
+
+_HALF, _W8, _COARSE = (
+    Wanted("float16", dequantized=True),
+    Wanted("int8", dequantized=True, per_channel=True),
+    Wanted("int8", per_channel=False),
+)
+register_reader(Format.TFLITE, Reader(weight_types, stored_numbers))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32"))))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), _write))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), _write))
+register_scheme(
+    SchemeRow(
+        Format.TFLITE,
+        Scheme.INT8,
+        ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
+        _write,
+    )
+)
+# one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong
+register_scheme(SchemeRow(Format.TFLITE, Scheme.INT8, ExpectedWeights(_COARSE, _COARSE), _write, Runtime.TFLITE_2_16))

@@ -1,13 +1,11 @@
-"""What the weights of a file are stored as, use by use, and whether that is what its scheme says."""
+"""What the weights of a file are stored as, use by use, and whether that is what its scheme wants."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from pydantic import BaseModel
-
-from pocketbert.core.types import Format, Runtime, Scheme
 
 SMALL = 4096
 """Weights with fewer numbers (a classifier's last row, a type table) may stay fp32; nothing is won there."""
@@ -82,46 +80,47 @@ class WeightTypes(BaseModel):
         return f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB int8, {self.float_bytes / 1e6:.2f} MB float"
 
 
-class _Wanted(NamedTuple):
+@dataclass(frozen=True)
+class Wanted:
+    """What the weights of one use must be.
+
+    Attributes:
+        dtype: Their type.
+        dequantized: Whether an operator turns them into fp32 before the use.
+        per_channel: Whether they have a scale per output channel; None where both are right.
+        static: Whether what they are multiplied with is int8 in a range that the file holds.
+    """
+
     dtype: str
-    dequantized: bool
-    per_channel: bool | None
+    dequantized: bool = False
+    per_channel: bool | None = None
     static: bool = False
 
 
-_WANTED: dict[tuple[Scheme, Runtime | None], dict[Use, _Wanted]] = {
-    (Scheme.FP32, None): dict.fromkeys(Use, _Wanted("float32", False, None)),
-    (Scheme.FP16, None): dict.fromkeys(Use, _Wanted("float16", True, None)),
-    (Scheme.W8, None): dict.fromkeys(Use, _Wanted("int8", True, True)),
-    (Scheme.INT8, None): {Use.MATMUL: _Wanted("int8", False, True), Use.TABLE: _Wanted("int8", False, None)},
-    (Scheme.INT8, Runtime.OPENVINO): {
-        Use.MATMUL: _Wanted("int8", False, True, static=True),
-        Use.TABLE: _Wanted("int8", False, None),
-    },
-    # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong
-    (Scheme.INT8, Runtime.TFLITE_2_16): dict.fromkeys(Use, _Wanted("int8", False, False)),
-}
+@dataclass(frozen=True)
+class ExpectedWeights:
+    """What the weights of a file must be.
+
+    Attributes:
+        products: Those of matrix products.
+        tables: Those of embedding lookups.
+        floats: Types that small weights may stay in.
+    """
+
+    products: Wanted
+    tables: Wanted
+    floats: tuple[str, ...] = ("float32",)
 
 
-_HALF = _Wanted("float16", False, None)
-"""Of formats that also compute in fp16."""
-
-
-def type_problems(
-    types: WeightTypes, name: str, scheme: Scheme, runtime: Runtime | None = None, format: Format | None = None
-) -> list[str]:
-    """What is wrong with the types of a file; empty when it is what its name says.
+def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> list[str]:
+    """List what is wrong with the types of a file; empty when it is what its name says.
 
     Args:
         types: What was found in it.
         name: What to call it.
-        scheme: What it claims to be.
-        runtime: The runtime it was made for, if it was made for one.
-        format: What kind of file it is.
+        expected: What its scheme wants.
     """
-    wanted = _WANTED[scheme, runtime if scheme is Scheme.INT8 else None]
-    if format is Format.COREML and scheme is Scheme.FP16:
-        wanted = dict.fromkeys(Use, _HALF)
+    wanted = {Use.MATMUL: expected.products, Use.TABLE: expected.tables}
     out = []
     for use in Use:
         if not any(u.use is use for u in types.uses):
@@ -131,8 +130,7 @@ def type_problems(
             kind = "weights" if use is Use.MATMUL else "numbers"
             out.append(f"{name}: no {use} has {wanted[use].dtype} {kind}{verdict}.")
     # a small weight may stay as it was, but may not be something else
-    plain = ("float32", "float16") if format is Format.COREML else ("float32",)
-    large = [u for u in types.uses if u.numbers >= SMALL or u.dtype not in plain]
+    large = [u for u in types.uses if u.numbers >= SMALL or u.dtype not in expected.floats]
     other = [u for u in large if u.dtype != wanted[u.use].dtype]
     if other:
         still = "still float" if all(u.dtype.startswith("float") for u in other) else "of another type"

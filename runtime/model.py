@@ -177,7 +177,7 @@ def load(
 
 
 def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None) -> Model:
-    """All files of one scheme that are for any client or for OpenVINO, whose engine is installed and computes them right."""
+    """Race the files of one scheme that an engine installed here computes right; by default also those for one runtime."""
     default = _variant(artefacts, scheme, None, None)
     records = [r for r in artefacts.models() if r.for_toolkit and _timed(r) and _serves(r, default, scheme)]
     if not records:
@@ -204,7 +204,7 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
         except InputError as error:
             if record.plain:
                 raise
-            refused.append(error)  # the file is the listed one: OpenVINO cannot run it here, the others may
+            refused.append(error)  # the file is the listed one: its runtime cannot run it here, the others may
             continue
         right[_file(path, record)], first = predictor, first or record
     if first is None:
@@ -224,6 +224,8 @@ def _counterparts(default: ModelRecord, format: Format) -> set[Scheme]:
 
 def _serves(record: ModelRecord, default: ModelRecord, scheme: str | None) -> bool:
     """Whether a file is what was asked for: by the scheme's name, or, without one, like the default file."""
+    if scheme is None and record.runtime is not None:  # its scheme is what that runtime is fast with
+        return default.scheme not in (Scheme.FP32, FORMATS[default.format].base)
     if scheme is None:
         return record.scheme in _counterparts(default, record.format)
     known = scheme in {s.value for s in Scheme}

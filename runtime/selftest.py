@@ -98,7 +98,7 @@ def _fix(predictor: Predictor, record: ModelRecord) -> str:
     if record.format is not Format.TFLITE or predictor.engine == _LITERT:
         return "Use another engine or version, or another file of the folder."
     if record.scheme is Scheme.INT8 and record.plain:
-        return f"Use the file for {Runtime.TFLITE_2_16} (`--target {Runtime.TFLITE_2_16}` adds it), or ai-edge-litert >= 2.3."
+        return f"Use the file for {Runtime.TFLITE_2_16} (`--runtime {Runtime.TFLITE_2_16}` adds it), or ai-edge-litert >= 2.3."
     return "Use another file of the folder, or ai-edge-litert >= 2.3."
 
 

@@ -63,14 +63,15 @@ def prepare(source: Path, data: Path | None, folder: Path) -> np.ndarray | None:
     from pocketbert.core.data.examples import read_examples
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.predict.tokenization import TextTokenizer
-    from pocketbert.core.types import Runtime, Scheme
-    from pocketbert.quantize.tflite import quantize
+    from pocketbert.core.types import Format, Runtime, Scheme
+    from pocketbert.quantize import Plan, quantize
 
     large = source / "tflite" / "model.tflite"
     (folder / "fp32.tflite").write_bytes(large.read_bytes())
     for scheme in (Scheme.FP16, Scheme.W8, Scheme.INT8):
-        quantize(large, folder / f"{scheme}.tflite", scheme)
-    quantize(large, folder / "int8 for tflite-2.16.tflite", Scheme.INT8, Runtime.TFLITE_2_16)
+        quantize(large, folder / f"{scheme}.tflite", Plan(Format.TFLITE, scheme))
+    plan = Plan(Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16)
+    quantize(large, folder / f"int8 for {plan.runtime}.tflite", plan)
     artefacts = read_artefacts(source)
     tokenizer = TextTokenizer(source, artefacts.processing.max_length)
     if data is None:

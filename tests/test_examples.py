@@ -57,7 +57,7 @@ def test_predict_from_python_with_pairs(
     model = tmp_path / "model"
     make_classifier("bert", 1, ("no", "yes"), auto_class="AutoModelForQuestionAnswering").save_pretrained(model)
     make_tokenizer(model)
-    api.export(str(model), tmp_path / "phone", formats=["onnx"], scheme="fp32")
+    api.export(str(model), tmp_path / "phone", formats=["onnx"], schemes=["fp32"])
     context = "set an alarm for half past six"
     capsys.readouterr()
     runpy.run_path(str(EXAMPLES / "predict.py"))["main"](str(tmp_path / "phone"), ["what is it", context])

@@ -26,10 +26,10 @@ from pocketbert.core.families import family_of
 from pocketbert.core.host.hardware import load_average, machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Format, Layout
+from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.coreml import CoremlForm, CoremlInfo, export
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize.coreml import quantize
+from pocketbert.quantize import Plan, quantize
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
 
 RUNS = 5
@@ -96,7 +96,7 @@ def _measure(name: str, layout: Layout, lengths: Sequence[int]) -> Row:
         fp16, w8 = Path(folder) / "Model.mlpackage", Path(folder) / "Model_w8.mlpackage"
         info = CoremlInfo("", "", "", "", ("negative", "positive"))
         write_s = _cpu(lambda: export(module, family, task, lengths, fp16, CoremlForm(), info))
-        compress_s = _cpu(lambda: quantize(fp16, w8))
+        compress_s = _cpu(lambda: quantize(fp16, w8, Plan(Format.COREML, Scheme.W8)))
         errors = [_error(fp16, p, model, family.inputs, lengths[-1]) for p in Precision]
         evaluator, feeds = Evaluator(w8), {n: _inputs(n, family.inputs) for n in lengths}
         counts: list[str] = []

@@ -23,7 +23,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx, tflite
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize.backends import quantizer_of
+from pocketbert.quantize import Plan, quantize
 
 SLIM = mask_4d.slim
 
@@ -42,7 +42,7 @@ def export(model: Path, format: Format, lean: bool, lengths: list[int], folder: 
     else:
         tflite.export(module, family, task, lengths, fp32)
     int8 = fp32.with_suffix(f".{format}")
-    quantizer_of(format).quantize(fp32, int8, Scheme.INT8, None)
+    quantize(fp32, int8, Plan(format, Scheme.INT8))
     return int8
 
 

@@ -38,7 +38,7 @@ from pocketbert.core.types import Format, MobileBertSize, Scheme
 from pocketbert.distill.students.mobilebert import transfer_config
 from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize.backends import quantizer_of
+from pocketbert.quantize import Plan, quantize
 from pocketbert.runtime.coreml.evaluator import Evaluator
 
 BASELINE = "bert-base"
@@ -127,7 +127,7 @@ def _variants(name: str, model: Any, lengths: Sequence[int], folder: Path) -> li
             onnx.export(module, family, TASK, example, fp32)
         else:
             tflite.export(module, family, TASK, lengths, fp32)
-        quantizer_of(format).quantize(fp32, int8, Scheme.INT8, None)
+        quantize(fp32, int8, Plan(format, Scheme.INT8))
         for scheme, path in zip(SCHEMES, (fp32, int8), strict=True):
             out.append(Variant.of(_row(name, format, scheme), path, tokenizer, max(lengths), scheme, format))
         say(f"  {name}: {format} files in {time.monotonic() - began:.0f} s")
@@ -141,7 +141,7 @@ def _package(name: str, model: Any, length: int, folder: Path) -> Package:
     info = coreml.CoremlInfo("", "", "", "", ("negative", "positive"))
     coreml.export(module, family, TASK, [length], fp16, coreml.CoremlForm(), info)
     took = time.process_time() - began
-    quantizer_of(Format.COREML).quantize(fp16, w8, Scheme.W8, None)
+    quantize(fp16, w8, Plan(Format.COREML, Scheme.W8))
     feed = _inputs(length, family.inputs)
     with torch.inference_mode():
         right = model(**{n: torch.from_numpy(v.astype(np.int64)) for n, v in feed.items()}).logits.numpy()

@@ -127,13 +127,13 @@ def export(
     *,
     task: str | None = None,
     revision: str | None = None,
-    scheme: str = "int8",
+    schemes: Sequence[str] = ("int8",),
     opset: int = 20,
     atol: float | None = None,
     max_length: int | None = None,
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("onnx", "tflite", "coreml"),
-    targets: Sequence[str] = (),
+    runtimes: Sequence[str] = (),
     ios: int = 18,
     shapes: str | None = None,
     precision: str = "fp16",
@@ -148,14 +148,14 @@ def export(
         output: The artefact folder to write.
         task: Hub task name; default what the model says it was trained for.
         revision: Hub revision.
-        scheme: ``int8`` beside the exported file (in Core ML ``w8``), or ``fp32`` for that alone; for TFLite alone also
-            ``w8`` and ``fp16``.
+        schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), for TFLite also ``w8`` and
+            ``fp16``; ``fp32`` makes none.
         opset: ONNX operator set, 18 to 20.
         atol: Parity bound relative to the spread of the logits; default the family's.
         max_length: Longest input in tokens; default the model's own.
         labels: Label names where config.json has none, in order of their ids.
         formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
-        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``. (``openvino`` needs a recipe's texts.)
+        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's texts.)
         ios: Oldest iOS that opens the Core ML package: 16, 17 or 18.
         shapes: Lengths that it takes: ``enumerated`` (iOS 18), ``ranged`` (iOS 17) or ``fixed``.
         precision: What it computes in, ``fp16`` or ``fp32``.
@@ -177,29 +177,33 @@ def export(
         output,
         task=task,
         revision=revision,
-        scheme=scheme,
+        schemes=schemes,
         opset=opset,
         atol=atol,
         max_length=max_length,
         labels=labels,
         overwrite=overwrite,
         formats=formats,
-        targets=targets,
+        runtimes=runtimes,
         coreml={"ios": ios, "shapes": shapes, "precision": precision, "layout": layout},
         answer=answer,
     )
 
 
 def quantize(
-    model: Path, output: Path, scheme: str = "int8", targets: Sequence[str] = (), overwrite: bool = False
+    model: Path,
+    output: Path,
+    schemes: Sequence[str] = ("int8",),
+    runtimes: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Path:
     """Add quantized files to an artefact folder, verified like any other; the fp32 files are kept as they are.
 
     Args:
         model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder.
-        scheme: ``int8``; for TFLite alone also ``w8`` and ``fp16``.
-        targets: Older runtimes that get an int8 file of their own: ``tflite-2.16``. (``openvino`` needs a recipe's texts.)
+        schemes: Schemes of smaller files, the default file's first: ``int8``, for TFLite also ``w8`` and ``fp16``.
+        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's texts.)
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
@@ -207,7 +211,7 @@ def quantize(
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(model, output, scheme=scheme, targets=targets, overwrite=overwrite)
+    return quantize_folder(model, output, schemes=schemes, runtimes=runtimes, overwrite=overwrite)
 
 
 def verify(

@@ -165,7 +165,7 @@ def test_run_with_two_formats(finished_tflite: Path) -> None:
         "student TFLite fp32 for mediapipe",
         "student TFLite int8 *",
         "student TFLite int8 for mediapipe",
-        "student TFLite int8 for tflite-2.16",
+        "student TFLite int8 for tflite216",
         "student ONNX fp32",
         "student ONNX int8",
     ]

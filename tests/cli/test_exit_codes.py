@@ -238,11 +238,15 @@ def test_existing_folder_that_is_no_run(
         (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not one of them; did you mean 'int8'?"),
         (["export", "-m", ".", "-o", "x", "--format", "onx"], "--format: 'onx' is not one of them; did you mean 'onnx'?"),
         (["export", "-m", ".", "-o", "x", "--format", ","], "--format: names no format; known: onnx, tflite, coreml."),
-        (["export", "-m", ".", "-o", "x", "--target", "tflite-2.61"], "--target: 'tflite-2.61' is not one of them; did you mean 'tflite-2.16'?"),
-        (["export", "-m", ".", "-o", "x", "--scheme", "w8"], "--scheme: ONNX has no 'w8' in this version, only fp32, int8. Fix: Leave onnx out of --format"),
-        (["export", "-m", ".", "-o", "x", "--format", "onnx", "--target", "tflite-2.16"], "--target: 'tflite-2.16' is a form of tflite int8. Fix: Add --format tflite"),
-        (["export", "-m", ".", "-o", "x", "--format", "tflite", "--scheme", "fp32", "--target", "tflite-2.16"], "'tflite-2.16' is a form of tflite int8."),
-        (["export", "-m", ".", "-o", "x", "--target", "openvino"], "--target: 'openvino' measures ranges on training texts, which only a recipe names. Fix: Set quantize.targets"),
+        (["export", "-m", ".", "-o", "x", "--runtime", "tflite261"], "--runtime: 'tflite261' is not one of them; did you mean 'tflite216'?"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "w8"], "--scheme: onnx has no 'w8' in this version, only fp32, int8. Fix: Leave onnx out of --format"),
+        (["export", "-m", ".", "-o", "x", "--format", "onnx", "--runtime", "tflite216"], "--runtime: 'int8' for tflite216 is a file of tflite. Fix: Add --format tflite"),
+        (["export", "-m", ".", "-o", "x", "--format", "tflite", "--scheme", "fp32", "--runtime", "tflite216"], "--runtime: 'fp32' for tflite216 does not exist in this version, only a8w8 for openvino (onnx), int8 for tflite216 (tflite). Fix: Choose one of these."),
+        (["export", "-m", ".", "-o", "x", "--runtime", "openvino"], "--runtime: 'int8' for openvino does not exist in this version, only a8w8 for openvino (onnx), int8"),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int8,a8w8"], "--scheme: 'a8w8' does not exist in this version, only a8w8 for openvino (onnx). Fix: Choose one of these."),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int8,a8w8", "--runtime", "openvino"], "--runtime: 'a8w8' for openvino measures ranges on training texts. Fix: Name 'a8w8' for openvino in quantize.files of a recipe with data.train: pocketbert run RECIPE."),
+        (["export", "-m", ".", "-o", "x", "--scheme", "int8,fp16", "--format", "onnx"], "--scheme: no exported format has 'fp16', only tflite, coreml. Fix: Add --format tflite"),
+        (["export", "-m", ".", "-o", "x", "--scheme", ","], "--scheme: names no scheme; known: fp32, fp16, w8, int8, a8w8."),
         (["export", "-m", ".", "-o", "x", "--task", "text-clasification"], "--task: 'text-clasification' is no task; did you mean 'text-classification'?"),
         (["export", "-m", ".", "-o", "x", "--task", "summarise"], "--task: 'summarise' is no task; allowed: feature-extraction, fill-mask"),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
@@ -287,17 +291,17 @@ def test_wrong_choices_are_listed_together(cli: Cli, finished: Path, tmp_path: P
         "onnx,openvino",
         "--scheme",
         "int4",
-        "--target",
-        "tflite-2.16,ios",
+        "--runtime",
+        "tflite216,ios",
     )
     assert result.exit_code == 2
     assert result.stderr.startswith("3 problems:\n")
-    for said in ("--format: 'openvino' is not one of them", "--scheme: 'int4' is", "--target: 'ios' is"):
+    for said in ("--format: 'openvino' is not one of them", "--scheme: 'int4' is", "--runtime: 'ios' is"):
         assert said in result.stderr
     twice = cli("export", "-m", finished / "student", "-o", tmp_path / "x", "--format", "onnx, onnx")
     assert twice.exit_code == 2
     assert "export.formats: lists a format twice" in twice.stderr
-    for more in (["--scheme", "w8"], ["--target", "tflite-2.16"]):  # a folder that has ONNX files only
+    for more in (["--scheme", "w8"], ["--runtime", "tflite216"]):  # a folder that has ONNX files only
         small = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "x", *more)
         assert small.exit_code == 2
         assert "Error: --" in small.stderr

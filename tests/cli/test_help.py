@@ -44,7 +44,7 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
             assert option in commands[path][1], path
     for path in ("run", "export", "verify", "predict", "doctor", "recipes ls", "data check"):
         assert "--json" in commands[path][1], path
-    for key in ("export.opset", "export.formats", "quantize.scheme", "quantize.targets", "data.max_length"):
+    for key in ("export.opset", "export.formats", "quantize.scheme", "quantize.files", "data.max_length"):
         key = f"(recipe: {key})"
         assert key in " ".join(commands["export"][1].replace("│", " ").split()), key
 

@@ -27,7 +27,7 @@ from pocketbert.export import tflite
 from pocketbert.export.mediapipe import MediaPipeTokenizer, refusal
 from pocketbert.export.prepare import prepare
 from pocketbert.export.tflite_metadata import MediaPipeInfo, metadata_problems, pack_files, write_metadata
-from pocketbert.quantize import tflite as quantize_tflite
+from pocketbert.quantize import Plan, quantize
 
 LABELS = ("negative", "not so sure", "très bien")
 LENGTH = 48
@@ -186,7 +186,7 @@ def test_int8_gives_the_same_labels_in_both_orders(
     _, _, path, info = classifier("bert", intermediate_size=4096)
     plain = np.array([r["scores"] for r in mediapipe("classify", path, ASCII_SENTENCES)])
     small = tmp_path / "int8.tflite"
-    quantize_tflite.quantize(path, small, Scheme.INT8)
+    quantize(path, small, Plan(Format.TFLITE, Scheme.INT8))
     packed = schema.Model.GetRootAs(small.read_bytes(), 0)
     assert any(packed.Buffers(i).Offset() > 1 for i in range(packed.BuffersLength()))  # weights lie behind
     after = {
@@ -224,7 +224,7 @@ def test_mediapipe_refuses_what_the_gate_refuses(
 ) -> None:
     _, _, path, info = classifier("bert")
     small = tmp_path / "int8.tflite"
-    quantize_tflite.quantize(path, small, Scheme.INT8)  # drops the packed files
+    quantize(path, small, Plan(Format.TFLITE, Scheme.INT8))  # drops the packed files
     assert metadata_problems(small.read_bytes(), LABELS, info.vocabulary)
     assert isinstance(mediapipe("classify", small, ["ok"]), str)
 

@@ -36,7 +36,7 @@ ENGINES = {
 }
 LABELS = ("negative", "neutral", "positive")
 LENGTH = 48
-FP32, INT8, OLD = "tflite/model.tflite", "tflite/model_int8.tflite", "tflite/model_int8_tflite-2.16.tflite"
+FP32, INT8, OLD = "tflite/model.tflite", "tflite/model_int8.tflite", "tflite/model_int8_tflite216.tflite"
 EXACT = 1e-4
 """Of the spread: what fp32, and weights turned into fp32, may differ by."""
 
@@ -53,7 +53,7 @@ def phone(
     size = {"hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4}
     make_classifier("bert", 4, LABELS, **size).save_pretrained(source)
     make_tokenizer(source)
-    return api.export(str(source), base / "phone", max_length=LENGTH, targets=["tflite-2.16"])
+    return api.export(str(source), base / "phone", max_length=LENGTH, runtimes=["tflite216"])
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def test_the_toolkit_refuses_the_default_int8_file_there(toolkit: Any, engine: s
     _, name, version = ENGINES[engine]
     assert (kind, code) == ("GateError", 3)
     assert f"{INT8}: {name} {version} computes this file wrongly on this machine: golden row " in message
-    assert "Use the file for tflite-2.16" in message
+    assert "Use the file for tflite216" in message
     assert "ai-edge-litert >= 2.3" in message
 
 

@@ -24,9 +24,10 @@ def test_a_row_is_whole(info: FormatInfo) -> None:
     assert info.reader
 
 
-def test_every_scheme_and_target_is_served_by_some_format() -> None:
-    assert {s for info in FORMATS.values() for s in info.schemes} == set(Scheme)
-    assert {t for info in FORMATS.values() for t in info.runtimes} == set(Runtime)
+def test_every_scheme_and_runtime_is_served_by_some_format() -> None:
+    forms = [form for info in FORMATS.values() for form in info.forms]
+    assert {s for info in FORMATS.values() for s in info.schemes} | {s for s, _ in forms} == set(Scheme)
+    assert {r for _, r in forms} == set(Runtime)
 
 
 def test_the_inputs_are_those_that_phones_feed() -> None:

@@ -105,12 +105,12 @@ def test_states_and_vectors_are_what_they_were_in_fp32(layout: Layout, normalize
 
 
 def onnx_files(model: Any, folder: Path, name: str) -> Mapping[Scheme, Path]:
-    from pocketbert.quantize.onnx import quantize
+    from pocketbert.quantize import Plan, quantize
 
     paths = {s: folder / f"{name}-{s}.onnx" for s in (Scheme.FP32, Scheme.INT8)}
     module = prepare(model, FAMILY, CLASSIFY, Format.ONNX, samples=BATCHES)
     onnx_exporter.export(module, FAMILY, CLASSIFY, BATCHES[0], paths[Scheme.FP32])
-    quantize(paths[Scheme.FP32], paths[Scheme.INT8])
+    quantize(paths[Scheme.FP32], paths[Scheme.INT8], Plan(Format.ONNX, Scheme.INT8))
     return paths
 
 
@@ -149,13 +149,13 @@ def onnx_range(path: Path) -> float:
 def tflite_files(model: Any, folder: Path, name: str) -> Mapping[Scheme, Path]:
     pytest.importorskip("litert_torch", reason="needs pocketbert[tflite]", exc_type=ImportError)
     from pocketbert.export import tflite
-    from pocketbert.quantize.tflite import quantize
+    from pocketbert.quantize import Plan, quantize
 
     paths = {s: folder / f"{name}-{s}.tflite" for s in (Scheme.FP32, Scheme.FP16, Scheme.INT8)}
     module = prepare(model, FAMILY, CLASSIFY, Format.TFLITE, samples=BATCHES)
     tflite.export(module, FAMILY, CLASSIFY, [16, 32], paths[Scheme.FP32])
     for scheme in (Scheme.FP16, Scheme.INT8):
-        quantize(paths[Scheme.FP32], paths[scheme], scheme)
+        quantize(paths[Scheme.FP32], paths[scheme], Plan(Format.TFLITE, scheme))
     return paths
 
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.lean import SpelledNorm, SpelledSegments, slim
@@ -270,7 +270,7 @@ def test_the_onnx_file_computes_what_the_model_computes(name: str, tmp_path: Pat
 def test_onnx_runtime_keeps_its_fast_normalization_in_int8(tmp_path: Path) -> None:
     import onnxruntime
 
-    from pocketbert.quantize.onnx import quantize
+    from pocketbert.quantize import Plan, quantize
 
     family, model = family_of("bert"), random_model("bert")
     operators = {}
@@ -280,7 +280,7 @@ def test_onnx_runtime_keeps_its_fast_normalization_in_int8(tmp_path: Path) -> No
             layer.flat_ffn = flat
         source = onnx_file(module, family, tmp_path / f"{flat}.onnx")
         int8, optimized = tmp_path / f"{flat}_int8.onnx", tmp_path / f"{flat}_optimized.onnx"
-        quantize(source, int8)
+        quantize(source, int8, Plan(Format.ONNX, Scheme.INT8))
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(optimized)
         onnxruntime.InferenceSession(int8, options, providers=["CPUExecutionProvider"])

@@ -281,7 +281,7 @@ def contradiction(draw: random.Random, path: Path) -> None:
         (("distill",), []), (("data", "train"), None), (("data", "labels"), ["one"]), (("data", "max_length"), 3), (("data", "max_length"), 10**9),
         (("schema",), 2), (("task",), "fill-mask"), (("task",), "translation"), (("name",), "../up"), (("name",), ""), (("name",), "a\nb"),
         (("teacher", "finetune", "lr"), 2.0), (("teacher", "finetune", "dropout"), 1.0), (("distill", 0, "layers"), [1, 2, 3]), (("verify",), {"max_drop": 7}),
-        (("student",), {"layers": 1, "hidden": 8}), (("quantize",), {"scheme": "int4"}), (("quantize",), {"targets": ["tflite-2.16"]}),
+        (("student",), {"layers": 1, "hidden": 8}), (("quantize",), {"scheme": "int4"}), (("quantize",), {"files": [{"scheme": "int8", "runtime": "tflite216"}]}),
     ])  # fmt: skip
     _put(content, keys, value)
     _rewrite(path, content)

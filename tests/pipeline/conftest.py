@@ -239,7 +239,7 @@ def finished_tflite(task: Task, finished: Path, tmp_path_factory: pytest.TempPat
     with once(tmp_path_factory, "tiny-run-tflite") as (folder, there):
         if not there:
             shutil.copytree(finished, folder)
-            changes = ["export.formats=[tflite, onnx]", "quantize.targets=[tflite-2.16]"]
+            changes = ["export.formats=[tflite, onnx]", "quantize={files: [int8, {scheme: int8, runtime: tflite216}]}"]
             completed_run(folder, task.recipe, *changes, "--overwrite")
     return folder
 

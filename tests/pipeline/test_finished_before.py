@@ -30,7 +30,7 @@ def source(kit: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def exported_once(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its artefact folder with the fp32 ONNX file; read-only by convention."""
     folder = tmp_path_factory.mktemp("finished") / "phone"
-    api.export(str(source), folder, scheme="fp32", formats=["onnx"])
+    api.export(str(source), folder, schemes=["fp32"], formats=["onnx"])
     return folder
 
 
@@ -132,7 +132,7 @@ def test_every_file_that_an_export_opens_is_hashed(
             opened.add(args[0].removeprefix(f"{model}/"))
 
     sys.addaudithook(watch)  # it cannot be taken away again
-    api.export(str(model), tmp_path / "phone", scheme="fp32", formats=["onnx"])
+    api.export(str(model), tmp_path / "phone", schemes=["fp32"], formats=["onnx"])
     watching.clear()
     assert {"config.json", "tokenizer.json", "vocab.txt"} <= opened
     for name in sorted(opened):

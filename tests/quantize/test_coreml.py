@@ -23,9 +23,11 @@ from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import coreml as quantizer
 from pocketbert.quantize import weights
-from pocketbert.quantize.backends import quantizer_of
-from pocketbert.quantize.coreml import quantize, stored_numbers, weight_types
-from pocketbert.quantize.weights import Use, WeightTypes, type_problems
+from pocketbert.quantize.coreml import stored_numbers, weight_types
+from pocketbert.quantize.door import quantize
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import row_of
+from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 
@@ -35,6 +37,7 @@ FORMS = {
     "ios17": CoremlForm(17, Shapes.FIXED, Scheme.FP32),
     "ios16": CoremlForm(16, Shapes.FIXED),
 }
+W8 = Plan(Format.COREML, Scheme.W8)
 MATRICES = 6 * 2 + 2  # in two layers, the pooler and the output
 
 
@@ -67,9 +70,9 @@ def test_every_weight_and_table_has_the_type_of_the_scheme(
     form: str, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source, target = exported(form), tmp_path / "w8.mlpackage"
-    before, types = weight_types(source), quantize(source, target)
+    before, types = weight_types(source), quantize(source, target, W8)
     assert types == weight_types(target)
-    assert type_problems(types, "w8", Scheme.W8, None, Format.COREML) == []
+    assert row_of(Format.COREML, Scheme.W8).problems(types, "w8") == []
     large = [u for u in types.uses if u.numbers >= 512]
     assert {u.dtype for u in large} == {"int8"}
     assert all(u.per_channel and u.dequantized for u in large)
@@ -86,9 +89,9 @@ def test_every_weight_and_table_has_the_type_of_the_scheme(
     ratio = {Scheme.FP16: 0.62, Scheme.FP32: 0.36}[FORMS[form].precision]
     assert (types.int8_bytes + types.float_bytes) < ratio * before.float_bytes
     scheme = FORMS[form].precision
-    assert type_problems(before, "x", scheme, None, Format.COREML) == []
-    assert type_problems(before, "x", Scheme.W8, None, Format.COREML)
-    assert type_problems(types, "x", scheme, None, Format.COREML)
+    assert row_of(Format.COREML, scheme).problems(before, "x") == []
+    assert row_of(Format.COREML, Scheme.W8).problems(before, "x")
+    assert row_of(Format.COREML, scheme).problems(types, "x")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -98,7 +101,7 @@ def test_answers_stay_close_and_the_description_stays(
     _, folder, _ = open_tiny("bert", 2)
     tokenizer = TextTokenizer(folder.path, 40)
     source, target = exported(form), tmp_path / "w8.mlpackage"
-    quantize(source, target)
+    quantize(source, target, W8)
     rows = tokenizer.encode(list(SENTENCES))
     before, after = (
         whole(run_rows(CoremlPredictor(p), tokenizer, rows, task_of("text-classification"))) for p in (source, target)
@@ -115,7 +118,7 @@ def test_answers_stay_close_and_the_description_stays(
 
 def test_the_same_package_gives_the_same_bytes(exported: Callable[[str], Path], tmp_path: Path) -> None:
     for name in ("a", "b"):
-        quantize(exported("ios18"), tmp_path / f"{name}.mlpackage")
+        quantize(exported("ios18"), tmp_path / f"{name}.mlpackage", W8)
     assert sha256_path(tmp_path / "a.mlpackage") == sha256_path(tmp_path / "b.mlpackage")
 
 
@@ -146,7 +149,7 @@ def test_a_vector_that_a_product_and_a_normalization_share(open_tiny: Callable[.
     module = prepare(model, folder.family, task, Format.COREML)
     info = CoremlInfo("One sentence.", "v", "a", "l", LABELS)
     exporter.export(module, folder.family, task, [16], path, FORMS["ios18"], info)
-    assert quantize(path, tmp_path / "w8.mlpackage").int8_matmuls > 5
+    assert quantize(path, tmp_path / "w8.mlpackage", W8).int8_matmuls > 5
 
 
 def test_a_compressor_that_does_nothing_is_an_error(
@@ -156,7 +159,7 @@ def test_a_compressor_that_does_nothing_is_an_error(
 
     monkeypatch.setattr(cto.coreml, "linear_quantize_weights", lambda model, config: model)
     with pytest.raises(GateError, match="the quantizer did nothing"):
-        quantize(exported("ios18"), tmp_path / "w8.mlpackage")
+        quantize(exported("ios18"), tmp_path / "w8.mlpackage", W8)
 
 
 def test_without_coremltools_the_message_names_the_command(
@@ -164,9 +167,4 @@ def test_without_coremltools_the_message_names_the_command(
 ) -> None:
     monkeypatch.setattr(quantizer, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pocketbert\[coreml\]"):
-        quantize(exported("ios18"), tmp_path / "w8.mlpackage")
-
-
-def test_it_is_the_format_s_quantizer(exported: Callable[[str], Path]) -> None:
-    types: WeightTypes = quantizer_of(Format.COREML).weight_types(exported("ios18"))
-    assert types == weight_types(exported("ios18"))
+        quantize(exported("ios18"), tmp_path / "w8.mlpackage", W8)

@@ -24,9 +24,11 @@ from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import onnx as onnx_quantizer
 from pocketbert.quantize import weights
-from pocketbert.quantize.backends import quantizer_of
+from pocketbert.quantize.door import quantize, stored_numbers
 from pocketbert.quantize.onnx_tied import Tie, retie, untie
-from pocketbert.quantize.weights import Use, WeightTypes, type_problems
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import row_of
+from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
@@ -100,7 +102,7 @@ def made(format: Format, scheme: Scheme, model: Any, name: str, task: Task, fold
     """The float file in fewer bits, and the types that were found in it."""
     source = write(format, model, name, task, folder / f"float{SUFFIX[format]}")
     target = folder / f"small{SUFFIX[format]}"
-    return target, quantizer_of(format).quantize(source, target, scheme, None)
+    return target, quantize(source, target, Plan(format, scheme))
 
 
 QUICK = [("bert", task, Format.ONNX, Scheme.INT8) for task in TASKS if TASKS[task].outputs != ("logits",)]
@@ -116,7 +118,7 @@ def test_types_are_those_of_the_scheme_and_answers_stay(
 ) -> None:
     model = headed(name, TASKS[task])
     path, types = made(format, scheme, model, name, TASKS[task], tmp_path)
-    assert type_problems(types, path.name, scheme, None, format) == []
+    assert row_of(format, scheme).problems(types, path.name) == []
     dtype = "float16" if scheme is Scheme.FP16 else "int8"
     assert {u.dtype for u in types.uses if u.numbers >= 512} == {dtype}
     predictor, inputs = opened(format, path), inputs_of(name)
@@ -200,7 +202,7 @@ def test_other_formats_store_the_table_once_too(
     name: str, format: Format, scheme: Scheme, headed: Models, tmp_path: Path
 ) -> None:
     path, _ = made(format, scheme, headed(name, FILL, vocab_size=WORDS), name, FILL, tmp_path)
-    numbers = [v for _, v in quantizer_of(format).stored_numbers(path)]
+    numbers = [v for _, v in stored_numbers(path, format)]
     tables = [v for v in numbers if v.size % WORDS == 0 and v.size > WORDS]
     assert len(tables) == (2 if name == "mobilebert" else 1)
 
@@ -255,7 +257,7 @@ def test_a_head_of_zeros_answers_with_its_bias(
     inputs = inputs_of("bert")
     found = opened(format, path).run(inputs)["logits"][inputs["attention_mask"][:, :1].ravel() == 1]
     np.testing.assert_allclose(found, 0.75, atol=1e-3)
-    numbers = [v for _, v in quantizer_of(format).stored_numbers(path) if v.dtype.kind == "f"]
+    numbers = [v for _, v in stored_numbers(path, format) if v.dtype.kind == "f"]
     assert all(np.isfinite(v).all() for v in numbers)
 
 

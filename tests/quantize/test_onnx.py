@@ -15,15 +15,19 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Scheme
+from pocketbert.core.types import Format, Scheme
 from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import onnx as quantizer
 from pocketbert.quantize import weights
-from pocketbert.quantize.onnx import quantize, weight_types
-from pocketbert.quantize.weights import Use, WeightTypes, type_problems
+from pocketbert.quantize.door import quantize
+from pocketbert.quantize.onnx import weight_types
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import row_of
+from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 
 LAYERS = 2
+INT8 = Plan(Format.ONNX, Scheme.INT8)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +39,7 @@ def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def int8(exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WeightTypes]:
     path = tmp_path_factory.mktemp("int8") / "model_int8.onnx"
-    return path, quantize(exported("bert"), path)
+    return path, quantize(exported("bert"), path, INT8)
 
 
 def test_the_types_are_those_of_dynamic_int8(int8: tuple[Path, WeightTypes]) -> None:
@@ -50,7 +54,7 @@ def test_the_types_are_those_of_dynamic_int8(int8: tuple[Path, WeightTypes]) -> 
 def test_the_file_on_disk_has_them(int8: tuple[Path, WeightTypes]) -> None:
     path, _ = int8
     types = weight_types(path)
-    assert type_problems(types, path.name, Scheme.INT8) == []
+    assert row_of(Format.ONNX, Scheme.INT8).problems(types, path.name) == []
     assert {u.dtype for u in types.uses if u.numbers >= 512} == {"int8"}
     check_readable(path)
     integers = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
@@ -89,7 +93,7 @@ def test_a_quantizer_that_does_nothing_is_an_error(
         lambda source, target, **_: shutil.copyfile(source, target),
     )
     with pytest.raises(GateError) as caught:
-        quantize(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
     found = "\n".join(caught.value.failures)
     assert "no matrix product has int8 weights; the quantizer did nothing" in found
     assert "no embedding table has int8 numbers" in found
@@ -109,7 +113,7 @@ def test_a_weight_that_was_left_float_is_named(
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", forgetful)
     with pytest.raises(GateError, match=r"still float: .*\(1 in all\)"):
-        quantize(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
 
 
 def test_embeddings_left_float_are_an_error(
@@ -122,7 +126,7 @@ def test_embeddings_left_float_are_an_error(
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", matrices_only)
     with pytest.raises(GateError, match="no embedding table has int8 numbers"):
-        quantize(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
 
 
 def test_one_scale_per_matrix_is_an_error(
@@ -135,7 +139,7 @@ def test_one_scale_per_matrix_is_an_error(
 
     monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", per_tensor)
     with pytest.raises(GateError, match="one scale per matrix, not per output channel"):
-        quantize(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
 
 
 def test_the_applications_logging_is_left_alone(exported: Callable[[str], Path], tmp_path: Path) -> None:
@@ -143,7 +147,7 @@ def test_the_applications_logging_is_left_alone(exported: Callable[[str], Path],
     before = root.level
     root.setLevel(logging.INFO)
     try:
-        quantize(exported("bert"), tmp_path / "model_int8.onnx")
+        quantize(exported("bert"), tmp_path / "model_int8.onnx", INT8)
         assert root.level == logging.INFO
     finally:
         root.setLevel(before)
@@ -152,4 +156,4 @@ def test_the_applications_logging_is_left_alone(exported: Callable[[str], Path],
 def test_a_missing_onnx_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(quantizer, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[onnx\]'"):
-        quantize(tmp_path / "a.onnx", tmp_path / "b.onnx")
+        quantize(tmp_path / "a.onnx", tmp_path / "b.onnx", INT8)

@@ -17,19 +17,26 @@ from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize import tflite as quantizer
 from pocketbert.quantize import tflite_graph, weights
-from pocketbert.quantize.backends import quantizer_of
-from pocketbert.quantize.tflite import quantize, stored_numbers, weight_types
+from pocketbert.quantize.door import quantize
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import row_of
+from pocketbert.quantize.tflite import stored_numbers, weight_types
 from pocketbert.quantize.tflite_graph import TfliteGraph
-from pocketbert.quantize.weights import Use, WeightTypes, type_problems
+from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.tflite import TflitePredictor
 
 MATRICES = 6 * 2 + 2  # in two layers, the pooler and the output
 FORMS = {
-    "int8": (Scheme.INT8, None),
-    "w8": (Scheme.W8, None),
-    "fp16": (Scheme.FP16, None),
-    "old": (Scheme.INT8, Runtime.TFLITE_2_16),
+    "int8": Plan(Format.TFLITE, Scheme.INT8),
+    "w8": Plan(Format.TFLITE, Scheme.W8),
+    "fp16": Plan(Format.TFLITE, Scheme.FP16),
+    "old": Plan(Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16),
 }
+
+
+def problems(types: WeightTypes, name: str, plan: Plan) -> list[str]:
+    """What the row of a plan finds wrong."""
+    return row_of(plan.format, plan.scheme, plan.runtime).problems(types, name)
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +52,9 @@ def made(
     """All forms of one file, with the types that were found in them."""
     folder = tmp_path_factory.mktemp("small")
     out = {}
-    for name, (scheme, target) in FORMS.items():
+    for name, plan in FORMS.items():
         path = folder / f"{name}.tflite"
-        out[name] = (path, quantize(exported_tflite("bert"), path, scheme, target))
+        out[name] = (path, quantize(exported_tflite("bert"), path, plan))
     return out
 
 
@@ -56,10 +63,9 @@ def test_every_operator_has_the_type_of_the_scheme(
     form: str, made: dict[str, tuple[Path, WeightTypes]], exported_tflite: Callable[[str], Path]
 ) -> None:
     path, types = made[form]
-    scheme, target = FORMS[form]
     assert types == weight_types(path)
     assert [u.use for u in types.uses] == [u.use for u in weight_types(exported_tflite("bert")).uses]
-    assert type_problems(types, path.name, scheme, target) == []
+    assert problems(types, path.name, FORMS[form]) == []
     assert len([u for u in types.uses if u.use is Use.MATMUL]) == MATRICES
     assert len([u for u in types.uses if u.use is Use.TABLE]) >= 1
     dtype = "float16" if form == "fp16" else "int8"
@@ -71,8 +77,8 @@ def test_every_operator_has_the_type_of_the_scheme(
         elif form == "old":
             assert not use.per_channel, use
     assert ("DEQUANTIZE" in types.operators) is (form in ("w8", "fp16"))
-    other = [t for t in FORMS.values() if t != (scheme, target)]
-    assert all(type_problems(types, path.name, *t) for t in other)
+    other = [p for p in FORMS.values() if p != FORMS[form]]
+    assert all(problems(types, path.name, p) for p in other)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -104,7 +110,7 @@ def test_signatures_stay_and_numbers_shrink(
     assert after.signature == before.signature
     large = weight_types(exported_tflite("bert"))
     assert {u.dtype for u in large.uses} == {"float32"}
-    assert type_problems(large, "large", Scheme.FP32) == []
+    assert row_of(Format.TFLITE, Scheme.FP32).problems(large, "large") == []
     numbers = sum(u.numbers for u in large.uses)
     assert numbers == sum(u.numbers for u in types.uses)
     if form == "fp16":
@@ -118,10 +124,10 @@ def test_the_source_is_not_touched_and_nothing_else_is_left(
     made: dict[str, tuple[Path, WeightTypes]], exported_tflite: Callable[[str], Path], tmp_path: Path
 ) -> None:
     before = exported_tflite("bert").read_bytes()
-    quantize(exported_tflite("bert"), tmp_path / "a.tflite")
+    quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["int8"])
     assert exported_tflite("bert").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["a.tflite"]
-    assert (tmp_path / "a.tflite").read_bytes() == made["int8"][0].read_bytes()  # int8 is the default
+    assert (tmp_path / "a.tflite").read_bytes() == made["int8"][0].read_bytes()
 
 
 def test_scales_and_weights_can_be_read_back(
@@ -152,7 +158,7 @@ def test_a_quantizer_that_does_nothing_is_an_error(
     monkeypatch.setattr(quantizer, "_recipe", lambda *_: manager.get_quantization_recipe())
     for scheme in (Scheme.INT8, Scheme.W8, Scheme.FP16):
         with pytest.raises(GateError) as caught:
-            quantize(exported_tflite("bert"), tmp_path / "a.tflite", scheme)
+            quantize(exported_tflite("bert"), tmp_path / "a.tflite", Plan(Format.TFLITE, scheme))
         kind = "float16" if scheme is Scheme.FP16 else "int8"
         found = "\n".join(caught.value.failures)
         assert f"a.tflite: no matrix product has {kind} weights; the quantizer did nothing" in found
@@ -168,9 +174,9 @@ def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> N
 
     good = quantizer._recipe
 
-    def changed(scheme: Scheme, target: Runtime | None) -> Any:
+    def changed(scheme: Scheme) -> Any:
         manager = RecipeManager()
-        manager.load_quantization_recipe(good(scheme, target))
+        manager.load_quantization_recipe(good(scheme))
         change(manager)
         return manager.get_quantization_recipe()
 
@@ -191,7 +197,7 @@ def test_one_operator_left_float_is_named(
 
     patched(monkeypatch, forget)
     with pytest.raises(GateError) as caught:
-        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS[form])
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS[form])
     [line] = caught.value.failures
     assert line.startswith("a.tflite: still float: ")
     assert line.endswith("(1 in all).")
@@ -207,7 +213,7 @@ def test_embeddings_left_float_are_an_error(
 
     patched(monkeypatch, matrices_only)
     with pytest.raises(GateError, match="no embedding table has .* numbers"):
-        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS[form])
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS[form])
 
 
 @pytest.mark.parametrize(
@@ -227,10 +233,10 @@ def test_another_form_than_was_asked_for_is_an_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = quantizer._recipe(*FORMS[made_as])
+    other = quantizer._recipe(FORMS[made_as].scheme)
     monkeypatch.setattr(quantizer, "_recipe", lambda *_: other)
     with pytest.raises(GateError, match=message):
-        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS[form])
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS[form])
 
 
 def test_scales_of_the_other_kind_are_an_error(
@@ -242,12 +248,12 @@ def test_scales_of_the_other_kind_are_an_error(
     with monkeypatch.context() as patch:
         patch.setattr(quantizer, "one_scale_per_tensor", lambda model: model)
         with pytest.raises(GateError, match="a scale per output channel, not one per matrix: .*, .*"):
-            quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS["old"])
+            quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["old"])
     coarse = RecipeManager()
     coarse.add_dynamic_config(".*", "*", num_bits=8, granularity=QuantGranularity.TENSORWISE)
     monkeypatch.setattr(quantizer, "_recipe", lambda *_: coarse.get_quantization_recipe())
     with pytest.raises(GateError, match="one scale per matrix, not per output channel: .*, .*"):
-        quantize(exported_tflite("bert"), tmp_path / "a.tflite", *FORMS["int8"])
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["int8"])
 
 
 # The rest.
@@ -257,7 +263,7 @@ def test_nothing_is_printed(
     exported_tflite: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     capfd.readouterr()
-    quantize(exported_tflite("bert"), tmp_path / "a.tflite")
+    quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["int8"])
     assert tuple(capfd.readouterr()) == ("", "")
 
 
@@ -267,7 +273,7 @@ def test_missing_libraries_are_named_with_their_command(
     monkeypatch.setattr(quantizer, "version_of", lambda _: None)
     said = r"ai-edge-quantizer is not installed.*pip install 'pocketbert\[tflite\]'"
     with pytest.raises(MissingBackendError, match=said):
-        quantize(exported_tflite("bert"), tmp_path / "a.tflite")
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS["int8"])
     assert not list(tmp_path.glob("*.tflite"))
     monkeypatch.setattr(tflite_graph, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"ai-edge-litert .*'pocketbert\[tflite-runtime\]'"):
@@ -279,10 +285,3 @@ def test_another_file_is_no_tflite_file(exported: Callable[[str], Path], tmp_pat
     for path in (exported("bert"), tmp_path / "empty.tflite"):
         with pytest.raises(InputError, match=f"{path.name}: is no TFLite file"):
             weight_types(path)
-
-
-def test_a_format_has_its_quantizer() -> None:
-    assert quantizer_of(Format.TFLITE) is quantizer
-    for format in Format:
-        module = quantizer_of(format)
-        assert all(callable(getattr(module, verb)) for verb in ("quantize", "weight_types", "stored_numbers"))

@@ -15,7 +15,10 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
 from pocketbert.core.predict import readout
 from pocketbert.core.tasks import task_of
-from pocketbert.quantize.tflite import quantize, stored_numbers, weight_types
+from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.door import quantize
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.tflite import stored_numbers, weight_types
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.quantize.tflite_scales import one_scale_per_tensor
 from pocketbert.runtime.tflite import TflitePredictor
@@ -25,7 +28,7 @@ from pocketbert.runtime.tflite import TflitePredictor
 def default(exported_tflite: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default int8 file."""
     path = tmp_path_factory.mktemp("scales") / "default.tflite"
-    quantize(exported_tflite("bert"), path)
+    quantize(exported_tflite("bert"), path, Plan(Format.TFLITE, Scheme.INT8))
     return path
 
 

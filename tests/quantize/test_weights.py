@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pocketbert.core.formats import FORMATS
-from pocketbert.core.types import Runtime, Scheme
-from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse, type_problems
+from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.quantize.table import all_rows, row_of
+from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse
 
 RIGHT = {
     (Scheme.FP32, None): ("float32", False, False, False, False),
@@ -14,9 +14,9 @@ RIGHT = {
     (Scheme.W8, None): ("int8", True, True, True, False),
     (Scheme.INT8, None): ("int8", False, True, False, False),
     (Scheme.INT8, Runtime.TFLITE_2_16): ("int8", False, False, False, False),
-    (Scheme.INT8, Runtime.OPENVINO): ("int8", False, True, False, True),
+    (Scheme.A8W8, Runtime.OPENVINO): ("int8", False, True, False, True),
 }
-"""Scheme and target → type, whether it is turned into fp32, a scale per channel of matrices, one of tables, measured ranges."""
+"""Scheme and runtime → type, whether it is turned into fp32, a scale per channel of matrices, one of tables, measured ranges."""
 
 
 def weight(name: str, use: Use = Use.MATMUL, dtype: str = "int8", **more: object) -> WeightUse:
@@ -25,6 +25,14 @@ def weight(name: str, use: Use = Use.MATMUL, dtype: str = "int8", **more: object
 
 def types(*uses: WeightUse) -> WeightTypes:
     return WeightTypes(uses=list(uses), int8_bytes=3_000_000, float_bytes=250_000, operators={})
+
+
+def type_problems(types: WeightTypes, name: str, scheme: Scheme, runtime: Runtime | None = None) -> list[str]:
+    """The verdict of the row; formats that share a scheme want the same, but for Core ML's fp16."""
+    rows = [r for r in all_rows() if (r.scheme, r.runtime) == (scheme, runtime) and r.format is not Format.COREML]
+    first, *others = [row_of(r.format, r.scheme, r.runtime).problems(types, name) for r in rows]
+    assert all(o == first for o in others)
+    return first
 
 
 def right(scheme: Scheme, target: Runtime | None = None) -> list[WeightUse]:
@@ -51,10 +59,8 @@ def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Runti
     assert type_problems(types(*right(scheme, target), head), "a.tflite", scheme, target) == []
 
 
-def test_every_scheme_and_target_of_every_format_is_known() -> None:
-    have = {(s, None) for info in FORMATS.values() for s in info.schemes}
-    have |= {(Scheme.INT8, t) for info in FORMATS.values() for t in info.runtimes}
-    assert have == set(RIGHT)
+def test_every_row_of_the_table_is_known() -> None:
+    assert {(r.scheme, r.runtime) for r in all_rows()} == set(RIGHT)
 
 
 @pytest.mark.parametrize(("scheme", "target"), RIGHT)

@@ -30,14 +30,14 @@ def packed(
     tiny_model: Callable[..., Path], exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """An artefact folder with an fp32 and an int8 file; int8 is the default. Copy it before changing it."""
-    from pocketbert.quantize.onnx import quantize
+    from pocketbert.quantize import Plan, quantize
 
     folder, source = tmp_path_factory.mktemp("packed"), tiny_model("bert", 2)
     (folder / "onnx").mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
         shutil.copyfile(source / name, folder / name)
     shutil.copyfile(exported("bert"), folder / "onnx" / "model.onnx")
-    quantize(folder / "onnx" / "model.onnx", folder / "onnx" / "model_int8.onnx")
+    quantize(folder / "onnx" / "model.onnx", folder / "onnx" / "model_int8.onnx", Plan(Format.ONNX, Scheme.INT8))
     tokenizer = TextTokenizer(folder, MAX_LENGTH)
     texts = list(SENTENCES[:6])
     outputs = {

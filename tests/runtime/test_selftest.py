@@ -124,12 +124,12 @@ class Fake:
 
 
 LITERT = "ai-edge-litert >= 2.3"
-OWN_FILE = "Use the file for tflite-2.16 "
+OWN_FILE = "Use the file for tflite216 "
 
 
 @pytest.mark.parametrize(("engine", "record", "said", "unsaid"), [
     ("tflite_runtime", {"format": Format.TFLITE, "scheme": Scheme.INT8}, (OWN_FILE, LITERT), ()),
-    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8}, (OWN_FILE, "--target tflite-2.16", LITERT), ()),
+    ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8}, (OWN_FILE, "--runtime tflite216", LITERT), ()),
     ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.FP32}, (LITERT, "another file"), (OWN_FILE,)),
     ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8, "client": Client.MEDIAPIPE}, (LITERT,), (OWN_FILE,)),
     ("tensorflow", {"format": Format.TFLITE, "scheme": Scheme.INT8, "runtime": Runtime.TFLITE_2_16}, (LITERT,), (OWN_FILE,)),

@@ -14,7 +14,7 @@ import pytest
 
 from pocketbert.core.errors import ExitCode, InputError, MissingBackendError
 from pocketbert.core.predict.predictor import feed
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Scheme
 from pocketbert.runtime import tflite as engine
 from pocketbert.runtime.engines import open_file
 from pocketbert.runtime.tflite import ENGINES, TflitePredictor, installed_engine
@@ -184,9 +184,9 @@ def test_files_of_another_kind_are_refused(exported: Callable[[str], Path], tmp_
 def test_damaged_files_are_refused_and_the_process_lives(
     exported_tflite: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from pocketbert.quantize.tflite import quantize
+    from pocketbert.quantize import Plan, quantize
 
-    quantize(exported_tflite("bert"), tmp_path / "int8.tflite")
+    quantize(exported_tflite("bert"), tmp_path / "int8.tflite", Plan(Format.TFLITE, Scheme.INT8))
     paths = []
     for source in (exported_tflite("bert"), tmp_path / "int8.tflite"):
         raw = source.read_bytes()

@@ -20,7 +20,7 @@ WHAT = {
     "ONNX Runtime int8, spinning": "the same file with ONNX Runtime's own default: threads wait busily",
     "ONNX Runtime int8, spin + stop": "the same, told to stop spinning when a run ends (`session.force_spinning_stop`)",
     "optimum int8": "optimum's default export, its default dynamic quantization, ONNX Runtime's default settings",
-    "OpenVINO, own file": "the toolkit's `model_int8_openvino.onnx` (static, calibrated on 300 training texts), read by OpenVINO; "
+    "OpenVINO, own file": "the toolkit's `model_a8w8_openvino.onnx` (static, calibrated on 300 training texts), read by OpenVINO; "
     "what is not int8 in bf16 where the CPU can, OpenVINO's default",
     "OpenVINO int8": "the toolkit's `model.onnx` by `nncf.quantize`, its preset for transformers, the same texts, the same default",
     "OpenVINO int8 weights": "the toolkit's `model.onnx` by `nncf.compress_weights`, default",
@@ -93,7 +93,7 @@ def columns(model: Model, memory: Path, ready: Path | None = None) -> list[Colum
     if model.openvino is not None:
         python = environment("ov", ready)
         out += [
-            Column("OpenVINO, own file", "openvino", int8 / "model_int8_openvino.onnx", own),
+            Column("OpenVINO, own file", "openvino", int8 / "model_a8w8_openvino.onnx", own),
             Column("OpenVINO int8", "openvino", model.openvino / "int8.xml", python),
             Column("OpenVINO int8 weights", "openvino", model.openvino / "weights.xml", python),
             Column("OpenVINO on ONNX int8", "openvino", int8 / "model_int8.onnx", python),

@@ -51,7 +51,7 @@ class Model:
         weights: ``random weights`` or ``trained``.
         folder: Hugging Face folder.
         fp32: Folder with the toolkit's model.onnx and model.tflite.
-        int8: Folder with the toolkit's model_int8.onnx, model_int8_openvino.onnx and model_int8.tflite.
+        int8: Folder with the toolkit's model_int8.onnx, model_a8w8_openvino.onnx and model_int8.tflite.
         optimum: Folder with model.onnx and model_quantized.onnx; None where it could not make them.
         openvino: Folder with fp32.xml, weights.xml, int8.xml; None where it could not make them.
         key: Changes with whatever the files depend on.
@@ -193,14 +193,15 @@ def _export(source: Path, destination: Path) -> None:
 
 def _quantize(source: Path, folder: Path, texts: Sequence[str], destination: Path) -> None:
     from pocketbert.core.predict.tokenization import TextTokenizer
-    from pocketbert.quantize import onnx, tflite
-    from pocketbert.quantize.onnx_static import quantize_static
+    from pocketbert.core.types import Format, Runtime, Scheme
+    from pocketbert.quantize import Plan, quantize
 
-    onnx.quantize(source / "model.onnx", destination / "model_int8.onnx")
+    quantize(source / "model.onnx", destination / "model_int8.onnx", Plan(Format.ONNX, Scheme.INT8))
     tokenizer = TextTokenizer(folder, 128)
     rows = (tokenizer.pad([row]) for row in tokenizer.encode(list(texts)))
-    quantize_static(source / "model.onnx", destination / "model_int8_openvino.onnx", rows)
-    tflite.quantize(source / "model.tflite", destination / "model_int8.tflite")
+    static = Plan(Format.ONNX, Scheme.A8W8, Runtime.OPENVINO, lambda: rows)
+    quantize(source / "model.onnx", destination / "model_a8w8_openvino.onnx", static)
+    quantize(source / "model.tflite", destination / "model_int8.tflite", Plan(Format.TFLITE, Scheme.INT8))
 
 
 def _run_builder(python: Path, kind: str, destination: Path, arguments: Sequence[str]) -> None:

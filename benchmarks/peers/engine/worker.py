@@ -150,7 +150,7 @@ class Fastest:
         files = [
             EngineFile(Path(path) / "model_int8.tflite", Format.TFLITE),
             EngineFile(Path(path) / "model_int8.onnx", Format.ONNX),
-            EngineFile(Path(path) / "model_int8_openvino.onnx", Format.ONNX, Runtime.OPENVINO),
+            EngineFile(Path(path) / "model_a8w8_openvino.onnx", Format.ONNX, Runtime.OPENVINO),
         ]
         self._predictor = fastest(files, threads, 384, 0, "right")
         self.version = self._predictor.engine_version

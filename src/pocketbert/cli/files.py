@@ -20,8 +20,8 @@ Scheme = Annotated[
     str,
     typer.Option(
         "--scheme",
-        help="int8 beside the exported file (Core ML: w8), or fp32 for that alone; TFLite: also w8, fp16. "
-        "(recipe: quantize.scheme)",
+        help="Schemes of smaller files, comma-separated: int8 (Core ML: w8), for TFLite also w8 and fp16; fp32 makes none. "
+        "The first is the default file's. (recipe: quantize.scheme)",
     ),
 ]
 Formats = Annotated[
@@ -31,11 +31,11 @@ Formats = Annotated[
         help="onnx, tflite, coreml, comma-separated; the first is the default file. (recipe: export.formats)",
     ),
 ]
-Targets = Annotated[
+Runtimes = Annotated[
     str,
     typer.Option(
-        "--target",
-        help="tflite-2.16: one more int8 file that TFLite up to 2.16 computes right; openvino needs a recipe. (recipe: quantize.targets)",
+        "--runtime",
+        help="tflite216: one more int8 file that TFLite up to 2.16 computes right; openvino needs a recipe. (recipe: quantize.files)",
     ),
 ]
 
@@ -54,7 +54,7 @@ def export(
     task: Task = None,
     formats: Formats = "onnx,tflite,coreml",
     scheme: Scheme = "int8",
-    target: Targets = "",
+    runtime: Runtimes = "",
     opset: Annotated[int, typer.Option("--opset", help="ONNX operator set, 18 to 20. (recipe: export.opset)")] = 20,
     ios: Annotated[
         int,
@@ -112,13 +112,13 @@ def export(
         output,
         task=task,
         revision=revision,
-        scheme=scheme,
+        schemes=_listed(scheme),
         opset=opset,
         atol=atol,
         max_length=max_length,
         labels=names,
         formats=_listed(formats),
-        targets=_listed(target),
+        runtimes=_listed(runtime),
         ios=ios,
         shapes=shapes,
         precision=precision,
@@ -133,14 +133,14 @@ def quantize(
     model: options.Folder,
     output: options.Output,
     scheme: Scheme = "int8",
-    target: Targets = "",
+    runtime: Runtimes = "",
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """An artefact folder with fp32 into one with a quantized file beside it. (recipe: quantize)"""
     from pocketbert import api
 
-    _done(api.quantize(model, output, scheme, _listed(target), overwrite), json)
+    _done(api.quantize(model, output, _listed(scheme), _listed(runtime), overwrite), json)
 
 
 def _listed(text: str) -> list[str]:

@@ -95,8 +95,8 @@ class MadeFor:
 
     @property
     def for_toolkit(self: _Purpose) -> bool:
-        """Whether the toolkit itself runs it: a file for any client, or the one for OpenVINO."""
-        return self.client is None and self.runtime in (None, Runtime.OPENVINO)
+        """Whether the toolkit itself runs it: a file for any client, or one for a runtime that the toolkit opens."""
+        return self.client is None and (self.runtime is None or self.runtime.own_engine is not None)
 
 
 class FileRecord(_Record):

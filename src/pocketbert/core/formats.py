@@ -18,8 +18,8 @@ class FormatInfo:
         name: The format.
         title: Name for people.
         suffix: Ending of its files.
-        schemes: How numbers may be stored in this version.
-        runtimes: Runtimes that a further file can be written for.
+        schemes: Schemes of files for any runtime in this version.
+        forms: Schemes of files for one runtime, each with its runtime.
         dtype: Integer type of the inputs.
         fixed_lengths: Whether a file takes listed lengths only, with batch 1.
         reader: Distribution that reads the graph, to check what is stored in a file.
@@ -28,7 +28,7 @@ class FormatInfo:
         needs: Distributions that its files are made with, beside those of every export.
         stem: Name of its files.
         base: How the exported file stores its numbers; smaller ones are made from it.
-        instead: What a recipe's scheme stands for where the format has no such thing.
+        instead: The scheme that is made where a recipe asks for one that the format does not have.
         own_engine: Value of `sys.platform` and distribution where its own engine runs; None for everywhere. Elsewhere a
             reference evaluator checks its files, and nothing is timed.
     """
@@ -37,7 +37,7 @@ class FormatInfo:
     title: str
     suffix: str
     schemes: tuple[Scheme, ...]
-    runtimes: tuple[Runtime, ...]
+    forms: tuple[tuple[Scheme, Runtime], ...]
     dtype: str
     fixed_lengths: bool
     reader: str
@@ -58,9 +58,9 @@ class FormatInfo:
         return sys.platform == platform and version_of(distribution) is not None
 
     @property
-    def forms(self) -> list[tuple[Scheme, Runtime | None]]:
-        """What its files may be: how numbers are stored, and the runtime that a file of its own is made for."""
-        return [*((s, None) for s in self.schemes), *((Scheme.INT8, r) for r in self.runtimes)]
+    def every_form(self) -> list[tuple[Scheme, Runtime | None]]:
+        """What its files may be: every scheme of files for any runtime, then those of files for one runtime."""
+        return [*((scheme, None) for scheme in self.schemes), *self.forms]
 
     def takes(self, wanted: Scheme) -> bool:
         """Whether a recipe may ask for a scheme."""
@@ -93,7 +93,7 @@ register_format(
         title="ONNX",
         suffix=".onnx",
         schemes=(Scheme.FP32, Scheme.INT8),
-        runtimes=(Runtime.OPENVINO,),
+        forms=((Scheme.A8W8, Runtime.OPENVINO),),
         dtype="int64",
         fixed_lengths=False,
         reader="onnx",
@@ -108,7 +108,7 @@ register_format(
         title="TFLite",
         suffix=".tflite",
         schemes=(Scheme.FP32, Scheme.FP16, Scheme.W8, Scheme.INT8),
-        runtimes=(Runtime.TFLITE_2_16,),
+        forms=((Scheme.INT8, Runtime.TFLITE_2_16),),
         dtype="int32",
         fixed_lengths=True,
         reader="ai-edge-litert",
@@ -123,7 +123,7 @@ register_format(
         title="Core ML",
         suffix=".mlpackage",
         schemes=(Scheme.FP32, Scheme.FP16, Scheme.W8),
-        runtimes=(),
+        forms=(),
         dtype="int32",
         fixed_lengths=True,
         reader="protobuf",
@@ -136,8 +136,3 @@ register_format(
         own_engine=("darwin", "coremltools"),
     )
 )
-
-
-def format_with(runtime: Runtime) -> Format:
-    """The format whose int8 file has a form for that runtime."""
-    return next(f.name for f in FORMATS.values() if runtime in f.runtimes)

@@ -31,15 +31,30 @@ class Scheme(StrEnum):
     """Weights and embeddings stored as int8 per output channel; computed in fp32, by Core ML in fp16."""
     INT8 = "int8"
     """Dynamic: int8 weights per output channel, activations quantized on the fly, int8 embeddings."""
+    A8W8 = "a8w8"
+    """Static: int8 weights per output channel, 8-bit activations in ranges measured on texts, int8 embeddings."""
+
+    @property
+    def static(self) -> bool:
+        """Whether ranges of activations are measured on calibration rows before the file is written."""
+        return self is Scheme.A8W8
 
 
 class Runtime(StrEnum):
     """A runtime that needs a file of its own."""
 
-    TFLITE_2_16 = "tflite-2.16"
+    TFLITE_2_16 = "tflite216"
     """TFLite up to 2.16 accepts the default int8 file and computes it wrongly without an error."""
     OPENVINO = "openvino"
-    """OpenVINO on a computer: slow with dynamic int8, fast with static int8, whose ranges are measured on texts."""
+    """OpenVINO on a computer: slow with dynamic int8, fast with static int8."""
+
+    @property
+    def own_engine(self) -> str | None:
+        """Distribution with which the toolkit runs a file made for it; None where the engine of the format does.
+
+        It is an extra of PocketBERT under the same name.
+        """
+        return "openvino" if self is Runtime.OPENVINO else None
 
 
 class Client(StrEnum):

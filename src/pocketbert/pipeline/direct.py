@@ -15,11 +15,12 @@ from pocketbert.core.disk.ownership import is_marked, refuse_strangers
 from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, nearest
 from pocketbert.core.families import check_exported
-from pocketbert.core.formats import FORMATS, format_with
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import load_recipe, recipe_of
+from pocketbert.core.recipe.quantize import QuantizedFile, choice_problems, files_of
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.types import Format, Runtime, Scheme, Status
@@ -39,14 +40,14 @@ def export_model(
     *,
     task: str | None,
     revision: str | None,
-    scheme: str,
+    schemes: Sequence[str],
     opset: int,
     atol: float | None,
     max_length: int | None,
     labels: Sequence[str] | None,
     overwrite: bool,
     formats: Sequence[str] = DEFAULT_FORMATS,
-    targets: Sequence[str] = (),
+    runtimes: Sequence[str] = (),
     lengths: Sequence[int] | None = None,
     coreml: Mapping[str, object] | None = None,
     ready: Mapping[str, Path] | None = None,
@@ -55,7 +56,7 @@ def export_model(
     """See `pocketbert.api.export`; `ready` are fp32 files to use instead of exporting anew."""
     if task is not None:
         task_of(task, "--task")
-    _check_choices(scheme, formats, targets)
+    smaller = _check_choices(schemes, formats, runtimes)
     folder = open_model_folder(model, revision, "--model")
     check_exported(folder.family, "--model")
     task = task or known_task(folder)
@@ -76,7 +77,7 @@ def export_model(
                 "coreml": dict(coreml or {}),
                 **({"lengths": list(lengths)} if lengths else {}),
             },
-            "quantize": {"scheme": scheme, "targets": list(targets)},
+            "quantize": {"files": [f.model_dump(mode="json", exclude_none=True) for f in smaller]},
             "answer": dict(answer or {}),
         },
         "command line",
@@ -148,49 +149,28 @@ def _refuse_existing(output: Path, overwrite: bool, *sources: Path, damage: Sequ
         refuse_strangers(output, strangers)
 
 
-def _check_choices(scheme: str, formats: Sequence[str], targets: Sequence[str]) -> None:
-    """Name every wrong flag at once, in the words of the command line."""
+def _check_choices(schemes: Sequence[str], formats: Sequence[str], runtimes: Sequence[str]) -> list[QuantizedFile]:
+    """Name every wrong flag at once, in the words of the command line; return the smaller files that they ask for."""
     problems = []
     for flag, values, known in (
         ("--format", formats, [f.value for f in Format]),
-        ("--scheme", [scheme], [s.value for s in Scheme]),
-        ("--target", targets, [t.value for t in Runtime]),
+        ("--scheme", schemes, [s.value for s in Scheme]),
+        ("--runtime", runtimes, [t.value for t in Runtime]),
     ):
         problems += [Problem(flag, f"'{v}' is not one of them; {nearest(v, known)}.") for v in values if v not in known]
     if not formats:
         problems.append(Problem("--format", f"names no format; known: {', '.join(Format)}."))
+    if not schemes:
+        problems.append(Problem("--scheme", f"names no scheme; known: {', '.join(Scheme)}."))
     if problems:
         raise InputError(problems)
-    for name in formats:
-        info = FORMATS[Format(name)]
-        if not info.takes(Scheme(scheme)):
-            problems.append(
-                Problem(
-                    "--scheme",
-                    f"{info.title} has no '{scheme}' in this version, only {', '.join(info.schemes)}.",
-                    f"Leave {name} out of --format, or choose another scheme.",
-                )
-            )
-    for target in targets:
-        format = format_with(Runtime(target))
-        if target == Runtime.OPENVINO:
-            problems.append(
-                Problem(
-                    "--target",
-                    f"'{target}' measures ranges on training texts, which only a recipe names.",
-                    "Set quantize.targets: [openvino] and data.train in one: pocketbert run RECIPE",
-                )
-            )
-        elif scheme != Scheme.INT8 or format not in formats:
-            problems.append(
-                Problem(
-                    "--target",
-                    f"'{target}' is a form of {format} int8.",
-                    f"Add --format {format} --scheme int8.",
-                )
-            )
+    files = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
+    # ranges are measured on training texts, which only a recipe names
+    for p in choice_problems(files, [Format(f) for f in formats], calibration=False):
+        problems.append(Problem("--runtime" if p.runtime else "--scheme", f"{p.what}.", f"{p.option_fix}."))
     if problems:
         raise InputError(problems)
+    return files
 
 
 def _name(folder: ModelFolder) -> str:
@@ -201,18 +181,21 @@ def _name(folder: ModelFolder) -> str:
     return cleaned[:64] or "model"
 
 
-def quantize_folder(model: Path, output: Path, *, scheme: str, targets: Sequence[str], overwrite: bool) -> Path:
+def quantize_folder(
+    model: Path, output: Path, *, schemes: Sequence[str], runtimes: Sequence[str], overwrite: bool
+) -> Path:
     """See `pocketbert.api.quantize`."""
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
     formats = list(dict.fromkeys(str(r.format) for r in exported))
-    _check_choices(scheme, formats or DEFAULT_FORMATS, targets)
+    _check_choices(schemes, formats or DEFAULT_FORMATS, runtimes)
     problems = []
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
-    if exported and all(FORMATS[Format(f)].smaller(Scheme(scheme)) is None for f in formats):
+    if exported and all(FORMATS[Format(f)].smaller(Scheme(s)) is None for f in formats for s in schemes):
+        names = " and ".join(f"'{s}'" for s in schemes)
         problems.append(
-            Problem("--scheme", f"'{scheme}' makes no further file of {', '.join(formats)}.", "Choose int8 or w8.")
+            Problem("--scheme", f"{names} makes no further file of {', '.join(formats)}.", "Choose int8 or w8.")
         )
     if not (model / "model.safetensors").is_file():
         problems.append(
@@ -234,14 +217,14 @@ def quantize_folder(model: Path, output: Path, *, scheme: str, targets: Sequence
         output,
         task=artefacts.task,
         revision=None,
-        scheme=scheme,
+        schemes=schemes,
         opset=20,
         atol=None,
         max_length=artefacts.processing.max_length,
         labels=None,
         overwrite=overwrite,
         formats=formats,
-        targets=targets,
+        runtimes=runtimes,
         lengths=lengths,
         coreml=coreml,
         ready={r.path: model / r.path for r in exported},

@@ -6,7 +6,7 @@ from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.versions import installed
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.types import Format, Runtime
+from pocketbert.core.types import Format
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "accelerate", "safetensors", "datasets"),
@@ -57,7 +57,7 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
     wanted = [
         ("train", training),
         *((f.value, exporting and f in recipe.export.formats) for f in Format),
-        ("openvino", exporting and Runtime.OPENVINO in recipe.quantize.targets),
+        *((f.runtime.own_engine, exporting) for f in recipe.quantize.wanted if f.runtime and f.runtime.own_engine),
         ("report", report and exporting and recipe.benchmark is not None),
     ]
     require(*(name for name, needed in wanted if needed))

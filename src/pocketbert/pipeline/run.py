@@ -25,8 +25,8 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
-from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_stage
 from pocketbert.pipeline.formats.recipe_files import open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel, open_weights
 from pocketbert.pipeline.gates.verify import Verification, recorded_evidence, report_gates, run_subjects, verify_files
@@ -34,7 +34,7 @@ from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
-from pocketbert.pipeline.make import exporting, golden, measuring
+from pocketbert.pipeline.make import exporting, golden, measuring, quantizing
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
@@ -220,10 +220,10 @@ class Run:
         teacher = open_weights(self.recipe, self.path, self.path / "teacher", self.length)
         return exporting.make_export(teacher, [file], texts, at.output)
 
-    def _make_quantized(self, format: Format, at: Places) -> Sequence[str]:
+    def _make_quantized(self, format: Format, scheme: Scheme, at: Places) -> Sequence[str]:
         files = self.files
-        pairs = [(base_of(f, files), f) for f in files if f.format is format and not f.exported]
-        return exporting.make_quantized(self.recipe, self.path, self.weights, at.output, pairs, self._calibration)
+        pairs = [(base_of(f, files), f) for f in files if f.stage == quantized_stage(format, scheme)]
+        return quantizing.make_quantized(self.exported, pairs, at.output, self._calibration)
 
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
         """Rows alone: padding has no part in a range."""

@@ -15,8 +15,8 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Format, Runtime
-from pocketbert.pipeline.formats.model_files import quantized_stage
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_stage
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import check_bounds
 from pocketbert.pipeline.learn.augmenting import check_augmentable
@@ -43,7 +43,7 @@ class Makers:
         teacher: Trains or copies the teacher.
         student: Trains the student.
         export: Writes the files of a format.
-        quantized: Writes the smaller files of a format.
+        quantized: Writes a format's files of one scheme.
         golden: Records golden rows.
         verify: Puts all files through the gates.
         teacher_file: Exports the teacher to compare with.
@@ -56,7 +56,7 @@ class Makers:
     teacher: Make
     student: Make
     export: Callable[[Format, Places], Sequence[str]]
-    quantized: Callable[[Format, Places], Sequence[str]]
+    quantized: Callable[[Format, Scheme, Places], Sequence[str]]
     golden: Make
     verify: Make
     teacher_file: Make
@@ -216,12 +216,10 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
             exporting.libraries(format),
         )
     ]
-    scheme = row.smaller(recipe.quantize.scheme)
-    if scheme is not None:
+    for scheme, runtimes in quantized_forms(recipe, format).items():
         name = quantized_stage(format, scheme)
-        runtimes = [t for t in recipe.quantize.targets if t in row.runtimes]
         settings: dict[str, object] = {"scheme": scheme, "runtimes": runtimes}
-        if Runtime.OPENVINO in runtimes:
+        if scheme.static:
             settings["calibration"] = CALIBRATION_ROWS
         steps.append(
             Stage(
@@ -230,7 +228,7 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
                 name,
                 settings,
                 (format.value,),
-                partial(make.quantized, format),
+                partial(make.quantized, format, scheme),
                 row.libraries,
             )
         )
@@ -239,7 +237,7 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
 
 def _engines(recipe: Recipe) -> tuple[str, ...]:
     """Libraries that run the files."""
-    own = [t.value for t in recipe.quantize.targets if t is Runtime.OPENVINO]
+    own = [f.runtime.own_engine for f in recipe.quantize.wanted if f.runtime and f.runtime.own_engine]
     return tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
 
 

@@ -276,7 +276,10 @@ def test_the_schema_accepts_a_good_recipe_and_refuses_bad_ones(recipe: Path) -> 
     validator = jsonschema.Draft202012Validator(schema)
     good = yaml.safe_load(dump_recipe(load_recipe(recipe)))
     assert not list(validator.iter_errors(good))
-    tflite = {"export": {"formats": ["tflite"]}, "quantize": {"scheme": "int8", "targets": ["tflite-2.16"]}}
+    tflite = {
+        "export": {"formats": ["tflite"]},
+        "quantize": {"files": ["int8", {"scheme": "int8", "runtime": "tflite216"}]},
+    }
     assert not list(validator.iter_errors({**good, **tflite}))
     for key, value in (
         ("sed", 1),
@@ -285,7 +288,9 @@ def test_the_schema_accepts_a_good_recipe_and_refuses_bad_ones(recipe: Path) -> 
         ("export", {"formats": []}),
         ("export", {"clients": ["web"]}),
         ("quantize", {"scheme": "w4"}),
-        ("quantize", {"targets": ["tflite-2.16", "ios"]}),
+        ("quantize", {"files": ["int8", "w4"]}),
+        ("quantize", {"files": [{"scheme": "int8", "runtime": "ios"}]}),
+        ("quantize", {"files": [{"runtime": "tflite216"}]}),
         ("distill", [{"method": "tasks", "steps": 1}]),
         ("teacher", {}),
     ):

@@ -5,9 +5,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.recipe.quantize import QuantizedFile, QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe, StudentSection
 from pocketbert.core.recipe.stages import Optimisation, SignalWeights, TaskStage
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Signal
+
+OLD = {"scheme": "int8", "runtime": "tflite216"}
+STATIC = {"scheme": "a8w8", "runtime": "openvino"}
+DATA = {"train": {"path": "train.jsonl"}}
 
 
 def recipe(**more: Any) -> Recipe:
@@ -82,31 +88,61 @@ def test_only_operator_sets_that_phones_read(opset: int) -> None:
 
 
 def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
-    for scheme in Scheme:
+    for scheme in FORMATS[Format.TFLITE].schemes:
         assert recipe(export={"formats": ["tflite"]}, quantize={"scheme": scheme}).quantize.scheme is scheme
-    made = recipe(quantize={"targets": ["tflite-2.16"]})
-    assert made.quantize.targets == [Runtime.TFLITE_2_16]
+    made = recipe(quantize={"files": ["int8", OLD]})
+    assert made.quantize.wanted == (
+        QuantizedFile(scheme=Scheme.INT8),
+        QuantizedFile(scheme=Scheme.INT8, runtime=Runtime.TFLITE_2_16),
+    )
     assert made.export.clients == [Client.MEDIAPIPE]
     assert recipe(export={"formats": ["onnx"]}, quantize={"scheme": "fp32"}).export.formats == [Format.ONNX]
+    assert recipe().quantize.wanted == recipe(quantize={"files": ["int8"]}).quantize.wanted
+    assert recipe(quantize={"files": ["int8", "w8"]}).quantize.files  # w8 concerns the formats that have it
+    assert recipe(quantize={"files": ["int8", STATIC]}, data=DATA).quantize.files
+    assert recipe(quantize={"files": [STATIC]}, data=DATA).quantize.files  # the other formats stay as exported
+
+
+@pytest.mark.parametrize("section", [{"scheme": "fp32"}, {"files": ["int8", "w8", OLD]}], ids=str)
+def test_a_section_is_written_as_it_was_given(section: dict[str, Any]) -> None:
+    made = recipe(quantize=section).quantize
+    assert made.model_dump(mode="json", exclude_none=True) == section
+    assert QuantizeSection.model_validate(made.model_dump(mode="json")) == made
 
 
 @pytest.mark.parametrize(
     ("sections", "messages"),
     [
         ({"quantize": {"scheme": "w8"}}, ["quantize.scheme: onnx has no 'w8' in this version, only fp32, int8"]),
+        ({"quantize": {"files": ["w8", "fp16"]}}, ["quantize.files: onnx has no 'w8' or 'fp16' in this version"]),
         ({"export": {"formats": ["onnx"]}, "quantize": {"scheme": "fp16"}}, ["onnx has no 'fp16'"]),
         (
-            {"export": {"formats": ["onnx"]}, "quantize": {"targets": ["tflite-2.16"]}},
-            ["quantize.targets: 'tflite-2.16' is a form of tflite int8; add tflite to export.formats"],
+            {"export": {"formats": ["onnx"]}, "quantize": {"files": ["int8", "w8"]}},
+            ["quantize.files: no exported format has 'w8', only tflite, coreml; add one to export.formats"],
         ),
         (
-            {"export": {"formats": ["tflite"]}, "quantize": {"scheme": "w8", "targets": ["tflite-2.16"]}},
-            ["'tflite-2.16' is a form of tflite int8", "set scheme: int8"],
+            {"export": {"formats": ["onnx"]}, "quantize": {"files": ["int8", OLD]}},
+            ["quantize.files: 'int8' for tflite216 is a file of tflite; add tflite to export.formats"],
         ),
         (
-            {"export": {"formats": ["tflite"]}, "quantize": {"targets": ["openvino"]}},
-            ["'openvino' is a form of onnx int8; add onnx to", "'openvino' measures ranges on training texts"],
+            {"export": {"formats": ["tflite"]}, "quantize": {"files": [{"scheme": "w8", "runtime": "tflite216"}]}},
+            ["'w8' for tflite216 does not exist in this version, only a8w8 for openvino (onnx), int8 for tflite216"],
         ),
+        (
+            {"export": {"formats": ["tflite"]}, "quantize": {"files": [STATIC]}},
+            ["'a8w8' for openvino is a file of onnx; add onnx to", "measures ranges on training texts; name them in"],
+        ),
+        (
+            {"quantize": {"scheme": "a8w8"}, "data": DATA},
+            ["quantize.scheme: 'a8w8' does not exist in this version, only a8w8 for openvino (onnx); choose one of"],
+        ),
+        (
+            {"quantize": {"scheme": "int8", "files": ["int8"]}},
+            ["scheme is the short form of files", "quantize={files: [int8"],
+        ),
+        ({"quantize": {"files": ["int8", OLD, {"scheme": "int8"}]}}, ["files lists 'int8' twice"]),
+        ({"quantize": {"files": []}}, ["at least 1 item"]),
+        ({"quantize": {"targets": ["openvino"]}}, ["targets"]),
         ({"export": {"formats": ["tflite", "onnx", "tflite"]}}, ["export.formats: lists a format twice"]),
         ({"export": {"formats": []}}, ["at least 1 item"]),
         ({"export": {"formats": ["openvino"]}}, ["'onnx', 'tflite' or 'coreml'"]),
@@ -121,7 +157,7 @@ def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
         ({"export": {"coreml": {"ios": 15}}}, ["16, 17 or 18"]),
         ({"export": {"coreml": {"precision": "int8"}}}, ["precision 'int8' is not fp16 or fp32"]),
         ({"export": {"clients": ["mediapie"]}}, ["'mediapipe'"]),
-        ({"quantize": {"targets": ["tflite-2.17"]}}, ["'tflite-2.16'"]),
+        ({"quantize": {"files": [{"scheme": "int8", "runtime": "tflite217"}]}}, ["'tflite216'"]),
     ],
     ids=str,
 )
@@ -150,13 +186,13 @@ def test_all_of_these_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
         recipe(
             export={"formats": ["onnx", "onnx"]},
-            quantize={"scheme": "w8", "targets": ["tflite-2.16"]},
+            quantize={"files": ["w8", OLD]},
             student={"layers": 2},
         )
     [error] = caught.value.errors()
     for message in (
         "onnx has no 'w8'",
-        "'tflite-2.16' is a form of tflite int8",
+        "'int8' for tflite216 is a file of tflite",
         "lists a format twice",
         "a student without a distill stage",
     ):

@@ -111,12 +111,13 @@ def test_an_fp32_file_that_is_quantized(refused: Refused, tflite_copy: Path) -> 
 def test_a_file_of_other_weights(
     refused: Refused, tflite_copy: Path, file: str, exported_tflite: Callable[[str], Path]
 ) -> None:
-    from pocketbert.quantize.tflite import quantize
+    from pocketbert.core.types import Format, Scheme
+    from pocketbert.quantize import Plan, quantize
 
     if file == FP32:
         shutil.copyfile(exported_tflite("bert"), source(tflite_copy, file))
     else:
-        quantize(exported_tflite("bert"), source(tflite_copy, file))
+        quantize(exported_tflite("bert"), source(tflite_copy, file), Plan(Format.TFLITE, Scheme.INT8))
     refused(tflite_copy, f"{file} golden", f"{file} reference", f"{file} drop")
 
 

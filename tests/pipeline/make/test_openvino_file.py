@@ -1,4 +1,4 @@
-"""The int8 file for OpenVINO through the chain: made, calibrated, verified, packed, loaded; and broken on purpose."""
+"""The a8w8 file for OpenVINO through the chain: made, calibrated, verified, packed, loaded; and broken on purpose."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from pocketbert.runtime import race
 from pocketbert.runtime.engines import EngineFile
 
 Cli = Callable[..., Any]
-FILE, INT8 = "onnx/model_int8_openvino.onnx", "onnx/model_int8.onnx"
+FILE, INT8 = "onnx/model_a8w8_openvino.onnx", "onnx/model_int8.onnx"
+WITH_IT = "quantize={files: [int8, {scheme: a8w8, runtime: openvino}]}"
 TEXTS = ["please play the song", "what is the weather", "stop"]
 
 
@@ -40,7 +41,7 @@ def finished_openvino(task: Any, finished: Path, kit: Any, tmp_path_factory: pyt
     with kit.once(tmp_path_factory, "tiny-run-openvino") as (folder, there):
         if not there:
             shutil.copytree(finished, folder)
-            kit.completed_run(folder, task.recipe, "quantize.targets=[openvino]", "--overwrite")
+            kit.completed_run(folder, task.recipe, WITH_IT, "--overwrite")
     return Path(folder)
 
 
@@ -63,7 +64,7 @@ def records(phone: Path) -> dict[str, Any]:
 def test_the_folder_lists_it_beside_the_default(finished_openvino: Path) -> None:
     phone = finished_openvino / "phone"
     listed = records(phone)
-    assert (listed[FILE]["runtime"], listed[FILE]["scheme"]) == ("openvino", "int8")
+    assert (listed[FILE]["runtime"], listed[FILE]["scheme"]) == ("openvino", "a8w8")
     assert [s["engine"] for s in listed[FILE]["seen_right"]] == ["openvino"]
     assert [p for p, r in listed.items() if r.get("default")] == [INT8]
     assert listed["onnx/model_quantized.onnx"]["alias_of"] == INT8
@@ -87,14 +88,15 @@ def test_fastest_lets_it_race_where_openvino_is_installed(
     monkeypatch.setattr(race, "ROUNDS", 1)
     phone = finished_openvino / "phone"
 
-    def raced(scheme: str) -> set[str]:
+    def raced(scheme: str | None) -> set[str]:
         predictor = pocketbert.load(phone, scheme=scheme, engine="fastest", threads=1).predictor
         return {t.file for t in predictor.plan.timings}  # type: ignore[attr-defined]
 
-    assert raced("int8") == {"model_int8.onnx", "model_int8_openvino.onnx"}
+    assert raced(None) == {"model_int8.onnx", "model_a8w8_openvino.onnx"}
+    assert raced("int8") == {"model_int8.onnx"}
     assert raced("fp32") == {"model.onnx"}
     monkeypatch.setattr(runtime, "version_of", lambda _: None)
-    assert raced("int8") == {"model_int8.onnx"}
+    assert raced(None) == {"model_int8.onnx"}
 
 
 def test_ranges_are_measured_on_training_rows_alone(task: Any, finished_openvino: Path) -> None:
@@ -114,7 +116,7 @@ def failed(result: Any) -> set[str]:
 
 
 def test_a_dynamic_file_in_its_place_is_refused(run_copy: Path, cli: Cli) -> None:
-    shutil.copyfile(run_copy / "onnx-int8" / "model_int8.onnx", run_copy / "onnx-int8" / Path(FILE).name)
+    shutil.copyfile(run_copy / "onnx-int8" / "model_int8.onnx", run_copy / "onnx-a8w8" / Path(FILE).name)
     result = cli("verify", "-m", run_copy)
     assert result.exit_code == 3
     assert f"{FILE} types" in failed(result)
@@ -136,7 +138,7 @@ def narrow(path: Path) -> None:
 
 
 def test_ranges_of_other_texts_are_found_out(run_copy: Path, cli: Cli) -> None:
-    narrow(run_copy / "onnx-int8" / Path(FILE).name)
+    narrow(run_copy / "onnx-a8w8" / Path(FILE).name)
     result = cli("verify", "-m", run_copy)
     assert result.exit_code == 3
     assert f"{FILE} golden" in failed(result)
@@ -156,15 +158,17 @@ def test_a_changed_file_is_refused_at_load(phone: Path) -> None:
 
 def test_it_needs_training_texts_and_onnx(task: Any, tmp_path: Path, cli: Cli) -> None:
     for change, said in (
-        ("export.formats=[tflite]", "'openvino' is a form of onnx int8; add onnx to export.formats"),
-        ("data.train=null", "'openvino' measures ranges on training texts; name them in data.train"),
+        ("export.formats=[tflite]", "'a8w8' for openvino is a file of onnx; add onnx to export.formats"),
+        ("data.train=null", "'a8w8' for openvino measures ranges on training texts; name them in data.train"),
     ):
-        result = cli("run", task.recipe, change, "quantize.targets=[openvino]", "-o", tmp_path / "x")
+        result = cli("run", task.recipe, change, WITH_IT, "-o", tmp_path / "x")
         assert result.exit_code == 2
         assert said in result.output
-    result = cli("export", "-m", task.folder / "teacher", "-o", tmp_path / "y", "--target", "openvino")
+    result = cli(
+        "export", "-m", task.folder / "teacher", "-o", tmp_path / "y", "--scheme", "int8,a8w8", "--runtime", "openvino"
+    )
     assert result.exit_code == 2
-    assert "--target: 'openvino' measures ranges on training texts, which only a recipe names" in result.output
+    assert "--runtime: 'a8w8' for openvino measures ranges on training texts. Fix: Name" in result.output
     assert not list(tmp_path.iterdir())
 
 
@@ -194,14 +198,14 @@ def test_quantizing_such_a_folder_anew_leaves_the_file_out(phone: Path, tmp_path
 
 
 def test_other_training_rows_make_another_file(finished_openvino: Path, task: Any) -> None:
-    recipe = load_recipe(task.recipe, ["quantize.targets=[openvino]"])
+    recipe = load_recipe(task.recipe, [WITH_IT])
 
     def outdated(recipe: Any) -> set[str]:
         return set(RunFolder(finished_openvino, True).plan(Run(recipe, finished_openvino).stages()))
 
-    assert "onnx-int8" not in outdated(recipe)
-    shorter = load_recipe(task.recipe, ["quantize.targets=[openvino]", "data.holdout=100"])
-    assert "onnx-int8" in outdated(shorter)
+    assert "onnx-a8w8" not in outdated(recipe)
+    shorter = load_recipe(task.recipe, [WITH_IT, "data.holdout=100"])
+    assert "onnx-a8w8" in outdated(shorter)
 
 
 def test_padding_moves_a_file_with_measured_ranges_hardly(finished_openvino: Path) -> None:

@@ -68,7 +68,7 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, kit: SimpleNam
 @pytest.mark.parametrize("family", FAMILIES[:3])
 def test_an_untrained_model_is_no_parity_failure(family: str, model: Callable[..., Path], tmp_path: Path) -> None:
     # its answers differ by a thousandth of the logits: measured by that alone, rounding would look like an error
-    api.export(str(model(family, 0.0)), tmp_path / "phone", scheme="fp32", formats=["onnx"])
+    api.export(str(model(family, 0.0)), tmp_path / "phone", schemes=["fp32"], formats=["onnx"])
     parity = json.loads((tmp_path / "phone" / "parity.json").read_text())
     assert all(p["worst"] < 1e-4 for p in parity)
     assert all(p["mask_effect"] > 100 * p["bound"] for p in parity)  # a lost mask would still be seen
@@ -78,7 +78,7 @@ def test_an_untrained_model_is_no_parity_failure(family: str, model: Callable[..
 def fp32_folder(model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported folder with the fp32 file alone; read-only by convention."""
     folder = tmp_path_factory.mktemp("exported") / "phone"
-    api.export(str(model("bert")), folder, scheme="fp32", formats=["onnx"])
+    api.export(str(model("bert")), folder, schemes=["fp32"], formats=["onnx"])
     return folder
 
 
@@ -156,13 +156,13 @@ def unnamed(source: Path, destination: Path) -> Path:
 
 def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_path: Path) -> None:
     folder = unnamed(model("bert"), tmp_path / "model")
-    api.export(str(folder), tmp_path / "plain", scheme="fp32", formats=["onnx"])
+    api.export(str(folder), tmp_path / "plain", schemes=["fp32"], formats=["onnx"])
     assert json.loads((tmp_path / "plain" / "artifacts.json").read_text())["labels"] == [
         "LABEL_0",
         "LABEL_1",
         "LABEL_2",
     ]
-    api.export(str(folder), tmp_path / "named", scheme="fp32", formats=["onnx"], labels=["bad", "so-so", "good"])
+    api.export(str(folder), tmp_path / "named", schemes=["fp32"], formats=["onnx"], labels=["bad", "so-so", "good"])
     want = expected(folder, ["please", "the song"])
     for answer, row in zip(pocketbert.load(tmp_path / "named").predict(["please", "the song"]), want, strict=True):
         assert answer.label == ("bad", "so-so", "good")[int(row.argmax())]

@@ -86,7 +86,7 @@ def test_other_schemes_and_an_old_runtime(cli: Cli, model: Callable[..., Path], 
     # the same fp32 files in other forms, without exporting again
     for folder, more, suffix in (
         (half, ["--scheme", "fp16"], "fp16"),
-        (old, ["--target", "tflite-2.16"], "int8_tflite-2.16"),
+        (old, ["--runtime", "tflite216"], "int8_tflite216"),
     ):
         small = cli("quantize", "-m", first, "-o", folder, *more)
         assert small.exit_code == 0, small.output
@@ -94,8 +94,19 @@ def test_other_schemes_and_an_old_runtime(cli: Cli, model: Callable[..., Path], 
         assert (folder / "tflite" / f"model_{suffix}.tflite").is_file()
         assert not (folder / "tflite" / "model_w8.tflite").exists()
         assert cli("verify", "-m", folder).exit_code == 0
+    many = cli("quantize", "-m", first, "-o", tmp_path / "many", "--scheme", "int8, w8", "--json")
+    assert many.exit_code == 0, many.output
+    assert json.loads(many.stdout.splitlines()[-1])["files"] == [
+        f"tflite/{stem}{suffix}.tflite" for stem in ("mediapipe", "model") for suffix in ("", "_int8", "_w8")
+    ]
+    for scheme, folder in (("w8", first), ("int8", old)):
+        alone, among = (f / "tflite" / f"model_{scheme}.tflite" for f in (folder, tmp_path / "many"))
+        assert alone.read_bytes() == among.read_bytes()
+        assert pocketbert.load(tmp_path / "many", scheme=scheme).record.path == f"tflite/model_{scheme}.tflite"
+    assert pocketbert.load(tmp_path / "many").record.path == "tflite/model_int8.tflite"
+    assert "tflite/model_int8.tflite" in (tmp_path / "many" / "README.md").read_text().partition("```")[2]
     records = {r["path"]: r for r in json.loads((old / "artifacts.json").read_text())["files"]}
-    assert records["tflite/model_int8_tflite-2.16.tflite"]["runtime"] == "tflite-2.16"
+    assert records["tflite/model_int8_tflite216.tflite"]["runtime"] == "tflite216"
     assert [p for p, r in records.items() if r.get("default")] == ["tflite/model_int8.tflite"]
     assert [p for p, r in records.items() if r.get("client")] == [
         "tflite/mediapipe.tflite",

@@ -15,7 +15,7 @@ Model = Any
 
 FP32, INT8 = "tflite/model.tflite", "tflite/model_int8.tflite"
 MEDIAPIPE, MEDIAPIPE_INT8 = "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"
-OLD = "tflite/model_int8_tflite-2.16.tflite"
+OLD = "tflite/model_int8_tflite216.tflite"
 FILES = (FP32, MEDIAPIPE, INT8, MEDIAPIPE_INT8, OLD)
 CLASSES = 3
 

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 from pydantic import Field, PositiveInt, model_validator
 
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe.augment import AugmentSection
 from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
 from pocketbert.core.recipe.section import Fraction, Section
 from pocketbert.core.recipe.stages import (
     GENERAL,
@@ -22,7 +22,7 @@ from pocketbert.core.recipe.stages import (
     TaskStage,
 )
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Client, Format, Layout, MaskingKind, MobileBertSize, Runtime, Scheme, Shapes
+from pocketbert.core.types import Client, Format, Layout, MaskingKind, MobileBertSize, Scheme, Shapes
 
 SCHEMA_VERSION = 1
 
@@ -214,20 +214,6 @@ class ExportSection(Section):
     )
 
 
-class QuantizeSection(Section):
-    """How to make the files small."""
-
-    scheme: Scheme = Field(
-        Scheme.INT8,
-        description="int8 (in Core ML: w8); for TFLite also w8 or fp16; fp32 leaves the files as they are exported.",
-    )
-    targets: list[Runtime] = Field(
-        default_factory=list,
-        description="Runtimes that get an int8 file of their own beside the default one: tflite-2.16 for TFLite up to 2.16; "
-        "openvino for OpenVINO on a computer, calibrated on training texts.",
-    )
-
-
 class VerifySection(Section):
     """What a file must keep."""
 
@@ -273,23 +259,9 @@ class Recipe(Section):
             problems.append(
                 "student: a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
             )
-        for format in dict.fromkeys(self.export.formats):
-            info = FORMATS[format]
-            if not info.takes(self.quantize.scheme):
-                problems.append(
-                    f"quantize.scheme: {format} has no '{self.quantize.scheme}' in this version, only {', '.join(info.schemes)}; "
-                    "name other export.formats"
-                )
-        for target in self.quantize.targets:
-            format = format_with(target)
-            if format not in self.export.formats or self.quantize.scheme is not Scheme.INT8:
-                problems.append(
-                    f"quantize.targets: '{target}' is a form of {format} int8; add {format} to export.formats and set scheme: int8"
-                )
-            if target is Runtime.OPENVINO and self.data.train is None:
-                problems.append(
-                    f"quantize.targets: '{target}' measures ranges on training texts; name them in data.train"
-                )
+        key = "quantize.scheme" if self.quantize.files is None else "quantize.files"
+        choice = choice_problems(self.quantize.wanted, self.export.formats, self.data.train is not None)
+        problems += [f"{key}: {p.what}; {p.fix}" for p in choice]
         if len(set(self.export.formats)) < len(self.export.formats):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:

@@ -22,13 +22,13 @@ from pocketbert.core.predict.score import probabilities
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
+from pocketbert.pipeline.formats.about import description_of, maker
 from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import FP32, Bounds, Extras, Form, FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import mobile
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
-from pocketbert.pipeline.formats.writing import description_of, maker
 
 if TYPE_CHECKING:
     from torch import nn

@@ -49,21 +49,34 @@ class ModelFile(MadeFor):
 
 
 def quantized_stage(format: Format, scheme: Scheme) -> str:
-    """Name of the stage, and of its folder, that makes a format's small files."""
+    """Name of the stage, and of its folder, that makes a format's files of one scheme."""
     return f"{format}-{scheme}"
 
 
 def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
-    """What is made from the exported files of one format."""
+    """What is made from the exported files of one format: scheme by scheme, files for one runtime last."""
     format = bases[0].format
-    info = FORMATS[format]
-    scheme = info.smaller(recipe.quantize.scheme)
-    if scheme is None:
-        return []
-    stage = quantized_stage(format, scheme)
-    out = [_file(stage, format, info.stem if b.client is None else b.client.value, scheme, b.client) for b in bases]
-    runtimes = [t for t in recipe.quantize.targets if t in info.runtimes]
-    return [*out, *(_file(stage, format, info.stem, scheme, None, t) for t in runtimes)]
+    stem, out = FORMATS[format].stem, []
+    for scheme, runtimes in quantized_forms(recipe, format).items():
+        stage = quantized_stage(format, scheme)
+        for runtime in sorted(runtimes, key=lambda r: r is not None):
+            if runtime is None:
+                out += [_file(stage, format, b.client.value if b.client else stem, scheme, b.client) for b in bases]
+            else:
+                out.append(_file(stage, format, stem, scheme, None, runtime))
+    return out
+
+
+def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
+    """Schemes of a format's smaller files in the recipe's order, each with its runtimes; None is any runtime."""
+    info, out = FORMATS[format], dict[Scheme, list[Runtime | None]]()
+    for file in recipe.quantize.wanted:
+        scheme = info.smaller(file.scheme) if file.runtime is None and info.takes(file.scheme) else None
+        if file.runtime is not None and (file.scheme, file.runtime) in info.forms:
+            scheme = file.scheme
+        if scheme is not None and file.runtime not in out.setdefault(scheme, []):
+            out[scheme].append(file.runtime)
+    return out
 
 
 def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
@@ -72,8 +85,9 @@ def base_of(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
 
 
 def default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """What `pocketbert.load` opens: the first format's smallest plain file."""
-    return [f for f in files if f.plain and f.format is files[0].format][-1]
+    """What `pocketbert.load` opens: of the first format's plain files the first smaller one, else the exported one."""
+    plain = [f for f in files if f.plain and f.format is files[0].format]
+    return next((f for f in plain if not f.exported), plain[0])
 
 
 def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:

@@ -45,7 +45,7 @@ class OnnxPlace(FormatPlace):
     bounds: ClassVar[Mapping[Form, Bounds]] = {
         (Scheme.FP32, None): FP32,
         (Scheme.INT8, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
-        (Scheme.INT8, Runtime.OPENVINO): Bounds(reference=0.5, padding=0.1, golden=0.25),
+        (Scheme.A8W8, Runtime.OPENVINO): Bounds(reference=0.5, padding=0.1, golden=0.25),
     }
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
@@ -85,10 +85,10 @@ class OnnxPlace(FormatPlace):
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
         """Give the int8 file the name that transformers.js asks for in a browser; without one, config.json names fp32."""
-        plain = [f for f in files if f.plain]
-        if any(f.scheme is Scheme.INT8 for f in plain):
-            _link(destination / plain[-1].path, destination / ALIAS)
-            return Extras(aliases={ALIAS: plain[-1].path})
+        int8 = next((f for f in files if f.plain and f.scheme is Scheme.INT8), None)
+        if int8 is not None:
+            _link(destination / int8.path, destination / ALIAS)
+            return Extras(aliases={ALIAS: int8.path})
         content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
         write_json(destination / "config.json", content)
         return Extras()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Artefacts, Kind
 from pocketbert.core.compare.golden import GoldenRow
@@ -24,8 +21,6 @@ from pocketbert.pipeline.formats.run_model import RunModel
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from pocketbert.quantize.weights import WeightTypes
 
 EXACT = 1e-3
 """Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
@@ -144,18 +139,6 @@ class FormatPlace(ABC):
 
     # gates
 
-    def stored_numbers(self, path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Read the name and the value of everything that is stored in a file."""
-        from pocketbert.quantize.backends import quantizer_of
-
-        return quantizer_of(self.format).stored_numbers(path)
-
-    def weight_types(self, path: Path) -> WeightTypes:
-        """Read the types of all weights in a file."""
-        from pocketbert.quantize.backends import quantizer_of
-
-        return quantizer_of(self.format).weight_types(path)
-
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         """Check what only files of this format have."""
         return []
@@ -209,7 +192,7 @@ def register_format_place(place: FormatPlace) -> None:
         raise ValueError(f"format '{place.format}' has no row: call register_format first")
     if place.format in _PLACES:
         raise ValueError(f"format '{place.format}' has a place already")
-    missing = [form for form in place.info.forms if form not in place.bounds]
+    missing = [form for form in place.info.every_form if form not in place.bounds]
     if missing:
         raise ValueError(f"format '{place.format}' has no bounds for {', '.join(map(form_title, missing))}")
     _PLACES[place.format] = place

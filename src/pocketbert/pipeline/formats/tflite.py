@@ -13,13 +13,12 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Runtime, Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject
-from pocketbert.pipeline.formats.mediapipe import tokenizer_effect
+from pocketbert.pipeline.formats.mediapipe import tokenizer_effect, write_client_data
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import FP32, Bounds, Form, FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import mobile, python
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
-from pocketbert.pipeline.formats.writing import write_client_data
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +83,7 @@ class TflitePlace(FormatPlace):
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
         """Put tokenizer and labels into MediaPipe's file again: the quantizer writes the graph only."""
         if file.client is Client.MEDIAPIPE:
-            write_client_data(model.recipe, model.folder, model.task, path)
+            write_client_data(model, path)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         """Compare the vocabulary and the labels inside MediaPipe's file with the folder's."""

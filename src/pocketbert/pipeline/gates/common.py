@@ -21,7 +21,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer, cut
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import Provenance, Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
-from pocketbert.pipeline.formats.place import bounds_of, place_of
+from pocketbert.pipeline.formats.place import bounds_of
 from pocketbert.pipeline.reference import decided
 from pocketbert.runtime.coreml import REFERENCE
 
@@ -192,8 +192,10 @@ def weights_gate(subject: Subject) -> Gate:
     unread = unread_gate(subject, "weights")
     if unread is not None:
         return unread
+    from pocketbert.quantize import stored_numbers
+
     count, broken = 0, []
-    for name, value in place_of(subject.format).stored_numbers(subject.path):
+    for name, value in stored_numbers(subject.path, subject.format):
         count += 1
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             broken.append(name)
@@ -216,10 +218,10 @@ def types_gate(subject: Subject) -> Gate | None:
     unread = unread_gate(subject, "types")
     if unread is not None:
         return unread
-    from pocketbert.quantize.weights import type_problems
+    from pocketbert.quantize import row_of, weight_types
 
-    types = place_of(subject.format).weight_types(subject.path)
-    problems = type_problems(types, subject.name, subject.scheme, subject.runtime, subject.format)
+    types = weight_types(subject.path, subject.format)
+    problems = row_of(subject.format, subject.scheme, subject.runtime).problems(types, subject.name)
     return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
 
 

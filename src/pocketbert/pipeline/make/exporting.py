@@ -1,32 +1,26 @@
-"""Stages that make model files: export with its parity gate, quantization with its type gate."""
+"""The stage that exports model files, with its parity gate."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pocketbert.core.compare.parity import Parity, build_probe, compare, worst_of
 from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.disk.files import copy_path, write_json
-from pocketbert.core.errors import GateError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.scored import ScoredPredictor
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
-from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import Task, task_of
-from pocketbert.core.types import Client, Format, Runtime
+from pocketbert.core.tasks import Task
+from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.formats.writing import write_client_data
 from pocketbert.pipeline.reference import own_texts, reference_model, takes_both
 from pocketbert.runtime.engines import open_file
 
@@ -122,50 +116,6 @@ def probe_texts(folder: ModelFolder, task: Task, texts: Sequence[Text], tokenize
     """Real texts of every kind: the data's, the project's own, and pairs where segments matter."""
     pairs = list(sample_pairs()[:8]) if folder.family.uses_segments and takes_both(task) else []
     return [*texts[:16], *own_texts(task, tokenizer), *pairs]
-
-
-def make_quantized(
-    recipe: Recipe,
-    run: Path,
-    weights: Path,
-    destination: Path,
-    pairs: Sequence[tuple[ModelFile, ModelFile]],
-    calibration: Callable[[], Iterable[Mapping[str, NDArray[np.int64]]]],
-) -> Sequence[str]:
-    """Quantize files of one format and check the types in the results.
-
-    Args:
-        recipe: What to do.
-        run: The run folder.
-        weights: Folder of the model.
-        destination: Folder to write into.
-        pairs: fp32 file and what to make of it.
-        calibration: Gives the inputs that ranges are measured on, each a batch of one row, where a file needs any.
-
-    Returns:
-        One line for each file that is not what it should be.
-    """
-    from pocketbert.quantize.backends import quantizer_of
-    from pocketbert.quantize.onnx_static import quantize_static
-
-    failures: list[str] = []
-    types = {}
-    for base, file in pairs:
-        path = destination / Path(file.source).name
-        try:
-            if file.runtime is Runtime.OPENVINO:
-                found = quantize_static(run / base.source, path, calibration())
-            else:
-                found = quantizer_of(file.format).quantize(run / base.source, path, file.scheme, file.runtime)
-        except GateError as error:
-            failures += error.failures
-            continue
-        if file.client is Client.MEDIAPIPE:
-            write_client_data(recipe, open_model_folder(str(weights)), task_of(recipe.task), path)
-        types[file.path] = found.model_dump(mode="json")
-        say(f"  {file.path}: {found.summary}")
-    write_json(destination / "types.json", types)
-    return failures
 
 
 def libraries(format: Format) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
-from pocketbert.core.types import Format, Runtime
+from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 
@@ -73,10 +73,9 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
         for record in artefacts.models():
             if not FORMATS[record.format or Format.ONNX].timed:
                 continue
-            if record.runtime is Runtime.OPENVINO and version_of(record.runtime) is None:
-                say(
-                    f"  {folder / record.path}: left out, openvino is not installed (pip install 'pocketbert[openvino]')"
-                )
+            own = record.runtime.own_engine if record.runtime else None
+            if own is not None and version_of(own) is None:
+                say(f"  {folder / record.path}: left out, {own} is not installed (pip install 'pocketbert[{own}]')")
                 continue
             # several folders are told apart by their paths: their names may be equal
             prefix = f"{folder} " if len(folders) > 1 else ""

@@ -18,9 +18,10 @@ def row_of(artefacts: Artefacts) -> Task:
 
 
 def smallest(artefacts: Artefacts, format: Format) -> ModelRecord | None:
-    """The smallest file of a format that any client may open; None where there is none."""
+    """The small file of a format that any client may open, of the default file's scheme where there are several."""
     found = [r for r in artefacts.models() if r.format is format and r.plain]
-    return found[-1] if found else None
+    default = artefacts.default_model().scheme
+    return next((r for r in found if r.scheme is default), found[-1]) if found else None
 
 
 def inputs(record: ModelRecord) -> list[str]:

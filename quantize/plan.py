@@ -1,0 +1,37 @@
+"""What a quantizer is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.types import Format, Runtime, Scheme
+
+Rows = Iterable[Mapping[str, NDArray[np.int64]]]
+"""Inputs by name, each row [1, L] without padding; names that the graph does not take are ignored."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which file to make of an exported one.
+
+    Attributes:
+        format: Format of both files.
+        scheme: How the weights and activations of the new file are compressed.
+        runtime: The runtime it is made for; None for a file that any client of the format may open.
+        rows: Returns the calibration rows, on which static schemes measure ranges; called once, when they are needed.
+            None for all other schemes.
+    """
+
+    format: Format
+    scheme: Scheme
+    runtime: Runtime | None = None
+    rows: Callable[[], Rows] | None = None
+
+    @property
+    def title(self) -> str:
+        """What errors call it, e.g. ``onnx a8w8 for openvino``."""
+        return f"{self.format} {self.scheme}{f' for {self.runtime}' if self.runtime else ''}"

@@ -1,0 +1,173 @@
+"""The recipe's section on smaller files: which schemes, for which runtimes, and what is wrong with a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.recipe.section import Section
+from pocketbert.core.types import Format, Runtime, Scheme
+
+
+class QuantizedFile(Section):
+    """One smaller file of each format that has the scheme."""
+
+    scheme: Scheme = Field(description="How its numbers are stored and computed.")
+    runtime: Runtime | None = Field(None, description="The runtime it is made for; default any.")
+
+    @property
+    def title(self) -> str:
+        """What errors call it, e.g. ``'a8w8' for openvino``."""
+        return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}"
+
+
+def _long_form(value: object) -> object:
+    return {"scheme": value} if isinstance(value, str) else value
+
+
+def _short_form(file: QuantizedFile) -> object:
+    return file.scheme.value if file.runtime is None else {"scheme": file.scheme.value, "runtime": file.runtime.value}
+
+
+_Entry = Annotated[
+    QuantizedFile,
+    BeforeValidator(_long_form, json_schema_input_type=Scheme | QuantizedFile),
+    PlainSerializer(_short_form),
+]
+
+
+class QuantizeSection(Section):
+    """How to make the files small."""
+
+    scheme: Scheme = Field(
+        Scheme.INT8,
+        description="Short form of files with one entry: int8 (in Core ML: w8); for TFLite and Core ML also w8; for TFLite "
+        "fp16; fp32 leaves the files as they are exported.",
+    )
+    files: list[_Entry] | None = Field(
+        None,
+        min_length=1,
+        description="Smaller files, each a scheme or {scheme, runtime}; the first scheme is the default file's. For runtimes: "
+        "{scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: openvino} for OpenVINO on a "
+        "computer, calibrated on training texts.",
+    )
+
+    @property
+    def wanted(self) -> tuple[QuantizedFile, ...]:
+        """The smaller files that are asked for."""
+        return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
+
+    @model_validator(mode="after")
+    def _once(self) -> QuantizeSection:
+        if self.files is None:
+            return self
+        if "scheme" in self.model_fields_set:
+            raise ValueError(
+                "scheme is the short form of files with one entry: give only one of them "
+                f"(as an override of both: 'quantize={{files: [{self.scheme}, ...]}}')"
+            )
+        twice = [f.title for i, f in enumerate(self.files) if f in self.files[:i]]
+        if twice:
+            raise ValueError(f"files lists {', '.join(dict.fromkeys(twice))} twice")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _one_form(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        out: dict[str, Any] = handler(self)
+        return {k: v for k, v in out.items() if k != "scheme" or self.files is None}
+
+
+@dataclass(frozen=True)
+class ChoiceProblem:
+    """One thing that is wrong with a choice of smaller files; its texts have no full stop.
+
+    Attributes:
+        what: What is wrong, and what is allowed.
+        fix: What to change in a recipe.
+        option_fix: What to change on a command line.
+        runtime: The runtime that the file is for, if it is for one.
+    """
+
+    what: str
+    fix: str
+    option_fix: str
+    runtime: Runtime | None = None
+
+
+def choice_problems(
+    wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool
+) -> list[ChoiceProblem]:
+    """List what is wrong with a choice of smaller files.
+
+    A plain scheme concerns the formats that have it, and each format must have one of them; a file for a runtime concerns
+    the format that has it.
+
+    Args:
+        wanted: The smaller files.
+        formats: The formats that are exported.
+        calibration: Whether there are training texts, on which static schemes measure ranges.
+    """
+    forms = [(format, scheme, runtime) for format, info in FORMATS.items() for scheme, runtime in info.forms]
+    out: list[ChoiceProblem] = []
+    plain: list[Scheme] = []
+    for file in wanted:
+        title, runtime = file.title, file.runtime
+        homes = [f for f, s, r in forms if (s, r) == (file.scheme, runtime)]
+        if runtime is None and any(info.takes(file.scheme) for info in FORMATS.values()):
+            plain.append(file.scheme)
+        elif not homes:
+            # of a scheme without runtime the runtimes that have it, else everything
+            known = [f"{s} for {r} ({f})" for f, s, r in forms if runtime is not None or s is file.scheme]
+            what = f"{title} does not exist in this version, only {', '.join(known)}"
+            out.append(ChoiceProblem(what, "choose one of these", "Choose one of these", runtime))
+        elif homes[0] not in formats:
+            what, add = f"{title} is a file of {homes[0]}", homes[0]
+            out.append(ChoiceProblem(what, f"add {add} to export.formats", f"Add --format {add}", runtime))
+        if homes and file.scheme.static and not calibration:
+            what = f"{title} measures ranges on training texts"
+            recipe = f"Name {title} in quantize.files of a recipe with data.train: pocketbert run RECIPE"
+            out.append(ChoiceProblem(what, "name them in data.train", recipe, runtime))
+    return out + _plain_problems(plain, list(dict.fromkeys(formats)))
+
+
+def _plain_problems(plain: Sequence[Scheme], formats: Sequence[Format]) -> list[ChoiceProblem]:
+    """Formats that have none of the schemes, and schemes that no format has."""
+    names, out = " or ".join(f"'{s}'" for s in plain), []
+    without = [f for f in formats if plain and not any(FORMATS[f].takes(s) for s in plain)]
+    for format in without:
+        what = f"{format} has no {names} in this version, only {', '.join(FORMATS[format].schemes)}"
+        option = f"Leave {format} out of --format, or choose another scheme"
+        out.append(ChoiceProblem(what, "name other export.formats", option))
+    for scheme in plain:
+        if len(without) < len(formats) and not any(FORMATS[f].takes(scheme) for f in formats):
+            homes = [f.value for f, info in FORMATS.items() if info.takes(scheme)]
+            what = f"no exported format has '{scheme}', only {', '.join(homes)}"
+            out.append(ChoiceProblem(what, "add one to export.formats", f"Add --format {homes[0]}"))
+    return out
+
+
+def files_of(schemes: Sequence[Scheme], runtimes: Sequence[Runtime]) -> list[QuantizedFile]:
+    """Turn a list of schemes and a list of runtimes, as commands take them, into files.
+
+    Args:
+        schemes: Each gives a file for any runtime, where there is such a file.
+        runtimes: Each gives a further file, in those of the schemes that it has.
+    """
+    forms = [form for info in FORMATS.values() for form in info.forms]
+    pairs = [(s, r) for r in runtimes for s in schemes if (s, r) in forms]
+    lost = [r for r in runtimes if r not in [runtime for _, runtime in pairs]]
+    paired = {s for s, _ in pairs}
+    plain = [s for s in schemes if s not in paired or any(info.takes(s) for info in FORMATS.values())]
+    every = [*((s, None) for s in plain), *pairs, *((schemes[0], r) for r in lost)]
+    return [QuantizedFile(scheme=s, runtime=r) for s, r in dict.fromkeys(every)]

@@ -1,0 +1,67 @@
+"""The stage that makes smaller files of exported ones, with the type gate of the quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketbert.core.disk.files import write_json
+from pocketbert.core.errors import GateError
+from pocketbert.core.host.progress import say
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.run_model import RunModel
+
+if TYPE_CHECKING:
+    from pocketbert.quantize import Plan
+    from pocketbert.quantize.plan import Rows
+
+
+def make_quantized(
+    model: RunModel,
+    pairs: Sequence[tuple[ModelFile, ModelFile]],
+    destination: Path,
+    calibration: Callable[[], Rows],
+) -> Sequence[str]:
+    """Quantize files and check the types in the results.
+
+    Args:
+        model: The exported model.
+        pairs: Exported file and what to make of it.
+        destination: Folder to write into.
+        calibration: Returns the rows that static schemes measure ranges on.
+
+    Returns:
+        One line for each file that is not what it should be.
+
+    Raises:
+        InputError: If the quantizer has no scheme for one of the files; nothing was written.
+    """
+    from pocketbert.quantize import quantize
+    from pocketbert.quantize.table import row_for
+
+    plans = [plan_of(file, calibration) for _, file in pairs]
+    for plan in plans:
+        row_for(plan)
+    failures: list[str] = []
+    types = {}
+    for (base, file), plan in zip(pairs, plans, strict=True):
+        path = destination / Path(file.source).name
+        try:
+            found = quantize(model.source(base), path, plan)
+        except GateError as error:
+            failures += error.failures
+            continue
+        place_of(file.format).finish(model, file, path)
+        types[file.path] = found.model_dump(mode="json")
+        say(f"  {file.path}: {found.summary}")
+    write_json(destination / "types.json", types)
+    return failures
+
+
+def plan_of(file: ModelFile, calibration: Callable[[], Rows]) -> Plan:
+    """What the quantizer is asked for to make a file."""
+    from pocketbert.quantize import Plan
+
+    return Plan(file.format, file.scheme, file.runtime, calibration if file.scheme.static else None)
