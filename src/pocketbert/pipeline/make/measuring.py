@@ -13,7 +13,6 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
-from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 
@@ -71,7 +70,7 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
     for folder in folders:
         artefacts = read_artefacts(folder)
         for record in artefacts.models():
-            if not FORMATS[record.format or Format.ONNX].timed:
+            if not FORMATS[record.format].timed:
                 continue
             own = record.runtime.own_engine if record.runtime else None
             if own is not None and version_of(own) is None:
@@ -79,7 +78,6 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
                 continue
             # several folders are told apart by their paths: their names may be equal
             prefix = f"{folder} " if len(folders) > 1 else ""
-            format = record.format or Format.ONNX
             lengths = record.signature.lengths if record.signature else []
             longest = min(artefacts.processing.max_length, max(lengths, default=artefacts.processing.max_length))
             out.append(
@@ -89,7 +87,7 @@ def folder_variants(folders: Sequence[Path]) -> list[Variant]:
                     folder,
                     longest,
                     record.scheme,
-                    format,
+                    record.format,
                     record.runtime,
                 )
             )
