@@ -80,3 +80,4 @@ reference: $(VENV)/.installed ## regenerate the recipe schema and the reference 
 	$(VENV)/bin/pocketbert recipes schema > src/pocketbert/recipes/recipe.schema.json
 	$(PY) scripts/recipe_reference.py > docs/recipe-reference.md
 	$(PY) scripts/api_reference.py > docs/api-reference.md
+	$(PY) scripts/bounds_reference.py > docs/bounds.md

@@ -54,14 +54,24 @@ def _openvino(path: Path, threads: int | None) -> FilePredictor:
     return OpenVinoPredictor(path, threads)
 
 
-_ENGINES: dict[Format, Callable[[Path, int | None], FilePredictor]] = {
-    Format.ONNX: OnnxPredictor,
-    Format.TFLITE: TflitePredictor,
-    Format.COREML: _coreml,
-}
+Opener = Callable[[Path, int | None], FilePredictor]
+"""Opens a file, with a number of threads or None for all cores that this process may use."""
+
+_ENGINES: dict[Format, Opener] = {Format.ONNX: OnnxPredictor, Format.TFLITE: TflitePredictor, Format.COREML: _coreml}
 
 
-_OWN_ENGINES: dict[Runtime, Callable[[Path, int | None], FilePredictor]] = {Runtime.OPENVINO: _openvino}
+def register_engine(format: Format, opener: Opener) -> None:
+    """Name the engine that opens the files of a format.
+
+    Raises:
+        ValueError: If the format has one.
+    """
+    if format in _ENGINES:
+        raise ValueError(f"format '{format}' has an engine already")
+    _ENGINES[format] = opener
+
+
+_OWN_ENGINES: dict[Runtime, Opener] = {Runtime.OPENVINO: _openvino}
 """For files made for one runtime that is another than their format's usual engine."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pocketbert.core.artefacts import Artefacts, FileRecord, read_artefacts
+from pocketbert.core.artefacts import Artefacts, FileRecord, ModelRecord, read_artefacts
 from pocketbert.core.data.examples import Example
 from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.errors import (
@@ -20,7 +20,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
-from pocketbert.core.predict.readout import Matrix, run_rows
+from pocketbert.core.predict.readout import Batching, Matrix, run_rows
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, LabelKind, Task
 from pocketbert.core.types import Format, Scheme, Status
@@ -37,7 +37,7 @@ SLACK = 0.0
 class Model:
     """An artefact folder opened for prediction; made by `load`."""
 
-    def __init__(self, folder: Path, artefacts: Artefacts, record: FileRecord, predictor: Predictor) -> None:
+    def __init__(self, folder: Path, artefacts: Artefacts, record: ModelRecord, predictor: Predictor) -> None:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
         self._head = artefacts.head()
         most = artefacts.processing.max_length
@@ -94,7 +94,7 @@ class Model:
         return self._head.prepare(examples, self.tokenizer, "texts", labelled=False)
 
     def _run(self, prepared: Prepared, label: str) -> list[Matrix]:
-        out = run_rows(self.predictor, self.tokenizer, prepared.encoded, self._head.task, BATCH, SLACK, label)
+        out = run_rows(self.predictor, self.tokenizer, prepared.encoded, self._head.task, Batching(BATCH, SLACK), label)
         if self._head.task.names_labels and out and out[0].shape[1] != len(self.labels):
             raise InputError(
                 Problem(
@@ -190,7 +190,7 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
         )
     processing, refused = artefacts.processing, list[PocketBertError]()
     right: dict[EngineFile, FilePredictor] = {}
-    first: FileRecord | None = None
+    first: ModelRecord | None = None
     _check_tokenizer(path, artefacts)
     tokenizer, task = TextTokenizer(path, processing.max_length), TASKS[artefacts.task]
     for record in records:
@@ -213,32 +213,31 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
     return Model(path, artefacts, first, chosen)
 
 
-def _counterparts(default: FileRecord, format: Format) -> set[Scheme]:
+def _counterparts(default: ModelRecord, format: Format) -> set[Scheme]:
     """What a format calls the default file's scheme: int8 of the others is w8 in Core ML, and its fp16 is their fp32."""
-    scheme, info = default.scheme or Scheme.FP32, FORMATS[default.format or Format.ONNX]
+    scheme, info = default.scheme, FORMATS[default.format]
     if scheme in (Scheme.FP32, info.base):
         return {Scheme.FP32, FORMATS[format].base}
     asked = {scheme, *(wish for wish, given in info.instead.items() if given is scheme)}
     return {FORMATS[format].instead.get(wish, wish) for wish in asked}
 
 
-def _serves(record: FileRecord, default: FileRecord, scheme: str | None) -> bool:
+def _serves(record: ModelRecord, default: ModelRecord, scheme: str | None) -> bool:
     """Whether a file is what was asked for: by the scheme's name, or, without one, like the default file."""
-    format = record.format or Format.ONNX
     if scheme is None and record.runtime is not None:  # its scheme is what that runtime is fast with
-        return default.scheme not in (Scheme.FP32, FORMATS[default.format or Format.ONNX].base)
+        return default.scheme not in (Scheme.FP32, FORMATS[default.format].base)
     if scheme is None:
-        return record.scheme in _counterparts(default, format)
+        return record.scheme in _counterparts(default, record.format)
     known = scheme in {s.value for s in Scheme}
-    return record.scheme == scheme or (known and record.scheme == FORMATS[format].instead.get(Scheme(scheme)))
+    return record.scheme == scheme or (known and record.scheme == FORMATS[record.format].instead.get(Scheme(scheme)))
 
 
-def _file(folder: Path, record: FileRecord) -> EngineFile:
-    return EngineFile(folder / record.path, record.format or Format.ONNX, record.runtime)
+def _file(folder: Path, record: ModelRecord) -> EngineFile:
+    return EngineFile(folder / record.path, record.format, record.runtime)
 
 
-def _timed(record: FileRecord) -> bool:
-    return record.format is not None and FORMATS[record.format].timed
+def _timed(record: ModelRecord) -> bool:
+    return FORMATS[record.format].timed
 
 
 def _check_tokenizer(path: Path, artefacts: Artefacts) -> None:
@@ -254,7 +253,7 @@ def _check(path: Path, record: FileRecord) -> str:
     Returns:
         Its digest, which the self-test needs anyway.
     """
-    if record.status is Status.FAILED:
+    if isinstance(record, ModelRecord) and record.status is Status.FAILED:
         raise GateError([f"{record.path} is marked failed in {path}; it was never meant to be used."])
     file = path / record.path
     if not file.exists():
@@ -272,7 +271,7 @@ def _check(path: Path, record: FileRecord) -> str:
     return digest
 
 
-def _variant(artefacts: Artefacts, scheme: str | None, format: str | None, file: str | None) -> FileRecord:
+def _variant(artefacts: Artefacts, scheme: str | None, format: str | None, file: str | None) -> ModelRecord:
     models = artefacts.models()
     if file is not None:
         found = [r for r in models if r.path == file]

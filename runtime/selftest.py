@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pocketbert.core.artefacts import FileRecord
+from pocketbert.core.artefacts import ModelRecord
 from pocketbert.core.compare.evaluate import worst_difference
 from pocketbert.core.compare.golden import FILE_NAME, MAX_MIB, GoldenRow, read_golden
 from pocketbert.core.disk.files import check_size, sha256_json, sha256_path, write_json
@@ -32,7 +32,7 @@ def self_test(
     predictor: Predictor,
     tokenizer: TextTokenizer,
     folder: Path,
-    record: FileRecord,
+    record: ModelRecord,
     task: Task,
     digest: str | None = None,
 ) -> None:
@@ -94,7 +94,7 @@ def _letters(row: tuple[int, GoldenRow]) -> int:
     return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
-def _fix(predictor: Predictor, record: FileRecord) -> str:
+def _fix(predictor: Predictor, record: ModelRecord) -> str:
     if record.format is not Format.TFLITE or predictor.engine == _LITERT:
         return "Use another engine or version, or another file of the folder."
     if record.scheme is Scheme.INT8 and record.plain:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pocketbert.core.predict.tokenization import Text
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
-    from pocketbert.pipeline.gates.gate import Gate
+    from pocketbert.pipeline.formats.gate import Gate
     from pocketbert.pipeline.gates.verify import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
     from pocketbert.pipeline.options import AnswerOptions, ExportOptions
@@ -111,7 +111,7 @@ _PLACES = {
     "api": ("PlannedStep",),
     "pipeline.run": ("RunResult",),
     "pipeline.gates.verify": ("Verification",),
-    "pipeline.gates.gate": ("Gate",),
+    "pipeline.formats.gate": ("Gate",),
     "benchmarks.measurement": ("BenchmarkResult",),
     "core.data_report": ("DataReport",),
     "pipeline.learn.augmenting": ("AugmentCounts",),

@@ -17,7 +17,7 @@ from pocketbert.benchmarks.devices.mac.script import FILE_NAME, mac_script
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
+from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, write_artefacts
 from pocketbert.core.disk.files import folder_bytes, sha256_path
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme
@@ -117,11 +117,10 @@ def list_packages(phone: Path) -> None:
     """Write artifacts.json as the pack step does."""
     packages = sorted((phone / "coreml").glob("*.mlpackage"))
     records = [
-        FileRecord(
+        ModelRecord(
             path=p.relative_to(phone).as_posix(),
             sha256=sha256_path(p),
             bytes=folder_bytes(p),
-            kind=Kind.MODEL,
             format=Format.COREML,
             scheme=Scheme.W8 if "w8" in p.name else Scheme.FP16,
         )

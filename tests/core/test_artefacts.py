@@ -11,6 +11,7 @@ from pocketbert.core.artefacts import (
     Artefacts,
     FileRecord,
     Kind,
+    ModelRecord,
     Processing,
     integrity_problems,
     read_artefacts,
@@ -24,7 +25,8 @@ from pocketbert.core.types import Format, Scheme, Status
 
 def record(folder: Path, path: str, **more: Any) -> FileRecord:
     file = folder / path
-    return FileRecord(path=path, sha256=sha256_file(file), bytes=file.stat().st_size, **more)
+    made = ModelRecord if more["kind"] is Kind.MODEL else FileRecord
+    return made(path=path, sha256=sha256_file(file), bytes=file.stat().st_size, **more)
 
 
 @pytest.fixture
@@ -147,11 +149,10 @@ def with_package(folder: Path) -> Path:
     (package / "Manifest.json").write_text("{}")
     (package / "Data" / "weight.bin").write_bytes(b"fp16")
     made = read_artefacts(folder)
-    listed = FileRecord(
+    listed = ModelRecord(
         path="coreml/Model.mlpackage",
         sha256=sha256_path(package),
         bytes=path_bytes(package),
-        kind=Kind.MODEL,
         format=Format.COREML,
         scheme=Scheme.FP16,
         status=Status.PASSED,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, write_artefacts
+from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, Processing, write_artefacts
 from pocketbert.core.compare.evaluate import spread
 from pocketbert.core.compare.golden import GoldenRow, write_golden
 from pocketbert.core.compare.sample_texts import SENTENCES
@@ -97,9 +97,8 @@ def _record(folder: Path, path: Path, model: tuple[Scheme, float] | None) -> Fil
             "status": Status.PASSED,
             "signature": OnnxPredictor(path).signature,
         }
-    return FileRecord(
-        path=path.relative_to(folder).as_posix(), sha256=sha256_file(path), bytes=path.stat().st_size, **more
-    )
+    made = FileRecord if model is None else ModelRecord
+    return made(path=path.relative_to(folder).as_posix(), sha256=sha256_file(path), bytes=path.stat().st_size, **more)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketbert.core.artefacts import FileRecord, Kind
+from pocketbert.core.artefacts import ModelRecord
 from pocketbert.core.compare.golden import GoldenRow, read_golden, write_golden
 from pocketbert.core.errors import GateError
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -139,7 +139,7 @@ OWN_FILE = "Use the file for tflite216 "
 def test_the_error_names_engine_version_and_what_to_do(
     phone: Path, engine: str, record: dict[str, Any], said: tuple[str, ...], unsaid: tuple[str, ...]
 ) -> None:
-    listed = FileRecord(path=FILE, sha256="", bytes=0, kind=Kind.MODEL, **record)
+    listed = ModelRecord(path=FILE, sha256="", bytes=0, **record)
     with pytest.raises(GateError) as caught:
         self_test(Fake(engine), TextTokenizer(phone, 32), phone, listed, TASK)
     [message] = caught.value.failures

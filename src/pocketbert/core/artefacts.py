@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import path_bytes, read_json, safe_join, sha256_path, write_json
@@ -99,7 +99,7 @@ class MadeFor:
         return self.client is None and (self.runtime is None or self.runtime.own_engine is not None)
 
 
-class FileRecord(MadeFor, _Record):
+class FileRecord(_Record):
     """One file of the folder.
 
     Attributes:
@@ -107,25 +107,34 @@ class FileRecord(MadeFor, _Record):
         sha256: Hex digest; see `pocketbert.core.disk.files.sha256_path`.
         bytes: Size.
         kind: What it is for.
-        format: Of model files.
-        scheme: Of model files.
-        default: Whether `pocketbert.load` opens it.
-        alias_of: Path of the file that this one equals byte for byte.
-        client: The one client that a model file is made for; None where any of its format may open it.
-        runtime: The one runtime that a model file is made for.
-        signature: Inputs and outputs of model files.
-        status: What the gates said of model files.
-        lineage: sha256 of the weights it was made from.
-        scores: Measured scores by set (``eval``, ``holdout``).
-        seen_right: Engines that passed its golden rows.
     """
 
     path: str
     sha256: str
     bytes: int
     kind: Kind
-    format: Format | None = None
-    scheme: Scheme | None = None
+
+
+class ModelRecord(MadeFor, FileRecord):
+    """A model file.
+
+    Attributes:
+        format: What opens it.
+        scheme: How its numbers are stored.
+        default: Whether `pocketbert.load` opens it.
+        alias_of: Path of the model file that this one equals byte for byte.
+        client: The one client that it is made for; None where any of its format may open it.
+        runtime: The one runtime that it is made for.
+        signature: Its inputs and outputs.
+        status: Whether it passed the gates.
+        lineage: sha256 of the weights it was made from.
+        scores: Measured scores by set (``eval``, ``holdout``).
+        seen_right: Engines that passed its golden rows.
+    """
+
+    kind: Literal[Kind.MODEL] = Kind.MODEL
+    format: Format
+    scheme: Scheme
     default: bool = False
     alias_of: str | None = None
     client: Client | None = None
@@ -135,6 +144,17 @@ class FileRecord(MadeFor, _Record):
     lineage: str | None = None
     scores: dict[str, Score] = {}
     seen_right: list[SeenRight] = []
+
+
+def _record_type(value: object) -> str:
+    """Which of the two record types an entry of ``files`` is."""
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "model" if kind == Kind.MODEL else "file"
+
+
+_AnyRecord = Annotated[
+    Annotated[ModelRecord, Tag("model")] | Annotated[FileRecord, Tag("file")], Discriminator(_record_type)
+]
 
 
 class Processing(_Record):
@@ -203,7 +223,7 @@ class Artefacts(_Record):
     labels: list[str]
     pair: bool = False
     processing: Processing
-    files: list[FileRecord]
+    files: list[_AnyRecord]
     absent: dict[str, str] = {}
     lineage: dict[str, str] = {}
     versions: dict[str, str] = {}
@@ -223,11 +243,15 @@ class Artefacts(_Record):
             raise ValueError("a label occurs twice")
         return labels
 
-    def models(self) -> list[FileRecord]:
+    def models(self) -> list[ModelRecord]:
         """Model files, aliases left out."""
-        return [f for f in self.files if f.kind is Kind.MODEL and f.alias_of is None]
+        return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is None]
 
-    def default_model(self) -> FileRecord:
+    def aliases(self) -> list[ModelRecord]:
+        """Further names of model files."""
+        return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is not None]
+
+    def default_model(self) -> ModelRecord:
         """The variant that `pocketbert.load` opens."""
         found = [f for f in self.models() if f.default] or self.models()
         if not found:

@@ -25,6 +25,7 @@ class FormatInfo:
         reader: Distribution that reads the graph, to check what is stored in a file.
         libraries: Distributions that decide what an exported file looks like.
         engines: Distributions that can run it, in order of preference.
+        needs: Distributions that its files are made with, beside those of every export.
         stem: Name of its files.
         base: How the exported file stores its numbers; smaller ones are made from it.
         instead: The scheme that is made where a recipe asks for one that the format does not have.
@@ -42,6 +43,7 @@ class FormatInfo:
     reader: str
     libraries: tuple[str, ...]
     engines: tuple[str, ...]
+    needs: tuple[str, ...]
     stem: str = "model"
     base: Scheme = Scheme.FP32
     instead: Mapping[Scheme, Scheme] = field(default_factory=dict)
@@ -55,6 +57,11 @@ class FormatInfo:
         platform, distribution = self.own_engine
         return sys.platform == platform and version_of(distribution) is not None
 
+    @property
+    def every_form(self) -> list[tuple[Scheme, Runtime | None]]:
+        """What its files may be: every scheme of files for any runtime, then those of files for one runtime."""
+        return [*((scheme, None) for scheme in self.schemes), *self.forms]
+
     def takes(self, wanted: Scheme) -> bool:
         """Whether a recipe may ask for a scheme."""
         return wanted in self.schemes or wanted in self.instead
@@ -65,48 +72,67 @@ class FormatInfo:
         return None if scheme in (Scheme.FP32, self.base) else scheme
 
 
-FORMATS: dict[Format, FormatInfo] = {
-    info.name: info
-    for info in (
-        FormatInfo(
-            Format.ONNX,
-            "ONNX",
-            ".onnx",
-            (Scheme.FP32, Scheme.INT8),
-            ((Scheme.A8W8, Runtime.OPENVINO),),
-            "int64",
-            False,
-            "onnx",
-            ("onnx", "onnxscript", "onnxruntime"),
-            ("onnxruntime",),
-        ),
-        FormatInfo(
-            Format.TFLITE,
-            "TFLite",
-            ".tflite",
-            (Scheme.FP32, Scheme.FP16, Scheme.W8, Scheme.INT8),
-            ((Scheme.INT8, Runtime.TFLITE_2_16),),
-            "int32",
-            True,
-            "ai-edge-litert",
-            ("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
-            ("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
-        ),
-        FormatInfo(
-            Format.COREML,
-            "Core ML",
-            ".mlpackage",
-            (Scheme.FP32, Scheme.FP16, Scheme.W8),
-            (),
-            "int32",
-            True,
-            "protobuf",
-            ("coremltools",),
-            ("protobuf", "numpy"),
-            stem="Model",
-            base=Scheme.FP16,
-            instead={Scheme.INT8: Scheme.W8},
-            own_engine=("darwin", "coremltools"),
-        ),
+FORMATS: dict[Format, FormatInfo] = {}
+"""Every format that is known, in the order in which it was registered."""
+
+
+def register_format(info: FormatInfo) -> None:
+    """Add a format to the table; its name comes from `Format.register`.
+
+    Raises:
+        ValueError: If the name has a row.
+    """
+    if info.name in FORMATS:
+        raise ValueError(f"format '{info.name}' is registered already")
+    FORMATS[info.name] = info
+
+
+register_format(
+    FormatInfo(
+        name=Format.ONNX,
+        title="ONNX",
+        suffix=".onnx",
+        schemes=(Scheme.FP32, Scheme.INT8),
+        forms=((Scheme.A8W8, Runtime.OPENVINO),),
+        dtype="int64",
+        fixed_lengths=False,
+        reader="onnx",
+        libraries=("onnx", "onnxscript", "onnxruntime"),
+        engines=("onnxruntime",),
+        needs=("onnx", "onnxscript"),
     )
-}
+)
+register_format(
+    FormatInfo(
+        name=Format.TFLITE,
+        title="TFLite",
+        suffix=".tflite",
+        schemes=(Scheme.FP32, Scheme.FP16, Scheme.W8, Scheme.INT8),
+        forms=((Scheme.INT8, Runtime.TFLITE_2_16),),
+        dtype="int32",
+        fixed_lengths=True,
+        reader="ai-edge-litert",
+        libraries=("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
+        engines=("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
+        needs=("litert-torch", "ai-edge-quantizer", "ai-edge-litert", "flatbuffers"),
+    )
+)
+register_format(
+    FormatInfo(
+        name=Format.COREML,
+        title="Core ML",
+        suffix=".mlpackage",
+        schemes=(Scheme.FP32, Scheme.FP16, Scheme.W8),
+        forms=(),
+        dtype="int32",
+        fixed_lengths=True,
+        reader="protobuf",
+        libraries=("coremltools",),
+        engines=("protobuf", "numpy"),
+        needs=("coremltools", "protobuf"),
+        stem="Model",
+        base=Scheme.FP16,
+        instead={Scheme.INT8: Scheme.W8},
+        own_engine=("darwin", "coremltools"),
+    )
+)

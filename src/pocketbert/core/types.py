@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar
+
+from pocketbert.core.names import RegisteredName
 
 
-class Format(StrEnum):
+class Format(RegisteredName):
     """A file format that a phone runtime opens."""
 
-    ONNX = "onnx"
-    TFLITE = "tflite"
-    COREML = "coreml"
+    ONNX: ClassVar[Format]
+    TFLITE: ClassVar[Format]
+    COREML: ClassVar[Format]
+
+
+Format.ONNX = Format.register("onnx")
+Format.TFLITE = Format.register("tflite")
+Format.COREML = Format.register("coreml")
 
 
 class Scheme(StrEnum):

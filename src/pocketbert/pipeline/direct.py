@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from pocketbert.core.artefacts import FILE_NAME, Artefacts, FileRecord, integrity_problems, read_artefacts, strangers
+from pocketbert.core.artefacts import FILE_NAME, Artefacts, ModelRecord, integrity_problems, read_artefacts, strangers
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
@@ -103,7 +103,7 @@ def quantize_folder(
 ) -> Path:
     """See `pocketbert.api.quantize`."""
     artefacts = read_artefacts(model)
-    exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format or Format.ONNX].base)]
+    exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
     options = _as_exported(model, artefacts, exported, schemes, runtimes)
     problems = option_problems(str(model), options)
     if not exported:
@@ -130,7 +130,7 @@ def quantize_folder(
 def _as_exported(
     model: Path,
     artefacts: Artefacts,
-    exported: Sequence[FileRecord],
+    exported: Sequence[ModelRecord],
     schemes: Sequence[str],
     runtimes: Sequence[str],
 ) -> ExportOptions:
@@ -244,5 +244,5 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
             if mark.name in steps and mark.status is Status.FAILED:
                 raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
         with building(output, strangers) as target:
-            make_pack(run.recipe, run_folder, run.weights, run.length, run.data.pair, run.origin, target)
+            make_pack(run.exported, run.data.pair, run.origin, target)
     return output

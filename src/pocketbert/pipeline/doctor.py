@@ -14,7 +14,7 @@ from pocketbert.core.host.versions import installed
 from pocketbert.core.models.folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
 from pocketbert.core.plugins import plugins, tolerated
 from pocketbert.core.types import Format
-from pocketbert.pipeline.requirements import EXTRAS
+from pocketbert.pipeline.requirements import EXTRAS, distributions
 
 
 class Backend(BaseModel):
@@ -83,15 +83,15 @@ class _Part:
 _PARTS = (
     _Part("predict (ONNX Runtime)", ("onnxruntime", "tokenizers", "numpy"), "pip install pocketbert"),
     _Part("train and distil", EXTRAS["train"], "pip install 'pocketbert[train]'"),
-    _Part("export to ONNX, quantize", EXTRAS["onnx"], "pip install 'pocketbert[onnx]'"),
-    _Part("export to TFLite, quantize", EXTRAS["tflite"], "pip install 'pocketbert[tflite]'"),
+    _Part("export to ONNX, quantize", distributions("onnx"), "pip install 'pocketbert[onnx]'"),
+    _Part("export to TFLite, quantize", distributions("tflite"), "pip install 'pocketbert[tflite]'"),
     _Part(
         "run TFLite files",
         FORMATS[Format.TFLITE].engines,
         "pip install 'pocketbert[tflite-runtime]'",
         alternatives=True,
     ),
-    _Part("export to Core ML, compress", EXTRAS["coreml"], "pip install 'pocketbert[coreml]'"),
+    _Part("export to Core ML, compress", distributions("coreml"), "pip install 'pocketbert[coreml]'"),
     _Part(
         "check Core ML packages (on macOS: run them)",
         EXTRAS["coreml-runtime"],

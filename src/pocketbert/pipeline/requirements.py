@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.versions import installed
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "accelerate", "safetensors", "datasets"),
-    "onnx": ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
-    "tflite": (
-        "torch",
-        "transformers",
-        "safetensors",
-        "litert-torch",
-        "ai-edge-quantizer",
-        "ai-edge-litert",
-        "flatbuffers",
-    ),
     "tflite-runtime": ("ai-edge-litert",),
-    "coreml": ("torch", "transformers", "safetensors", "coremltools", "protobuf"),
     "coreml-runtime": ("protobuf",),
     "openvino": ("openvino",),
     "report": ("jinja2", "matplotlib"),
 }
-"""Distributions of each extra of pyproject.toml that a command can miss."""
+"""Distributions of each extra of pyproject.toml that a command can miss; those of formats are in the table of formats."""
+
+
+def distributions(extra: str) -> tuple[str, ...]:
+    """Distributions of an extra; the extra of a format bears its name."""
+    if extra in Format:
+        return ("torch", "transformers", "safetensors", *FORMATS[Format(extra)].needs)
+    return EXTRAS[extra]
 
 
 def missing(extra: str) -> list[str]:
     """Distributions of an extra that are not installed."""
-    have = installed(EXTRAS[extra])
-    return [name for name in EXTRAS[extra] if name not in have]
+    wanted = distributions(extra)
+    have = installed(wanted)
+    return [name for name in wanted if name not in have]
 
 
 def require(*extras: str) -> None:

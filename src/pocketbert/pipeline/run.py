@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, read_golden
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.host.processes import assist, directing, here
@@ -27,8 +26,10 @@ from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files, quantized_step
-from pocketbert.pipeline.gates.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
+from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_step
+from pocketbert.pipeline.formats.recipe_files import open_run_model
+from pocketbert.pipeline.formats.run_model import RunModel, open_weights
+from pocketbert.pipeline.gates.verify import Verification, recorded_evidence, report_gates, run_subjects, verify_files
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
@@ -198,24 +199,29 @@ class Run:
         write_corpora(self.recipe.data.corpus, self.model.path, at.output)
         return ()
 
+    @cached_property
+    def exported(self) -> RunModel:
+        """The model that is exported, opened once it is there."""
+        return open_run_model(self.recipe, self.path, self.weights, self.length)
+
     @property
-    def files(self) -> list[ModelFile]:
+    def files(self) -> Sequence[ModelFile]:
         """Model files of the recipe; known once the model that is exported is there."""
-        return model_files(self.recipe, self.weights)
+        return self.exported.files
 
     def _make_export(self, format: Format, at: Places) -> Sequence[str]:
-        files = [f for f in self.files if f.step == format.value]
-        texts = self.texts()
-        return exporting.make_export(self.recipe, self.weights, texts, self.length, at.output, files, self.ready)
+        files, texts = [f for f in self.files if f.step == format.value], self.texts()
+        return exporting.make_export(self.exported, files, texts, at.output, self.ready)
 
     def _make_teacher_file(self, at: Places) -> Sequence[str]:
         texts, file = self.texts(), measuring.teacher_file(self.recipe)
-        return exporting.make_export(self.recipe, self.path / "teacher", texts, self.length, at.output, [file])
+        teacher = open_weights(self.recipe, self.path, self.path / "teacher", self.length)
+        return exporting.make_export(teacher, [file], texts, at.output)
 
     def _make_quantized(self, format: Format, scheme: Scheme, at: Places) -> Sequence[str]:
         files = self.files
         pairs = [(base_of(f, files), f) for f in files if f.step == quantized_step(format, scheme)]
-        return quantizing.make_quantized(self.recipe, self.path, self.weights, at.output, pairs, self._calibration)
+        return quantizing.make_quantized(self.exported, pairs, at.output, self._calibration)
 
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
         """Rows alone: padding has no part in a range."""
@@ -223,8 +229,7 @@ class Run:
         return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
 
     def _make_golden(self, at: Places) -> Sequence[str]:
-        texts = self.texts()
-        return golden.make_golden(self.recipe, self.path, self.weights, texts, self.length, at.output, self.files)
+        return golden.make_golden(self.exported, self.texts(), at.output, self.files)
 
     def _make_verify(self, at: Places) -> Sequence[str]:
         result = self.verify()
@@ -234,21 +239,16 @@ class Run:
 
     def verify(self) -> Verification:
         """Put the files of the run folder through all gates."""
-        subjects = run_subjects(self.path, self.files, self.weights, self.length, self.task)
-        recorded = self.path / "golden"
-        result = verify_files(
-            subjects,
-            read_golden(recorded / FILE_NAME),
-            recorded / TOKENS_FILE_NAME,
-            vocabulary_rows(self.weights),
-            self.eval_sets(),
-            self.recipe.verify,
+        evidence = replace(
+            recorded_evidence(self.path / "golden", self.weights, self.length),
+            sets=self.eval_sets(),
             teacher=read_training(self.path / "teacher").score,
             reference=read_training(self.weights).score,
             labels=self.data.labels.names if self.task.names_labels else None,
-            tokenizer=TextTokenizer(self.weights, self.length),
         )
-        sources = pack.sources(self.recipe, self.path, self.weights)
+        model = self.exported
+        result = verify_files(run_subjects(model, model.files), evidence, self.recipe.verify)
+        sources = pack.sources(model)
         return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 
     def eval_sets(self) -> list[EvalSet]:
@@ -276,14 +276,14 @@ class Run:
         return ()
 
     def _make_pack(self, at: Places) -> Sequence[str]:
-        return pack.make_pack(self.recipe, self.path, self.weights, self.length, self.data.pair, self.origin, at.output)
+        return pack.make_pack(self.exported, self.data.pair, self.origin, at.output)
 
     def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""
         if self.task.labels is not LabelKind.NAME or "eval" not in self.data.splits:
             return []
         (rows,), names = [s for s in self.eval_sets() if s.name == "eval"], self.data.labels.names
-        subject = run_subjects(self.path, [default_file(self.files)], self.weights, self.length, self.task)[0]
+        subject = run_subjects(self.exported, [default_file(self.files)])[0]
         _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32)
         gold = np.asarray(rows.rows.truth, np.int64)
         counts = confusion(gold, whole(logits).argmax(-1).astype(np.int64), len(names))

@@ -17,6 +17,8 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.recipe_files import check_bounds
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, max_length
@@ -125,15 +127,7 @@ class Inputs:
         """Settings that decide the fp32 files of a format."""
         section = self.recipe.export
         common: dict[str, object] = {"atol": section.atol, "lengths": section.lengths, "length": self.length}
-        if format is Format.ONNX:
-            common["opset"] = section.opset
-        if format is Format.TFLITE:
-            common |= {"clients": section.clients, "about": [self.recipe.name, self.recipe.description]}
-        if format is Format.COREML:
-            common |= {
-                "coreml": section.coreml.model_dump(mode="json"),
-                "about": [self.recipe.name, self.recipe.description],
-            }
+        common |= place_of(format).settings(self.recipe)
         ready = {name: digest for name, digest in self.ready_digests.items() if name.startswith(f"{format}/")}
         return {**common, "ready": ready}
 
@@ -146,9 +140,10 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
         make: What makes them.
 
     Raises:
-        InputError: If a model cannot be opened, or rows cannot be augmented.
+        InputError: If a model cannot be opened, rows cannot be augmented, or a file of the recipe has no bounds.
     """
     recipe = inputs.recipe
+    check_bounds(recipe)
     if recipe.data.augment is not None:
         check_augmentable(recipe, inputs.model)
     learned = [*_data_steps(inputs, make), _teacher_step(inputs, make)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.predictor import Arrays, feed, fitting, length_batches
-from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.readout import Batching, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 
@@ -55,7 +55,7 @@ def test_results_come_back_in_order(
     tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
     encoded = tokenizer.encode(["good " * (i * 7 % 11 + 1) for i in range(25)])
     echo = Echo()
-    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), rows, slack))
+    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(rows, slack)))
     assert out[:, 0].tolist() == [len(e) for e in encoded]
     assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
     assert max(s[0] for s in echo.shapes) <= rows
@@ -104,7 +104,7 @@ def test_a_predictor_with_fixed_lengths_is_fed_only_these(tmp_path: Path, make_t
     make_tokenizer(tmp_path)
     tokenizer, echo = TextTokenizer(tmp_path, 48), Echo((8, 16, 48))
     encoded = tokenizer.encode(["good " * n for n in range(1, 40, 3)])
-    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), 2, 0.5))
+    out = whole(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(2, 0.5)))
     assert out[:, 0].tolist() == [len(e) for e in encoded]
     assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
     assert {s[1] for s in echo.shapes} == {8, 16, 48}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pocketbert.core.predict.predictor import PROBABILITIES, Arrays
-from pocketbert.core.predict.readout import answer_of, matrices, per_token, run_rows, whole
+from pocketbert.core.predict.readout import Batching, answer_of, matrices, per_token, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
 
@@ -146,7 +146,7 @@ def test_every_row_gets_its_own_tokens_whatever_is_batched(
     tokenizer = TextTokenizer(folder, 32, padding_side=side)
     encoded = tokenizer.encode(["good " * n for n in words])
     engine = Counting()
-    found = run_rows(engine, tokenizer, encoded, TOKENS, rows, slack)
+    found = run_rows(engine, tokenizer, encoded, TOKENS, Batching(rows, slack))
     assert [m[:, 0].tolist() for m in found] == [e.ids.tolist() for e in encoded]
     assert all(m[:, 1].tolist() == list(range(1, len(e) + 1)) for m, e in zip(found, encoded, strict=True))
     assert all(s[0] <= rows for s in engine.shapes)
@@ -163,7 +163,7 @@ def test_what_is_kept_is_made_small_at_once(tokenizer: TextTokenizer) -> None:
         seen.append(row)
         return matrix[:1, :2] + 100 * row
 
-    found = run_rows(Counting(), tokenizer, encoded, TOKENS, 2, 0.5, reduce=first)
+    found = run_rows(Counting(), tokenizer, encoded, TOKENS, Batching(2, 0.5), reduce=first)
     assert sorted(seen) == [0, 1, 2]
     cls = float(encoded[0].ids[0])
     assert [m.tolist() for m in found] == [[[cls + 100 * i, 1 + 100 * i]] for i in range(3)]

@@ -20,9 +20,10 @@ from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.common import golden_gates, padding_gate
-from pocketbert.pipeline.gates.gate import Gate, Subject
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import decided, reference_model
@@ -69,7 +70,7 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
         recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(golden, "open_file", lambda *_, **__: right)
-            assert make_golden(recipe, target, weights, [], LENGTH, target, [FILE]) == ()
+            assert make_golden(RunModel(recipe, target, folder, LENGTH), [], target, [FILE]) == ()
         subject = Subject(
             FILE.path,
             target,
@@ -239,6 +240,8 @@ def test_a_file_that_answers_nan_gets_no_golden_rows(
     recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": task.name, "teacher": {"model": str(weights)}})
     for after in (one_nan, lambda x: x[:, 1:]):
         monkeypatch.setattr(golden, "open_file", lambda *_, after=after, **__: Broken(case.right, after=after))
-        [failure] = make_golden(recipe, tmp_path, weights, [], LENGTH, tmp_path, [FILE])
+        [failure] = make_golden(
+            RunModel(recipe, tmp_path, open_model_folder(str(weights)), LENGTH), [], tmp_path, [FILE]
+        )
         assert failure.startswith("onnx/model.onnx: NaN or infinite logits")
     assert not (tmp_path / FILE_NAME).exists()

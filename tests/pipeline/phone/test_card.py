@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, Processing, Signature, Tensor
+from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, Signature, Tensor
 from pocketbert.core.families import family_of
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, Level, TaskName
@@ -47,7 +47,7 @@ SAYS = {
 METRICS = {TaskName.FEATURE_EXTRACTION: "mean_cosine"}
 
 
-def record(task: TaskName, format: Format, scheme: Scheme, path: str, **more: Any) -> FileRecord:
+def record(task: TaskName, format: Format, scheme: Scheme, path: str, **more: Any) -> ModelRecord:
     row = TASKS[task]
     numbers = {TaskName.FEATURE_EXTRACTION: 32, TaskName.REGRESSION: 1, TaskName.FILL_MASK: 99}.get(
         task, len(LABELS.get(task, []))
@@ -60,11 +60,10 @@ def record(task: TaskName, format: Format, scheme: Scheme, path: str, **more: An
         lengths=[] if format is Format.ONNX else [16, 32],
     )
     score = Score(metric=METRICS.get(task, row.metric.name), value=0.5, others={}, rows=9, chance=0.1, finite=True)
-    return FileRecord(
+    return ModelRecord(
         path=path,
         sha256="0" * 64,
         bytes=1000,
-        kind=Kind.MODEL,
         format=format,
         scheme=scheme,
         signature=signature,

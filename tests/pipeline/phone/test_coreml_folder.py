@@ -38,7 +38,7 @@ def test_what_is_in_the_folder(finished_coreml: Path) -> None:
     listed = json.loads((phone / "artifacts.json").read_text())
     records = {r["path"]: r for r in listed["files"]}
     assert [p for p in records if ".mlpackage" in p] == list(FILES)
-    assert [p for p, r in records.items() if r["default"]] == [W8]
+    assert [p for p, r in records.items() if r.get("default")] == [W8]
     for file, scheme in zip(FILES, ("fp16", "w8"), strict=True):
         record = records[file]
         assert (

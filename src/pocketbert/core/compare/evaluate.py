@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.readout import Matrix, run_rows
+from pocketbert.core.predict.readout import Batching, Matrix, run_rows
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 
@@ -58,8 +58,7 @@ def evaluate(
         tokenizer,
         prepared.encoded,
         head.task,
-        batch,
-        0.1,
+        Batching(batch, 0.1),
         label,
         reduce=lambda i, m: head.reduce(i, m, prepared),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,23 @@ from pocketbert.core.tasks import Level, Task, TaskName
 Matrix = NDArray[np.float32]
 """[P, C]: P is 1, or the text's tokens (of fill-mask: its masked ones); C labels, channels, or start and end."""
 Reduce = Callable[[int, Matrix], Matrix]
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How rows are put together.
+
+    Attributes:
+        rows: Most rows in a batch.
+        slack: Largest share of padding in a batch.
+    """
+
+    rows: int = 1
+    slack: float = 0.0
+
+
+ALONE = Batching()
+"""One unpadded row at a time."""
 
 
 def answer_of(task: Task, predictor: Predictor) -> tuple[str, ...]:
@@ -63,8 +81,7 @@ def run_rows(
     tokenizer: TextTokenizer,
     encoded: Sequence[Encoded],
     task: Task,
-    rows: int = 1,
-    slack: float = 0.0,
+    batching: Batching = ALONE,
     label: str = "",
     names: Sequence[str] = (),
     reduce: Reduce | None = None,
@@ -79,8 +96,7 @@ def run_rows(
         tokenizer: Pads batches.
         encoded: N rows.
         task: Decides which outputs and tokens matter.
-        rows: Most rows in a batch.
-        slack: Largest share of padding in a batch.
+        batching: How rows are put together.
         label: What the progress bar says; empty for none.
         names: Outputs to read; default those that decide the answer.
         reduce: Makes a smaller matrix of a row's number and matrix as soon as it is there: vocabularies are wide.
@@ -91,7 +107,7 @@ def run_rows(
     chosen = tuple(names) or answer_of(task, predictor)
     out: list[Matrix] = [_NOTHING] * len(encoded)
     with Meter(label, len(encoded)) as meter:
-        for batch in length_batches([len(e) for e in encoded], rows, slack):
+        for batch in length_batches([len(e) for e in encoded], batching.rows, batching.slack):
             inputs = feed(predictor, tokenizer, [encoded[i] for i in batch])
             results: Arrays = predictor.run(inputs)
             for i, matrix in zip(batch, matrices(results, inputs, chosen, task, tokenizer.mask_id), strict=True):

@@ -1,1 +1,9 @@
-"""Which model files a recipe makes, and how each is written."""
+"""The file formats of the pipeline: one module each, registered here."""
+
+from pocketbert.pipeline.formats.coreml import CoremlPlace
+from pocketbert.pipeline.formats.onnx import OnnxPlace
+from pocketbert.pipeline.formats.place import register_format_place
+from pocketbert.pipeline.formats.tflite import TflitePlace
+
+for _place in (OnnxPlace(), TflitePlace(), CoremlPlace()):
+    register_format_place(_place)

@@ -1,18 +1,14 @@
-"""Which model files a recipe makes: where each is in the run folder, and where it goes in the artefact folder."""
+"""A model file of a run: where it is in the run folder, where it goes in the artefact folder, what it was made from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pocketbert.core.artefacts import MadeFor
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format, Runtime, Scheme
-
-MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
 
 
 @dataclass(frozen=True)
@@ -57,24 +53,6 @@ def quantized_step(format: Format, scheme: Scheme) -> str:
     return f"{format}-{scheme}"
 
 
-def model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
-    """Files that a recipe makes, format by format, each exported file before what is made from it.
-
-    Args:
-        recipe: What to do.
-        weights: Folder of the exported model, whose tokenizer decides whether MediaPipe can run it.
-    """
-    out = []
-    for format in recipe.export.formats:
-        bases = [_exported(format, FORMATS[format].stem, recipe)]
-        wanted = format is Format.TFLITE and Client.MEDIAPIPE in recipe.export.clients
-        if wanted and mediapipe_refusal(recipe, weights) is None:
-            bases.append(_exported(format, "mediapipe", recipe, Client.MEDIAPIPE))
-        out += bases
-        out += smaller(recipe, bases)
-    return out
-
-
 def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
     """What is made from the exported files of one format: scheme by scheme, files for one runtime last."""
     format = bases[0].format
@@ -112,13 +90,9 @@ def default_file(files: Sequence[ModelFile]) -> ModelFile:
     return next((f for f in plain if not f.exported), plain[0])
 
 
-def exported_scheme(recipe: Recipe, format: Format) -> Scheme:
-    """How the files that a format's exporter writes store their numbers."""
-    return recipe.export.coreml.precision if format is Format.COREML else Scheme.FP32
-
-
-def _exported(format: Format, stem: str, recipe: Recipe, client: Client | None = None) -> ModelFile:
-    return _file(format.value, format, stem, exported_scheme(recipe, format), client)
+def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:
+    """The file of a format that an exporter writes, for any client or for one."""
+    return _file(format.value, format, client.value if client else FORMATS[format].stem, scheme, client)
 
 
 def _file(
@@ -127,24 +101,3 @@ def _file(
     unnamed = scheme is FORMATS[format].base
     name = stem + ("" if unnamed else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
     return ModelFile(f"{step}/{name}", f"{format}/{name}", format, scheme, client, runtime)
-
-
-def mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
-    """Why MediaPipe Tasks cannot run this model, in one sentence; None where it can."""
-    from pocketbert.export.mediapipe import refusal
-
-    if Format.TFLITE not in recipe.export.formats:
-        return None
-    sources = (recipe.data.train, recipe.data.eval)
-    pair = any(s is not None and s.text_pair is not None for s in sources)
-    return refusal(weights, task_of(recipe.task).name, pair)
-
-
-def absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
-    """Files that a reader of the folder may look for, and why they are not there."""
-    if Format.TFLITE not in recipe.export.formats:
-        return {}
-    if Client.MEDIAPIPE not in recipe.export.clients:
-        return {MEDIAPIPE_FILE: "The recipe asked for no file for MediaPipe (export.clients)."}
-    reason = mediapipe_refusal(recipe, weights)
-    return {MEDIAPIPE_FILE: reason} if reason else {}

@@ -12,36 +12,18 @@ from pocketbert.core.artefacts import SeenRight
 from pocketbert.core.compare.evaluate import agreement, rms_error, worst_difference, yardstick
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.compare.parity import padding_difference
-from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import machine
-from pocketbert.core.host.versions import version_of
 from pocketbert.core.metrics import CHANCE, METRICS
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.predict.readout import Matrix, whole
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer, cut
 from pocketbert.core.tasks import LabelKind
-from pocketbert.core.types import Client, Format, Provenance, Scheme
-from pocketbert.pipeline.gates.gate import Gate, Subject
+from pocketbert.core.types import Provenance, Scheme
+from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
+from pocketbert.pipeline.formats.place import bounds_of
 from pocketbert.pipeline.reference import decided
 from pocketbert.runtime.coreml import REFERENCE
-
-EXACT = 1e-3
-"""Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
-RMS = {Scheme.FP16: 0.02, Scheme.W8: 0.5, Scheme.INT8: 0.5, Scheme.A8W8: 0.5}
-"""Largest RMS error on golden rows, relative to the spread. Unrelated answers are at 1.4; sound int8 files were
-measured at 0.02 to 0.25."""
-_PADDING = {
-    (Format.ONNX, Scheme.INT8): 1.0,
-    (Format.ONNX, Scheme.A8W8): 0.1,
-    (Format.TFLITE, Scheme.INT8): 0.02,
-    (Format.COREML, Scheme.FP16): 0.05,
-    (Format.COREML, Scheme.W8): 0.05,
-}
-"""How far padding may move the answers relative to their spread, where not everything is computed in fp32. ONNX Runtime's
-dynamic int8 takes one range for the whole tensor, padding included; XNNPACK's one for each token; Core ML computes in fp16.
-A file that ignores the mask moves by 1 to 4. Measured ranges (a8w8) do not know of padding: a sum in another order may round
-to the next of 255 steps, no more (below 0.02 on random and trained models)."""
 
 
 def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
@@ -135,17 +117,18 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
         if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS)
         else ""
     )
+    bound = bounds_of(subject).reference
     if subject.scheme is Scheme.FP32:
         worst = worst_difference(logits, reference) / yardstick(reference)
         return Gate(
             name="reference",
             file=subject.name,
-            passed=worst <= EXACT,
+            passed=worst <= bound,
             value=worst,
-            bound=EXACT,
+            bound=bound,
             detail=f"differs from the torch model by {worst:.3g} of the logits' spread{same}.",
         )
-    error, bound = rms_error(logits, reference), RMS[subject.scheme]
+    error = rms_error(logits, reference)
     return Gate(
         name="reference",
         file=subject.name,
@@ -158,7 +141,7 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
 
 def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether padding changes the answer: proof that the file uses its mask."""
-    bound = _PADDING.get((subject.format, subject.scheme), EXACT)
+    bound = bounds_of(subject).padding
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest = subject.tokenizer.max_length
@@ -228,17 +211,6 @@ def weights_gate(subject: Subject) -> Gate:
     )
 
 
-def unread_gate(subject: Subject, gate: str) -> Gate | None:
-    """A skipped gate where the library that reads this kind of file is missing."""
-    reader = FORMATS[subject.format].reader
-    if version_of(reader) is not None:
-        return None
-    # a phone-side or core-only install cannot read the graph; say so rather than pass silently
-    return Gate(
-        name=gate, file=subject.name, passed=True, skipped=True, detail=f"not checked: {reader} is not installed here."
-    )
-
-
 def types_gate(subject: Subject) -> Gate | None:
     """Whether a smaller file holds what its name says, operator by operator; None for fp32 files."""
     if subject.scheme is Scheme.FP32:
@@ -251,33 +223,6 @@ def types_gate(subject: Subject) -> Gate | None:
     types = weight_types(subject.path, subject.format)
     problems = row_of(subject.format, subject.scheme, subject.runtime).problems(types, subject.name)
     return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
-
-
-def metadata_gate(subject: Subject) -> Gate | None:
-    """Whether what a file carries beside the graph is the folder's own: vocabulary and labels; None where it has no place for it.
-
-    Of Core ML packages: `pocketbert.pipeline.gates.coreml`.
-    """
-    if subject.client is not Client.MEDIAPIPE:
-        return None
-    if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
-        return Gate(
-            name="metadata",
-            file=subject.name,
-            passed=True,
-            skipped=True,
-            detail="not checked: ai-edge-litert and flatbuffers are not installed here.",
-        )
-    from pocketbert.export.mediapipe_vocabulary import vocabulary_of
-    from pocketbert.export.tflite_metadata import metadata_problems
-
-    problems = metadata_problems(subject.path.read_bytes(), subject.labels, vocabulary_of(subject.folder))
-    return Gate(
-        name="metadata",
-        file=subject.name,
-        passed=not problems,
-        detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.",
-    )
 
 
 def chance_gate(name: str, score: Score, rows: str) -> Gate:

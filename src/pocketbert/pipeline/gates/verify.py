@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 from pocketbert.core.artefacts import FILE_NAME as ARTEFACTS_FILE
 from pocketbert.core.artefacts import (
     Artefacts,
-    FileRecord,
+    ModelRecord,
     SeenRight,
     changed_files,
     integrity_problems,
@@ -22,34 +23,29 @@ from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRo
 from pocketbert.core.disk.files import read_json, sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import VerifySection
-from pocketbert.core.tasks import TASKS, Task, task_of
-from pocketbert.core.types import Format, Scheme, Status
+from pocketbert.core.tasks import TASKS, task_of
+from pocketbert.core.types import Status
+from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.writing import named_labels
+from pocketbert.pipeline.formats.place import bounds_of, place_of
+from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.common import (
     chance_gate,
     drop_gate,
     golden_gates,
     kept_gate,
     labels_gate,
-    metadata_gate,
     padding_gate,
     seen_right,
     tokens_gate,
     types_gate,
     weights_gate,
 )
-from pocketbert.pipeline.gates.coreml import coreml_gates
-from pocketbert.pipeline.gates.gate import Gate, Subject
 from pocketbert.runtime.engines import open_file
-
-FP16_DROP = 0.003
-"""Most that an exported file may lose to the torch model where it computes in fp16."""
 
 
 class Verification(BaseModel):
@@ -77,129 +73,154 @@ class Verification(BaseModel):
 
     @property
     def failures(self) -> list[str]:
-        """Lines on closed gates."""
+        """Lines on failed gates."""
         return [g.failure for g in self.gates if not g.passed]
 
     def passed(self, file: str) -> bool:
-        """Whether every gate of one file, and those of the folder, is open."""
+        """Whether every gate of one file, and those of the folder, passed."""
         return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
 
 
-def verify_files(
-    subjects: Sequence[Subject],
-    golden: Sequence[GoldenRow],
-    golden_tokens: Path,
-    vocabulary: int | None,
-    sets: Sequence[EvalSet],
-    settings: VerifySection,
-    teacher: Score | None = None,
-    reference: Score | None = None,
-    labels: Sequence[str] | None = None,
-    tokenizer: TextTokenizer | None = None,
-) -> Verification:
+@dataclass(frozen=True)
+class Evidence:
+    """What files are verified against.
+
+    Attributes:
+        golden: Golden rows.
+        golden_tokens: Golden rows of the tokenizer.
+        vocabulary: Rows of the model's embedding table; None where config.json does not tell.
+        tokenizer: The folder's tokenizer, which cuts where the folder does.
+        sets: Labelled rows; empty without data.
+        teacher: The teacher's score on ``eval``.
+        reference: The torch model's score on ``eval``.
+        labels: Label names as another source has them, to compare the files' with.
+    """
+
+    golden: Sequence[GoldenRow]
+    golden_tokens: Path
+    vocabulary: int | None
+    tokenizer: TextTokenizer
+    sets: Sequence[EvalSet] = ()
+    teacher: Score | None = None
+    reference: Score | None = None
+    labels: Sequence[str] | None = None
+
+
+def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
+    """Read what a folder recorded itself: golden rows, tokenizer, size of the embedding table.
+
+    Args:
+        recorded: Folder of the golden rows.
+        weights: Folder with config.json and tokenizer.
+        length: Longest input in tokens.
+    """
+    return Evidence(
+        golden=read_golden(recorded / FILE_NAME),
+        golden_tokens=recorded / TOKENS_FILE_NAME,
+        vocabulary=vocabulary_rows(weights),
+        tokenizer=TextTokenizer(weights, length),
+    )
+
+
+def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: VerifySection) -> Verification:
     """Put every file through every gate.
 
     Args:
-        subjects: Opened files, the fp32 one first.
-        golden: Golden rows.
-        golden_tokens: Golden rows of the tokenizer.
-        vocabulary: Rows of the model's embedding table.
-        sets: Labelled rows; empty without data.
+        subjects: Opened files, each exported one before what was made from it.
+        evidence: What they are compared with.
         settings: Bounds.
-        teacher: The teacher's score on ``eval``.
-        reference: The torch model's score on ``eval``.
-        labels: Label names as another source has them, to compare the subjects' with.
-        tokenizer: The folder's tokenizer, which cuts where the folder does; default the first subject's, which may cut
-            earlier.
     """
-    whole = tokenizer or subjects[0].tokenizer
-    gates = [tokens_gate(whole, golden_tokens, vocabulary)]
-    if labels is not None:
-        gates.append(labels_gate(subjects[0].labels, labels))
-    files = {s.name: sha256_path(s.path) for s in subjects}
-    if vocabulary is not None and whole.vocabulary_size > vocabulary:
-        # ids beyond the embedding table would stop the runtime before the other gates could speak
-        return Verification(status=Status.FAILED, gates=gates, teacher=teacher, reference=reference, files=files)
+    gates = [tokens_gate(evidence.tokenizer, evidence.golden_tokens, evidence.vocabulary)]
+    if evidence.labels is not None:
+        gates.append(labels_gate(subjects[0].labels, evidence.labels))
+    result = Verification(
+        status=Status.FAILED,
+        gates=gates,
+        teacher=evidence.teacher,
+        reference=evidence.reference,
+        files={s.name: sha256_path(s.path) for s in subjects},
+    )
+    if evidence.vocabulary is not None and evidence.tokenizer.vocabulary_size > evidence.vocabulary:
+        return result  # ids beyond the embedding table would stop the runtime before the other gates could speak
+    if evidence.teacher is not None:
+        gates.append(chance_gate("teacher", evidence.teacher, "eval"))
     scores: dict[str, dict[str, Score]] = {}
     right = {}
-    if teacher is not None:
-        gates.append(chance_gate("teacher", teacher, "eval"))
     for subject in subjects:
-        own = [weights_gate(subject), *golden_gates(subject, golden), padding_gate(subject, golden)]
-        own += [g for g in (types_gate(subject), metadata_gate(subject)) if g]
-        own += coreml_gates(subject, golden)
+        own = _own_gates(subject, evidence.golden)
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             right[subject.name] = seen_right(subject.predictor)
-        scores[subject.name] = {}
-        for rows in sets:
-            score, _ = evaluate(
-                subject.predictor,
-                subject.tokenizer,
-                rows.within(subject.tokenizer.max_length),
-                label=f"{subject.name} on {rows.name}",
-            )
-            scores[subject.name][rows.name] = score
-            own.append(chance_gate(subject.name, score, rows.name))
-            own += _against(subject, rows.name, score, scores, subjects, settings, teacher, reference)
         gates += own
-    return Verification(
-        status=Status.PASSED if all(g.passed for g in gates) else Status.FAILED,
-        gates=gates,
-        scores=scores,
-        teacher=teacher,
-        reference=reference,
-        files=files,
-        seen_right=right,
-    )
+        scores[subject.name] = {}
+        for rows in evidence.sets:
+            score = _score(subject, rows)
+            scores[subject.name][rows.name] = score
+            gates.append(chance_gate(subject.name, score, rows.name))
+            gates += _against(subject, rows.name, scores, subjects, evidence, settings)
+    status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
+    return result.model_copy(update={"status": status, "gates": gates, "scores": scores, "seen_right": right})
+
+
+def _own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
+    """Gates of one file that need no labelled rows: those of every format, then those of its own."""
+    types = types_gate(subject)
+    return [
+        weights_gate(subject),
+        *golden_gates(subject, golden),
+        padding_gate(subject, golden),
+        *([types] if types else []),
+        *place_of(subject.format).gates(subject, golden),
+    ]
+
+
+def _score(subject: Subject, rows: EvalSet) -> Score:
+    cut, label = rows.within(subject.tokenizer.max_length), f"{subject.name} on {rows.name}"
+    return evaluate(subject.predictor, subject.tokenizer, cut, label=label)[0]
 
 
 def _against(
     subject: Subject,
     rows: str,
-    score: Score,
-    scores: dict[str, dict[str, Score]],
+    scores: Mapping[str, Mapping[str, Score]],
     subjects: Sequence[Subject],
+    evidence: Evidence,
     settings: VerifySection,
-    teacher: Score | None,
-    reference: Score | None,
 ) -> list[Gate]:
     """What a score is compared with: exported files with the torch model, smaller ones with what they were made from."""
-    out = []
+    out, score = [], scores[subject.name][rows]
     if subject.exported:
-        if rows == "eval" and reference is not None:
+        if rows == "eval" and evidence.reference is not None:
             # they compute what torch computes; a row or two near a tie may flip by rounding
-            bound = max(0.001 if subject.scheme is Scheme.FP32 else FP16_DROP, 2 / score.rows)
-            out.append(drop_gate(subject.name, score, reference, bound, "the torch model"))
+            bound = max(bounds_of(subject).drop, 2 / score.rows)
+            out.append(drop_gate(subject.name, score, evidence.reference, bound, "the torch model"))
     else:
         same = [s for s in subjects if s.exported and s.format is subject.format]
         base = next((s for s in same if s.client is subject.client), subjects[0])
         before = scores[base.name][rows]
-        what = f"{base.scheme} on {rows}"
-        out.append(drop_gate(subject.name, score, before, settings.max_drop, what))
-    if rows == "eval" and teacher is not None and settings.min_kept is not None:
-        out.append(kept_gate(subject.name, score, teacher, settings.min_kept))
+        out.append(drop_gate(subject.name, score, before, settings.max_drop, f"{base.scheme} on {rows}"))
+    if rows == "eval" and evidence.teacher is not None and settings.min_kept is not None:
+        out.append(kept_gate(subject.name, score, evidence.teacher, settings.min_kept))
     return out
 
 
-def run_subjects(run: Path, files: Sequence[ModelFile], weights: Path, length: int, task: Task) -> list[Subject]:
-    """Open the files of a run folder."""
-    folder = open_model_folder(str(weights))
+def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
+    """Open files of a run folder."""
     out = []
     for f in files:
-        predictor = open_file(run / f.source, f.format, runtime=f.runtime)
+        predictor = open_file(model.source(f), f.format, runtime=f.runtime)
         out.append(
             Subject(
-                f.path,
-                run / f.source,
-                f.format,
-                f.scheme,
-                f.client,
-                f.runtime,
-                predictor,
-                file_tokenizer(weights, length, predictor),
-                list(named_labels(folder, task)),
-                task,
-                weights,
+                name=f.path,
+                path=model.source(f),
+                format=f.format,
+                scheme=f.scheme,
+                client=f.client,
+                runtime=f.runtime,
+                predictor=predictor,
+                tokenizer=file_tokenizer(model.weights, model.length, predictor),
+                labels=list(model.labels),
+                task=model.task,
+                folder=model.weights,
             )
         )
     return out
@@ -222,43 +243,15 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         The result; nothing in the folder is changed.
     """
     artefacts = read_artefacts(folder)
-    changed = changed_files(folder, artefacts)
-    broken = integrity_problems(folder, artefacts, changed)
-    integrity = Gate(
-        name="integrity",
-        file="",
-        passed=not broken,
-        value=float(len(broken)),
-        bound=0.0,
-        detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.",
-    )
-    models = artefacts.models()
+    models, changed = artefacts.models(), changed_files(folder, artefacts)
+    integrity = _integrity(folder, artefacts, changed)
     needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json"]
     if any(name in changed for name in needed):
         # nothing is opened: damaged model files end the process inside their engines
         return Verification(status=Status.FAILED, gates=[integrity])
-    lost = [name for name in needed if not (folder / name).exists()]
-    if lost or not models:
-        complete = Gate(
-            name="complete",
-            file="",
-            passed=False,
-            value=float(len(lost)),
-            bound=0.0,
-            detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.",
-        )
-        return Verification(status=Status.FAILED, gates=[integrity, complete])
-    failed = [r.path for r in models if r.status is Status.FAILED]
-    if failed:
-        marked = Gate(
-            name="status",
-            file="",
-            passed=False,
-            value=float(len(failed)),
-            bound=0.0,
-            detail=f"{', '.join(failed)}: marked failed in {ARTEFACTS_FILE}.",
-        )
-        return Verification(status=Status.FAILED, gates=[integrity, marked])
+    refusal = _refusal(models, [name for name in needed if not (folder / name).exists()])
+    if refusal is not None:
+        return Verification(status=Status.FAILED, gates=[integrity, refusal])
     subjects, unopened = [], []
     for record in models:
         try:
@@ -269,39 +262,71 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
             )
             if len(unopened) == len(models):
                 raise
-    result = verify_files(
-        subjects,
-        read_golden(folder / FILE_NAME),
-        folder / TOKENS_FILE_NAME,
-        vocabulary_rows(folder),
-        sets,
-        settings or VerifySection(),
+    evidence = replace(
+        recorded_evidence(folder, folder, artefacts.processing.max_length),
+        sets=sets,
         labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
-        tokenizer=TextTokenizer(folder, artefacts.processing.max_length),
     )
+    result = verify_files(subjects, evidence, settings or VerifySection())
     gates = [integrity, *result.gates, *unopened]
     return result.model_copy(
         update={"gates": gates, "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED}
     )
 
 
-def _subject(folder: Path, artefacts: Artefacts, record: FileRecord) -> Subject:
+def _integrity(folder: Path, artefacts: Artefacts, changed: Sequence[str]) -> Gate:
+    """Whether the folder holds what its list names, and nothing else."""
+    broken = integrity_problems(folder, artefacts, changed)
+    return Gate(
+        name="integrity",
+        file="",
+        passed=not broken,
+        value=float(len(broken)),
+        bound=0.0,
+        detail="; ".join(broken[:10]) or f"{len(artefacts.files)} files are as listed.",
+    )
+
+
+def _refusal(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
+    """The failed gate of a folder that lacks what verification needs, or whose files failed before; None otherwise."""
+    if lost or not models:
+        return Gate(
+            name="complete",
+            file="",
+            passed=False,
+            value=float(len(lost)),
+            bound=0.0,
+            detail=f"cannot be verified without {', '.join(lost) or 'a model file'}.",
+        )
+    failed = [r.path for r in models if r.status is Status.FAILED]
+    if failed:
+        return Gate(
+            name="status",
+            file="",
+            passed=False,
+            value=float(len(failed)),
+            bound=0.0,
+            detail=f"{', '.join(failed)}: marked failed in {ARTEFACTS_FILE}.",
+        )
+    return None
+
+
+def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord) -> Subject:
+    """Open a file of an artefact folder."""
     task = task_of(artefacts.task)
-    labels = (config_labels(folder) or artefacts.labels) if task.names_labels else []
-    format, processing = record.format or Format.ONNX, artefacts.processing
-    predictor = open_file(folder / record.path, format, runtime=record.runtime)
+    predictor = open_file(folder / record.path, record.format, runtime=record.runtime)
     return Subject(
-        record.path,
-        folder / record.path,
-        format,
-        record.scheme or Scheme.FP32,
-        record.client,
-        record.runtime,
-        predictor,
-        file_tokenizer(folder, processing.max_length, predictor),
-        labels,
-        task,
-        folder,
+        name=record.path,
+        path=folder / record.path,
+        format=record.format,
+        scheme=record.scheme,
+        client=record.client,
+        runtime=record.runtime,
+        predictor=predictor,
+        tokenizer=file_tokenizer(folder, artefacts.processing.max_length, predictor),
+        labels=(config_labels(folder) or artefacts.labels) if task.names_labels else [],
+        task=task,
+        folder=folder,
     )
 
 

@@ -21,7 +21,7 @@ from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.checkpoints import save_model
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, pooling_of, write_modules
-from pocketbert.core.predict.readout import Matrix, run_rows, whole
+from pocketbert.core.predict.readout import Batching, Matrix, run_rows, whole
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
@@ -145,14 +145,7 @@ def _tuned(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer) 
     if given is not None or split is None or not made.curves:
         return None
     count = min(TUNING_ROWS, len(split.encoded))
-    some = run_rows(
-        predictor,
-        tokenizer,
-        split.encoded[:count],
-        data.head.task,
-        64,
-        0.1,
-    )
+    some = run_rows(predictor, tokenizer, split.encoded[:count], data.head.task, Batching(64, 0.1))
     return best_thresholds(whole(some), np.asarray(split.truth, bool)[:count])
 
 
@@ -166,7 +159,7 @@ def head_with(recipe: Recipe, data: RunData, thresholds: list[float] | None) -> 
 def _own_vectors(made: Finished, predictor: TorchPredictor, tokenizer: TextTokenizer, destination: Path) -> Matrix:
     """What a teacher makes of the eval rows; its folder keeps it."""
     rows = made.data.splits["eval"].encoded
-    vectors = whole(run_rows(predictor, tokenizer, rows, made.data.head.task, 64, 0.1))
+    vectors = whole(run_rows(predictor, tokenizer, rows, made.data.head.task, Batching(64, 0.1)))
     np.save(destination / VECTORS, vectors)
     return vectors
 

@@ -11,43 +11,37 @@ from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.disk.files import copy_path, write_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.scored import ScoredPredictor
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import Task, task_of
-from pocketbert.core.types import Format, Layout, Scheme
+from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.tasks import Task
+from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.writing import ExportJob, write_file
+from pocketbert.pipeline.formats.place import bounds_of, place_of
+from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.reference import own_texts, reference_model, takes_both
 from pocketbert.runtime.engines import open_file
 
 PARITY_FILE = "parity.json"
 REFERENCE = "transformers"
-FP16_LOSS = 300.0
-"""How many times the bound of fp32 a file may be off that stores and computes in fp16: 2**13 times less precision, of which
-rounding errors that cancel take most back."""
 
 
 def make_export(
-    recipe: Recipe,
-    weights: Path,
-    texts: Sequence[Text],
-    length: int,
-    destination: Path,
+    model: RunModel,
     files: Sequence[ModelFile],
+    texts: Sequence[Text],
+    destination: Path,
     ready: Mapping[str, Path] | None = None,
 ) -> Sequence[str]:
     """Write one format's files, and compare wrapper and files with the untouched model.
 
     Args:
-        recipe: What to do.
-        weights: Folder of the model.
+        model: What to export.
+        files: What to write, all of one format.
         texts: Real texts of the data.
-        length: Longest input in tokens.
         destination: Folder to write into.
-        files: What to write.
         ready: Files of the same model to take instead of exporting anew, by path in the artefact folder.
 
     Returns:
@@ -55,52 +49,52 @@ def make_export(
     """
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
-    folder = open_model_folder(str(weights))
-    task, family = task_of(recipe.task), folder.family
-    tokenizer = TextTokenizer(weights, length)
-    reference = reference_model(folder, task)
-    layout = recipe.export.coreml.layout if files[0].format is Format.COREML else Layout.PLAIN
-    probed = probe_texts(folder, task, texts, tokenizer)
-    rows = tokenizer.encode(probed)
-    samples = [tokenizer.pad(rows[i : i + 8]) for i in range(0, len(rows), 8)]
-    module = prepare(reference.model, family, task, files[0].format, layout, reference.pooling, samples)
-    bound = recipe.export.atol or family.parity_atol
-    results = []
-
-    def check(subject: Predictor, name: str, loss: float = 1.0) -> None:
-        inside = PROBABILITIES in subject.outputs
-        like: Predictor = ScoredPredictor(reference, task.score) if inside else reference
-        groups = [(PROBABILITIES,)] if inside else [g for g in task.compared if g[0] in subject.outputs]
-        made = []
-        for names in groups:
-            probe = build_probe(
-                like,
-                tokenizer,
-                probed,
-                recipe.export.lengths,
-                task,
-                names,
-                subject.lengths,
-            )
-            made.append(compare(subject, name, REFERENCE, probe, names, bound * loss))
-        results.append(worst_of(made))
-
-    given = ready or {}
+    place, family = place_of(files[0].format), model.folder.family
+    reference = reference_model(model.folder, model.task)
+    probed = probe_texts(model.folder, model.task, texts, model.tokenizer)
+    rows = model.tokenizer.encode(probed)
+    samples = [model.tokenizer.pad(rows[i : i + 8]) for i in range(0, len(rows), 8)]
+    layout = place.layout(model.recipe)
+    module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples)
+    given, results = ready or {}, list[Parity]()
     if any(f.path not in given for f in files):
-        check(PreparedPredictor(module, family, task), "prepared module")
+        prepared = PreparedPredictor(module, family, model.task)
+        results.append(_parity(model, reference, probed, prepared, "prepared module"))
     for file in files:
         path = destination / Path(file.source).name
         if file.path in given:
             copy_path(given[file.path], path)
         else:
-            write_file(ExportJob(recipe, folder, task, module, tokenizer, length), file, path)
-        check(open_file(path, file.format), file.path, FP16_LOSS if file.scheme is Scheme.FP16 else 1.0)
-        worst = results[-1]
+            place.write(model, module, file, path)
+        made = open_file(path, file.format)
+        found = _parity(model, reference, probed, made, file.path, bounds_of(file).loss)
+        results.append(found)
         say(
-            f"  {file.path}: parity {worst.worst:.1e} of the logits' spread, bound {worst.bound:.0e}, {len(worst.shapes)} shapes"
+            f"  {file.path}: parity {found.worst:.1e} of the logits' spread, bound {found.bound:.0e}, {len(found.shapes)} shapes"
         )
     write_json(destination / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     return [parity_failure(r) for r in results if not r.passed]
+
+
+def _parity(
+    model: RunModel,
+    reference: TorchPredictor,
+    texts: Sequence[Text],
+    subject: Predictor,
+    name: str,
+    loss: float = 1.0,
+) -> Parity:
+    """Compare a module or a file with the untouched model, each group of its outputs, and keep the worst result."""
+    task, recipe = model.task, model.recipe
+    bound = (recipe.export.atol or model.folder.family.parity_atol) * loss
+    inside = PROBABILITIES in subject.outputs
+    like: Predictor = ScoredPredictor(reference, task.score) if inside else reference
+    groups = [(PROBABILITIES,)] if inside else [g for g in task.compared if g[0] in subject.outputs]
+    made = []
+    for names in groups:
+        probe = build_probe(like, model.tokenizer, texts, recipe.export.lengths, task, names, subject.lengths)
+        made.append(compare(subject, name, REFERENCE, probe, names, bound))
+    return worst_of(made)
 
 
 def parity_failure(result: Parity) -> str:

@@ -12,15 +12,15 @@ from pocketbert.core.compare.evaluate import yardstick
 from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, write_golden
 from pocketbert.core.compare.parity import padded_answers
 from pocketbert.core.compare.sample_texts import sample_pairs
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Matrix, per_token, run_rows, whole
 from pocketbert.core.predict.score import probabilities
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import Task, task_of
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.tasks import Task
 from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.place import bounds_of
+from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.reference import decided, own_texts, reference_model, takes_both
 from pocketbert.runtime.engines import open_file
 
@@ -29,52 +29,26 @@ PLACES = 12
 """Most tokens of a text whose answers are recorded."""
 COLUMNS = 256
 """Most columns of an answer that are recorded: vocabularies and vectors are wider."""
-_EXACT = 1e-3
-"""Of files that compute in fp32, whatever they store; relative to the spread of the logits."""
-_TOLERANCE = {
-    (Format.ONNX, Scheme.INT8): 0.25,
-    (Format.TFLITE, Scheme.INT8): 0.05,
-    (Format.COREML, Scheme.FP16): 0.1,
-    (Format.COREML, Scheme.W8): 0.1,
-}
-"""Of the others. ONNX Runtime's int8 kernels saturate on some ISAs and not on others; XNNPACK's
-agree (8e-3 between x86 and arm64), and the wrong answers of an old TFLite to the default form were mostly 0.3 and more
-away. Core ML's fp16 is emulated here; a device adds up in another order, some in fp16."""
-_RUNTIME_TOLERANCE = 0.25
-"""Of files for one runtime. Old TFLite kernels are exact to 0.02 on trained models (SST-2, 872 rows), but an activation that
-one kernel rounds up and the other one down moves the logits: 0.14 was seen on a random model of 4 layers. OpenVINO and
-ONNX Runtime differ for the same reason, and so does OpenVINO on CPUs with bf16 and without; only CPUs with AVX-512 VNNI were tried."""
 
 
-def tolerance(file: ModelFile) -> float:
-    """How far a right engine may be from the recorded answers of a file, relative to their spread."""
-    if file.runtime is not None:
-        return _RUNTIME_TOLERANCE
-    return _TOLERANCE.get((file.format, file.scheme), _EXACT)
-
-
-def make_golden(
-    recipe: Recipe,
-    run: Path,
-    weights: Path,
-    texts: Sequence[Text],
-    length: int,
-    destination: Path,
-    files: Sequence[ModelFile],
-) -> Sequence[str]:
+def make_golden(model: RunModel, texts: Sequence[Text], destination: Path, files: Sequence[ModelFile]) -> Sequence[str]:
     """Write golden rows.
 
     A text that is longer than a file takes (MediaPipe's has one length) gets no row for that file.
 
+    Args:
+        model: The exported model.
+        texts: Texts of the data; empty without data.
+        destination: Folder to write into.
+        files: Files in the run folder.
+
     Returns:
         One line for each file that answers NaN or infinity.
     """
-    folder = open_model_folder(str(weights))
-    task = task_of(recipe.task)
-    tokenizer = TextTokenizer(weights, length)
-    rows = golden_texts(folder, task, texts, tokenizer)
+    tokenizer, task = model.tokenizer, model.task
+    rows = golden_texts(model.folder, task, texts, tokenizer)
     encoded = tokenizer.encode(rows)
-    torch_model = reference_model(folder, task)
+    torch_model = reference_model(model.folder, task)
 
     def answers(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
         return run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task)
@@ -82,13 +56,13 @@ def make_golden(
     every = range(len(rows))
     reference = answers(torch_model, every)
     padded = padded_answers(torch_model, tokenizer, encoded, task)
-    labels = folder.labels or []
+    labels = model.folder.labels or []
     blank = [_blank(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
     found: dict[str, dict[int, Matrix]] = {}
     allowed: dict[str, float] = {}
     for file in files:
-        predictor = open_file(run / file.source, file.format, runtime=file.runtime)
-        longest = max(predictor.lengths, default=length)
+        predictor = open_file(model.source(file), file.format, runtime=file.runtime)
+        longest = max(predictor.lengths, default=model.length)
         numbers = [i for i in every if len(encoded[i]) <= longest]
         values = answers(predictor, numbers)
         if not all(np.isfinite(v).all() for v in values):
@@ -96,7 +70,7 @@ def make_golden(
         inside = PROBABILITIES in predictor.outputs
         like = [probabilities(m, task.score).astype(np.float32) for m in reference] if inside else reference
         picked = [row.pick(m) for row, m in zip(blank, like, strict=True)]
-        allowed[file.path] = tolerance(file) * yardstick(whole(picked))
+        allowed[file.path] = bounds_of(file).golden * yardstick(whole(picked))
         found[file.path] = dict(zip(numbers, values, strict=True))
     golden = [
         row.model_copy(

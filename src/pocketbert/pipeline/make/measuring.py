@@ -14,7 +14,8 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Runtime
-from pocketbert.pipeline.formats.model_files import ModelFile, exported_scheme
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.place import place_of
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
@@ -40,7 +41,7 @@ def teacher_file(recipe: Recipe) -> ModelFile:
     formats, devices = recipe.export.formats, _devices(recipe)
     format = next((f for f in formats if _taken(f, None, devices)), formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
-    return ModelFile(path, path, format, exported_scheme(recipe, format))
+    return ModelFile(path, path, format, place_of(format).exported_scheme(recipe))
 
 
 def _devices(recipe: Recipe) -> Sequence[str]:
@@ -88,8 +89,7 @@ def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) 
     for folder in folders:
         artefacts = read_artefacts(folder)
         for record in artefacts.models():
-            format = record.format or Format.ONNX
-            refused = refusals(devices, format, record.runtime)
+            refused = refusals(devices, record.format, record.runtime)
             if refused:
                 say(f"  {folder / record.path}: left out, {'; '.join(refused)}")
                 continue
@@ -104,7 +104,7 @@ def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) 
                     folder,
                     longest,
                     record.scheme,
-                    format,
+                    record.format,
                     record.runtime,
                 )
             )

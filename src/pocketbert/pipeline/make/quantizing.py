@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Client
 from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.writing import write_client_data
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.run_model import RunModel
 
 if TYPE_CHECKING:
     from pocketbert.quantize import Plan
@@ -22,21 +19,17 @@ if TYPE_CHECKING:
 
 
 def make_quantized(
-    recipe: Recipe,
-    run: Path,
-    weights: Path,
-    destination: Path,
+    model: RunModel,
     pairs: Sequence[tuple[ModelFile, ModelFile]],
+    destination: Path,
     calibration: Callable[[], Rows],
 ) -> Sequence[str]:
     """Quantize files and check the types in the results.
 
     Args:
-        recipe: What to do.
-        run: The run folder.
-        weights: Folder of the model.
-        destination: Folder to write into.
+        model: The exported model.
         pairs: Exported file and what to make of it.
+        destination: Folder to write into.
         calibration: Returns the rows that static schemes measure ranges on.
 
     Returns:
@@ -56,12 +49,11 @@ def make_quantized(
     for (base, file), plan in zip(pairs, plans, strict=True):
         path = destination / Path(file.source).name
         try:
-            found = quantize(run / base.source, path, plan)
+            found = quantize(model.source(base), path, plan)
         except GateError as error:
             failures += error.failures
             continue
-        if file.client is Client.MEDIAPIPE:
-            write_client_data(recipe, open_model_folder(str(weights)), task_of(recipe.task), path)
+        place_of(file.format).finish(model, file, path)
         types[file.path] = found.model_dump(mode="json")
         say(f"  {file.path}: {found.summary}")
     write_json(destination / "types.json", types)

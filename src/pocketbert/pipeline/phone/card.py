@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.families import Family
 from pocketbert.core.metrics import METRICS, Direction
 from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Format, Provenance, Scheme
-from pocketbert.pipeline.phone.snippets.parts import lengths, row_of, smallest, width
-from pocketbert.pipeline.phone.snippets.section import snippets
+from pocketbert.pipeline.formats.place import FormatPlace, place_of, places
+from pocketbert.pipeline.formats.snippets import python
+from pocketbert.pipeline.formats.snippets.parts import row_of, width
 
 LABELS_SHOWN = 60
 _PIPELINES = {TaskName.MULTI_LABEL: "text-classification", TaskName.REGRESSION: "text-classification"}
@@ -52,7 +53,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
         _head(artefacts, facts),
         _files(artefacts, facts),
         _latency(artefacts, facts),
-        snippets(artefacts),
+        _snippets(artefacts),
         _processing(artefacts),
         _lineage(artefacts, facts),
     ]
@@ -61,7 +62,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
 
 def _head(artefacts: Artefacts, facts: CardFacts) -> str:
     schemes = ", int8" if any(r.scheme is Scheme.INT8 for r in artefacts.models()) else ""
-    formats = list(dict.fromkeys(str(r.format) for r in artefacts.models()))
+    formats = list(map(str, _formats(artefacts)))
     tags = (
         f"---\npipeline_tag: {_PIPELINES.get(artefacts.task, artefacts.task)}\nlibrary_name: {formats[0]}\n"
         f"tags: [pocketbert, {artefacts.family}, {', '.join(formats)}{schemes}]\n---"
@@ -70,6 +71,17 @@ def _head(artefacts: Artefacts, facts: CardFacts) -> str:
         f"{tags}\n\n# {_plain(artefacts.name)}\n\n{facts.family.title} for {artefacts.task}, made for phones by PocketBERT. "
         f"{_answers(artefacts)}"
     )
+
+
+def _formats(artefacts: Artefacts) -> list[Format]:
+    """The formats of the folder's files, in their order."""
+    return list(dict.fromkeys(r.format for r in artefacts.models()))
+
+
+def _snippets(artefacts: Artefacts) -> str:
+    """The section on use: code for each client that opens a file which this folder really has."""
+    own = [code for place in places() for code in place.snippets(artefacts)]
+    return "\n\n".join(["## Use", python.pocketbert(artefacts), *own])
 
 
 def _answers(artefacts: Artefacts) -> str:
@@ -111,7 +123,7 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
         ]
         purpose = " (default)" if record.default else f" (for {x})" if (x := record.client or record.runtime) else ""
         rows.append(f"| `{record.path}`{purpose} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |")
-    aliases = [f"`{r.path}` equals `{r.alias_of}`." for r in artefacts.files if r.alias_of]
+    aliases = [f"`{r.path}` equals `{r.alias_of}`." for r in artefacts.aliases()]
     text = ["## Files", "", *rows, ""]
     if facts.teacher_score:
         text.append(facts.teacher_score)
@@ -124,16 +136,14 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
     return "\n".join([*text, *facts.parity, *aliases, *absent])
 
 
-def _emulated(record: FileRecord) -> bool:
+def _emulated(record: ModelRecord) -> bool:
     return any(s.provenance is Provenance.EMULATED for s in record.seen_right)
 
 
 def _latency(artefacts: Artefacts, facts: CardFacts) -> str:
     if not facts.latency:
-        how = "`pocketbert benchmark -m .` measures it on your machine"
-        if all(r.format is Format.COREML for r in artefacts.models()):
-            how = "`python3 coreml/benchmark_on_mac.py` measures it on a Mac"
-        return f"## Latency\n\nNot measured. {how}."
+        ways = [place_of(format).timing for format in _formats(artefacts)]
+        return f"## Latency\n\nNot measured. {FormatPlace.timing if FormatPlace.timing in ways else ways[0]}."
     rows = [
         "| file | threads | length | p50 ms | p90 ms | time relative to the first |",
         "|---|---:|---|---:|---:|---:|",
@@ -152,34 +162,7 @@ def _processing(artefacts: Artefacts) -> str:
         "`golden.jsonl` holds texts with the answers that each file must give (tolerance beside them), "
         "`golden_tokens.jsonl` the ids a tokenizer must give: `pocketbert verify -m .` checks both without labels.",
     ]
-    formats = {r.format for r in artefacts.models()}
-    if Format.ONNX in formats:
-        lines.append(
-            "ONNX: int64 inputs, both axes free. Dynamic int8 depends a little on batch and padding: feed one unpadded "
-            "text at a time for the recorded figures."
-        )
-    tflite = smallest(artefacts, Format.TFLITE)
-    if tflite is not None and tflite.signature:
-        known = ", ".join(map(str, lengths(tflite)))
-        lines.append(
-            f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one."
-        )
-        lines.append(
-            "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
-            "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
-            "before first use; an app should run one as well."
-        )
-    coreml = smallest(artefacts, Format.COREML)
-    if coreml is not None and coreml.signature:
-        known = ", ".join(map(str, lengths(coreml)))
-        outputs = ", ".join(f"`{o.name}`" for o in coreml.signature.outputs)
-        answer = (
-            "A classifier answers with `classLabel`, `classLabel_probs` and `logits`."
-            if artefacts.task is TaskName.TEXT_CLASSIFICATION
-            else f"Outputs: {outputs}."
-        )
-        shapes = f"lengths {known}: pad to the next one" if known else f"any length up to {p.max_length}"
-        lines.append(f"Core ML: int32 inputs [1, length]; {shapes}. {answer}")
+    lines += [line for place in places() for line in place.processing(artefacts)]
     return "\n".join(["## Processing", "", *lines])
 
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import path_bytes
 from pocketbert.core.families import Family
-from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Client, Format, Layout, Provenance, Status
-from pocketbert.pipeline.formats.model_files import default_file, model_files
+from pocketbert.core.types import Provenance, Status
+from pocketbert.pipeline.formats.model_files import default_file
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.recipe_files import model_files
+from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.verify import Verification, read_verification
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import read_parity
 from pocketbert.pipeline.make.measuring import TEACHER, row_name, teacher_file
 from pocketbert.pipeline.phone.card import CardFacts
-from pocketbert.pipeline.phone.mediapipe import tokenizer_effect
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -37,12 +37,13 @@ def read_benchmark(run: Path) -> BenchmarkResult | None:
     return BenchmarkResult.read(path) if path.is_file() else None
 
 
-def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verification) -> CardFacts:
+def card_facts(model: RunModel, result: Verification) -> CardFacts:
     """Figures and lineage for the model card."""
     from pocketbert.benchmarks.wording import time_ratio
 
+    recipe, run, family = model.recipe, model.run, model.folder.family
     bench = read_benchmark(run) if recipe.benchmark is not None else None
-    names = {row_name(f, recipe): f.path for f in model_files(recipe, folder.path)}
+    names = {row_name(f, recipe): f.path for f in model.files}
     latency, condition = [], ""
     if bench is not None and bench.headline.timed:
         bench = bench.headline
@@ -79,13 +80,9 @@ def card_facts(recipe: Recipe, run: Path, folder: ModelFolder, result: Verificat
         for p in read_parity(run / format)
         if p.subject.startswith(format)
     ]
-    notes = honest_notes(recipe, folder.family) + _learning_notes(recipe, run)
-    mediapipe = [f for f in model_files(recipe, folder.path) if f.client is Client.MEDIAPIPE]
-    if mediapipe:
-        notes.append(
-            f"MediaPipe: {tokenizer_effect(run / mediapipe[0].source, folder.path, task_of(recipe.task)).summary}"
-        )
-    return CardFacts(folder.family, _licence(run), latency, condition, teacher, parity, notes)
+    notes = [*honest_notes(recipe, family), *_learning_notes(recipe, run)]
+    notes += [note for format in recipe.export.formats for note in place_of(format).card_notes(model)]
+    return CardFacts(family, _licence(run), latency, condition, teacher, parity, notes)
 
 
 def _licence(run: Path) -> str:
@@ -103,15 +100,7 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
         )
     else:
         out.append("One seed; the last checkpoint, not the best one.")
-    if Format.COREML in recipe.export.formats and not FORMATS[Format.COREML].timed:
-        from pocketbert.runtime.coreml import LIMITS
-
-        out.append(
-            f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(LIMITS)} "
-            "`coreml/benchmark_on_mac.py` checks and times them on one."
-        )
-    if Format.COREML in recipe.export.formats and recipe.export.coreml.layout is Layout.ANE:
-        out.append("Core ML layout `ane`: same answers as the plain layout; whether it is faster was not measured.")
+    out += [note for format in recipe.export.formats for note in place_of(format).notes(recipe)]
     if recipe.student is not None and not family.uses_segments and recipe.data.eval and recipe.data.eval.text_pair:
         out.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")
     return out

@@ -1,4 +1,4 @@
-"""What a gate says, and what it is asked about."""
+"""The result of one gate, and the file that gates check."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Matrix, answer_of, run_rows
 from pocketbert.core.predict.score import probabilities
@@ -44,7 +45,7 @@ class Gate(BaseModel):
 
     @property
     def failure(self) -> str:
-        """The line a user sees when the gate is closed."""
+        """The line a user sees when the gate failed."""
         return f"{self.file}: gate '{self.name}' failed: {self.detail}"
 
 
@@ -109,3 +110,14 @@ class Subject:
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
         """The golden rows that are not too long for this file."""
         return [r for r in golden if self.name in r.outputs] or list(golden)
+
+
+def unread_gate(subject: Subject, gate: str) -> Gate | None:
+    """A skipped gate where the library that reads this kind of file is missing."""
+    reader = FORMATS[subject.format].reader
+    if version_of(reader) is not None:
+        return None
+    # a phone-side or core-only install cannot read the graph; say so rather than pass silently
+    return Gate(
+        name=gate, file=subject.name, passed=True, skipped=True, detail=f"not checked: {reader} is not installed here."
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import TASKS, LabelKind, Level, Task
 from pocketbert.core.types import Format
 
@@ -17,24 +17,24 @@ def row_of(artefacts: Artefacts) -> Task:
     return TASKS[artefacts.task]
 
 
-def smallest(artefacts: Artefacts, format: Format) -> FileRecord | None:
+def smallest(artefacts: Artefacts, format: Format) -> ModelRecord | None:
     """The small file of a format that any client may open, of the default file's scheme where there are several."""
     found = [r for r in artefacts.models() if r.format is format and r.plain]
     default = artefacts.default_model().scheme
     return next((r for r in found if r.scheme is default), found[-1]) if found else None
 
 
-def inputs(record: FileRecord) -> list[str]:
+def inputs(record: ModelRecord) -> list[str]:
     """Names of the graph's inputs, in order."""
     return [t.name for t in record.signature.inputs] if record.signature else ["input_ids", "attention_mask"]
 
 
-def lengths(record: FileRecord) -> list[int]:
+def lengths(record: ModelRecord) -> list[int]:
     """The only lengths the file takes; empty where it takes any."""
     return record.signature.lengths if record.signature else []
 
 
-def width(record: FileRecord) -> int | None:
+def width(record: ModelRecord) -> int | None:
     """Numbers that the answer's output has per text or token; None where the file does not tell."""
     last = record.signature.outputs[-1].shape[-1] if record.signature else None
     return last if isinstance(last, int) else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.phone.snippets.parts import given, quoted, row_of
+from pocketbert.pipeline.formats.snippets.parts import given, quoted, row_of
 
 VERSION = "4.3.1"
 _DTYPES = {Scheme.FP32: "fp32", Scheme.FP16: "fp16", Scheme.INT8: "int8"}
@@ -39,7 +39,7 @@ _IMPORT = "@huggingface/transformers"
 _WHERE = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
 
 
-def transformers_js(artefacts: Artefacts, record: FileRecord) -> str:
+def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
     """With transformers.js's pipeline; with its tokenizer and model where the pipeline cannot serve."""
     if artefacts.family not in KNOWN[artefacts.task]:
         return _session(artefacts, record)
@@ -104,7 +104,7 @@ def _pipeline(artefacts: Artefacts) -> tuple[str, str, str]:
     return "text-classification", f"const answer = await run({texts}, {{ top_k: null }});", ""
 
 
-def _model(artefacts: Artefacts, record: FileRecord, reason: str) -> str:
+def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
     texts = given(artefacts)
     pair = f", {{ text_pair: {quoted(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
     lines = [
@@ -139,7 +139,7 @@ def _decided(artefacts: Artefacts, names: str) -> str:
     )
 
 
-def _session(artefacts: Artefacts, record: FileRecord) -> str:
+def _session(artefacts: Artefacts, record: ModelRecord) -> str:
     texts = given(artefacts)
     pair = f", {{ text_pair: {quoted(texts[1:])} }}" if len(texts) > 1 else ""
     outputs = ", ".join(row_of(artefacts).answer)
@@ -167,7 +167,7 @@ def _session(artefacts: Artefacts, record: FileRecord) -> str:
     )
 
 
-def _options(record: FileRecord) -> str:
+def _options(record: ModelRecord) -> str:
     """How it finds the file: by `dtype` where its table has one, else by name."""
     if record.scheme in _DTYPES:
         return f'{{ dtype: "{_DTYPES[record.scheme]}" }}'

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
-from pocketbert.pipeline.phone.snippets.parts import (
+from pocketbert.pipeline.formats.snippets.parts import (
     asks_questions,
     given,
     inputs,
@@ -49,7 +49,7 @@ answer = model.predict([{text}])[0]
 ```"""
 
 
-def onnx(artefacts: Artefacts, record: FileRecord) -> str:
+def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime and tokenizers."""
     return f"""Python, with ONNX Runtime and tokenizers alone, from inside this folder:
 
@@ -69,7 +69,7 @@ print(answer)
 ```"""
 
 
-def litert(artefacts: Artefacts, record: FileRecord) -> str:
+def litert(artefacts: Artefacts, record: ModelRecord) -> str:
     """With LiteRT and tokenizers."""
     feed = ", ".join(f'"{n}": {_VALUES[n]}' for n in inputs(record))
     left = artefacts.processing.padding_side == "left"
@@ -101,7 +101,7 @@ print(answer)
 ```"""
 
 
-def sentence_transformers(record: FileRecord) -> str:
+def sentence_transformers(record: ModelRecord) -> str:
     """With sentence-transformers' ONNX back end."""
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 

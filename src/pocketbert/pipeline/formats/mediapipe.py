@@ -1,4 +1,4 @@
-"""What MediaPipe's own tokenizer changes: measured with its emulation, for the model card."""
+"""MediaPipe's file: what it carries beside the graph, and what its own tokenizer changes, measured with an emulation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 from pydantic import BaseModel
 
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, pooling_of
 from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import Task
+from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Format
+from pocketbert.pipeline.formats.about import description_of, maker
+from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.runtime.engines import open_file
 
 _SAME = 1e-5
@@ -76,3 +79,27 @@ def tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
         labels=float(np.mean(before.argmax(-1) != after.argmax(-1))) if task.names_labels else None,
         ascii=float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in plain])),
     )
+
+
+def _output(model: RunModel) -> dict[str, str]:
+    if model.task.name is not TaskName.FEATURE_EXTRACTION:
+        return {}
+    return {"output": (pooling_of(model.weights) or DEFAULT_POOLING).title}
+
+
+def write_client_data(model: RunModel, path: Path) -> None:
+    """Put tokenizer and labels into a file for MediaPipe, before or after quantization."""
+    from pocketbert.export.mediapipe_vocabulary import vocabulary_of
+    from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
+
+    info = MediaPipeInfo(
+        name=model.recipe.name,
+        description=description_of(model.recipe, model.folder, model.task),
+        version=f"made by {maker()}",
+        author="",
+        license=model.folder.licence,
+        labels=model.labels,
+        vocabulary=vocabulary_of(model.weights),
+        **_output(model),
+    )
+    path.write_bytes(write_metadata(path.read_bytes(), info))

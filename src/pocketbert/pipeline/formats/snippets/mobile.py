@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pocketbert.core.artefacts import Artefacts, FileRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.phone.snippets.parts import camel, inputs, lengths, per_token, row_of, width
+from pocketbert.pipeline.formats.snippets.parts import camel, inputs, lengths, per_token, row_of, width
 
 _BEFORE = "before the first use: ONNX Runtime reports to its vendor otherwise"
 _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"
 
 
-def onnx_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
+def onnx_kotlin(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime on Android."""
     feed = "\n".join(f'    "{n}" to OnnxTensor.createTensor(env, arrayOf({camel(n)})),' for n in inputs(record))
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(artefacts) else "Array<FloatArray>"
@@ -31,7 +31,7 @@ val outputs = session.run(mapOf(   // LongArray each, equal lengths, at most {ar
 ```"""
 
 
-def onnx_swift(artefacts: Artefacts, record: FileRecord) -> str:
+def onnx_swift(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime on iOS."""
     feed = "\n".join(f'    "{n}": try int64Tensor({camel(n)}),' for n in inputs(record))
     names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
@@ -47,7 +47,7 @@ let outputs = try session.run(withInputs: [   // int64, shape [1, length], at mo
 ```"""
 
 
-def litert_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
+def litert_kotlin(artefacts: Artefacts, record: ModelRecord) -> str:
     """With LiteRT on Android."""
     feed = ", ".join(f'"{n}" to arrayOf({camel(n)})' for n in inputs(record))
     names, numbers = row_of(artefacts).answer, width(record) or ""
@@ -69,7 +69,7 @@ interpreter.runSignature(mapOf({feed}), mapOf({outputs}), "seq_$length")
 ```"""
 
 
-def coreml_swift(artefacts: Artefacts, record: FileRecord) -> str:
+def coreml_swift(artefacts: Artefacts, record: ModelRecord) -> str:
     """With Core ML."""
     name = record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
     ids = "ids from a tokenizer that reproduces golden_tokens.jsonl"
@@ -105,7 +105,7 @@ let out = try model.prediction(from: MLDictionaryFeatureProvider(dictionary: [
 ```"""
 
 
-def mediapipe_kotlin(artefacts: Artefacts, record: FileRecord) -> str:
+def mediapipe_kotlin(artefacts: Artefacts, record: ModelRecord) -> str:
     """With MediaPipe Tasks: TextClassifier or TextEmbedder."""
     most = max(lengths(record), default=artefacts.processing.max_length)
     if artefacts.task is TaskName.FEATURE_EXTRACTION:
@@ -139,7 +139,7 @@ def _rows_of_numbers(artefacts: Artefacts) -> bool:
     return per_token(artefacts) and len(row_of(artefacts).answer) == 1
 
 
-def _shape(artefacts: Artefacts, record: FileRecord, axis: str) -> str:
+def _shape(artefacts: Artefacts, record: ModelRecord, axis: str) -> str:
     numbers = width(record) or "numbers"
     if not per_token(artefacts):
         return f"[1, {numbers}]"

@@ -1,0 +1,50 @@
+"""Write docs/bounds.md from the formats' own bounds: one row per format, scheme and runtime.
+
+Run: python scripts/bounds_reference.py > docs/bounds.md
+"""
+
+from __future__ import annotations
+
+from pocketbert.core.families import Family
+from pocketbert.core.types import Scheme
+from pocketbert.pipeline.formats.place import FormatPlace, form_title, places
+
+HEAD = """# Bounds of the gates
+
+Generated from `src/pocketbert/pipeline/formats/` by `scripts/bounds_reference.py`. [The gates](how-it-works.md#gates) compare every file with these bounds. All but the last column are
+relative to the spread of the logits.
+
+| file | parity (`export.atol` changes it) | reference | padding | tolerance of golden rows | drop against torch |
+|---|---:|---:|---:|---:|---:|"""
+FOOT = """
+- **parity**: largest difference of an exported file to the untouched model, at every length, padded and not; a family may have its own bound for fp32, which the others are multiples of.
+- **reference**: largest difference to the torch model on golden rows; of files that do not compute in fp32 the RMS.
+- **padding**: how far padding may move the answers more than it moves the torch model's.
+- **tolerance of golden rows**: how far a right engine may be from the recorded answers of the file.
+- **drop against torch**: most of the deciding metric that an exported file may lose, or two rows where that is more. Files made from it may lose `verify.max_drop` against it."""
+
+
+def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
+    """The rows of one scheme of a format."""
+    out = []
+    for form in (f for f in place.info.every_form if f[0] is scheme):
+        bounds, exported = place.bounds[form], scheme in (Scheme.FP32, place.info.base)
+        parity = f"{Family.parity_atol * bounds.loss:g}" if exported else "–"
+        drop = f"{bounds.drop:.1%}" if exported else "–"
+        kind = "" if scheme is Scheme.FP32 else " (RMS)"
+        out.append(
+            f"| {place.info.title} {form_title(form)} | {parity} | {bounds.reference:g}{kind} | {bounds.padding:g} "
+            f"| {bounds.golden:g} | {drop} |"
+        )
+    return out
+
+
+def page() -> str:
+    """The whole page."""
+    schemes = [(p, s) for p in places() for s in dict.fromkeys(s for s, _ in p.info.every_form)]
+    lines = [line for place, scheme in schemes for line in rows(place, scheme)]
+    return "\n".join([HEAD, *lines, FOOT]) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

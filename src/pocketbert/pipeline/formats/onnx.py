@@ -1,0 +1,101 @@
+"""ONNX: one file for all lengths; what ONNX Runtime, OpenVINO, transformers.js and sentence-transformers open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import TaskName
+from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.place import FP32, Bounds, Extras, Form, FormatPlace
+from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.formats.snippets import javascript, mobile, python
+from pocketbert.pipeline.formats.snippets.parts import smallest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ALIAS = "onnx/model_quantized.onnx"
+"""Name under which transformers.js (browser) and optimum look for the int8 file."""
+
+
+class OnnxPlace(FormatPlace):
+    """The ONNX files of a run.
+
+    Dynamic int8: ONNX Runtime takes one range for the whole tensor, padding included, so padding moves the answers by up to
+    their spread (a file that ignores the mask moves by 1 to 4). Its kernels saturate on some ISAs and not on others.
+
+    Static int8: measured ranges do not know of padding; a sum in another order may round to the next of 255 steps, no more
+    (below 0.02 on random and trained models). OpenVINO and ONNX Runtime round differently, and so does OpenVINO on CPUs with
+    bf16 and without; only CPUs with AVX-512 VNNI were tried.
+
+    Unrelated answers have an RMS error of 1.4; sound int8 files were measured at 0.02 to 0.25.
+    """
+
+    format = Format.ONNX
+    bounds: ClassVar[Mapping[Form, Bounds]] = {
+        (Scheme.FP32, None): FP32,
+        (Scheme.INT8, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
+        (Scheme.A8W8, Runtime.OPENVINO): Bounds(reference=0.5, padding=0.1, golden=0.25),
+    }
+
+    def settings(self, recipe: Recipe) -> dict[str, object]:
+        """The operator set."""
+        return {"opset": recipe.export.opset}
+
+    def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
+        """Export with both axes free."""
+        from pocketbert.export import onnx
+
+        rows = model.tokenizer.encode(list(SENTENCES[:2]))
+        example = model.tokenizer.pad(rows, max(min(32, model.length), *map(len, rows)))
+        onnx.export(module, model.folder.family, model.task, example, destination, model.recipe.export.opset)
+
+    def processing(self, artefacts: Artefacts) -> list[str]:
+        """Free axes, and what dynamic int8 depends on."""
+        if not any(r.format is self.format for r in artefacts.models()):
+            return []
+        return [
+            "ONNX: int64 inputs, both axes free. Dynamic int8 depends a little on batch and padding: feed one unpadded "
+            "text at a time for the recorded figures."
+        ]
+
+    def snippets(self, artefacts: Artefacts) -> list[str]:
+        """ONNX Runtime in three languages, sentence-transformers, transformers.js."""
+        record = smallest(artefacts, self.format)
+        if record is None:
+            return []
+        vectors = artefacts.task is TaskName.FEATURE_EXTRACTION
+        return [
+            python.onnx(artefacts, record),
+            *([python.sentence_transformers(record)] if vectors else []),
+            javascript.transformers_js(artefacts, record),
+            mobile.onnx_kotlin(artefacts, record),
+            mobile.onnx_swift(artefacts, record),
+        ]
+
+    def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
+        """Give the int8 file the name that transformers.js asks for in a browser; without one, config.json names fp32."""
+        int8 = next((f for f in files if f.plain and f.scheme is Scheme.INT8), None)
+        if int8 is not None:
+            _link(destination / int8.path, destination / ALIAS)
+            return Extras(aliases={ALIAS: int8.path})
+        content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
+        write_json(destination / "config.json", content)
+        return Extras()
+
+
+def _link(source: Path, destination: Path) -> None:
+    try:
+        os.link(source, destination)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, destination)

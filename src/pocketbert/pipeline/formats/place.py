@@ -1,0 +1,244 @@
+"""What the pipeline knows of a file format, in one place: one class per format, registered under its name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from pocketbert.core.artefacts import Artefacts, Kind
+from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.formats import FORMATS, FormatInfo
+from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
+from pocketbert.pipeline.formats.gate import Gate, Subject
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.run_model import RunModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+EXACT = 1e-3
+"""Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What files of one scheme, made for one runtime, must keep; all but `loss` and `drop` relative to the logits' spread.
+
+    Attributes:
+        reference: Largest difference to the torch model on golden rows: of fp32 the largest of all, of others the RMS.
+        padding: Largest move of the answers by padding.
+        golden: How far a right engine may be from the recorded answers.
+        loss: How many times the parity bound of fp32 an exported file may be off.
+        drop: Most of the deciding metric that an exported file may lose to the torch model.
+    """
+
+    reference: float
+    padding: float = EXACT
+    golden: float = EXACT
+    loss: float = 1.0
+    drop: float = 0.001
+
+
+FP32 = Bounds(reference=EXACT)
+"""Files that store and compute in fp32, in every format."""
+
+Form = tuple[Scheme, Runtime | None]
+"""What a file is: how its numbers are stored, and the one runtime that it is made for."""
+
+
+class Formed(Protocol):
+    """Anything that tells a model file's format, scheme and runtime: a planned file, an opened one, a listed one."""
+
+    @property
+    def format(self) -> Format:
+        """What opens it."""
+        ...
+
+    @property
+    def scheme(self) -> Scheme:
+        """How its numbers are stored."""
+        ...
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """The one runtime that it is made for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a format adds to an artefact folder.
+
+    Attributes:
+        kinds: Kind of every further file, by its path.
+        aliases: Model file that a further name belongs to, by that name.
+    """
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+class FormatPlace(ABC):
+    """One format: what it reads of a recipe, how its files are written, what they must keep, what is told about them.
+
+    Attributes:
+        format: Its name.
+        bounds: What its files must keep, for every scheme and runtime of its row in `pocketbert.core.formats.FORMATS`.
+        timing: Command that measures the latency of its files, for a card without latencies.
+    """
+
+    format: ClassVar[Format]
+    bounds: ClassVar[Mapping[Form, Bounds]]
+    timing: ClassVar[str] = "`pocketbert benchmark -m .` measures it on your machine"
+
+    @property
+    def info(self) -> FormatInfo:
+        """The format's row in the table of formats."""
+        return FORMATS[self.format]
+
+    # what it reads of a recipe
+
+    def exported_scheme(self, recipe: Recipe) -> Scheme:
+        """Tell how the exported files store their numbers."""
+        return Scheme.FP32
+
+    def layout(self, recipe: Recipe) -> Layout:
+        """Tell how activations lie in memory."""
+        return Layout.PLAIN
+
+    def settings(self, recipe: Recipe) -> dict[str, object]:
+        """Collect the settings that decide the exported files, beside those that every format reads."""
+        return {}
+
+    def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
+        """List the clients that get an exported file of their own."""
+        return []
+
+    def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
+        """List files that a reader of the folder may look for, and why they are not there."""
+        return {}
+
+    def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
+        """List the lengths in tokens that a file takes: those of the recipe, and the longest input allowed."""
+        return sorted({*shorter(recipe, length), length})
+
+    # how a file is written
+
+    @abstractmethod
+    def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
+        """Export the prepared module to a file."""
+
+    def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:  # noqa: B027 (nothing to do by default)
+        """Complete a file that was made from an exported one, where a quantizer drops a part of it."""
+
+    # gates
+
+    def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
+        """Check what only files of this format have."""
+        return []
+
+    # card and report
+
+    def notes(self, recipe: Recipe) -> list[str]:
+        """List what a reader of card and report must know of this format."""
+        return []
+
+    def card_notes(self, model: RunModel) -> list[str]:
+        """List what the card tells of the finished files."""
+        return []
+
+    @abstractmethod
+    def processing(self, artefacts: Artefacts) -> list[str]:
+        """Describe inputs and outputs of the folder's files, one line each; nothing where it has no file of the format."""
+
+    @abstractmethod
+    def snippets(self, artefacts: Artefacts) -> list[str]:
+        """Write code for each client that opens the folder's files: a sentence that ends with a colon, then the code."""
+
+    # pack
+
+    def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
+        """Add what clients of this format look for to an artefact folder that has the model files.
+
+        Args:
+            files: The format's files.
+            folder: The exported model.
+            destination: The artefact folder.
+        """
+        return Extras()
+
+
+def shorter(recipe: Recipe, length: int) -> list[int]:
+    """Lengths of a recipe, cut to the longest input allowed."""
+    return sorted({min(n, length) for n in recipe.export.lengths})
+
+
+_PLACES: dict[Format, FormatPlace] = {}
+
+
+def register_format_place(place: FormatPlace) -> None:
+    """Add a format to the pipeline; its row is registered with `pocketbert.core.formats.register_format` before.
+
+    Raises:
+        ValueError: If the format has no row, has a place already, or a scheme or runtime of its row has no bounds.
+    """
+    if place.format not in FORMATS:
+        raise ValueError(f"format '{place.format}' has no row: call register_format first")
+    if place.format in _PLACES:
+        raise ValueError(f"format '{place.format}' has a place already")
+    missing = [form for form in place.info.every_form if form not in place.bounds]
+    if missing:
+        raise ValueError(f"format '{place.format}' has no bounds for {', '.join(map(form_title, missing))}")
+    _PLACES[place.format] = place
+
+
+def form_title(form: Form) -> str:
+    """How a scheme and a runtime are called, e.g. ``int8 for openvino``."""
+    scheme, runtime = form
+    return f"{scheme} for {runtime}" if runtime else str(scheme)
+
+
+def places() -> list[FormatPlace]:
+    """All formats, in the order of their registration."""
+    return list(_PLACES.values())
+
+
+def place_of(format: Format) -> FormatPlace:
+    """The place of a format.
+
+    Raises:
+        InputError: If nothing registered one.
+    """
+    if format not in _PLACES:
+        raise InputError(
+            Problem(
+                "export.formats",
+                f"'{format}' can be opened, but not written: no installed package registered how.",
+                f"Choose among {', '.join(_PLACES)}.",
+            )
+        )
+    return _PLACES[format]
+
+
+def bounds_of(file: Formed) -> Bounds:
+    """What a file must keep.
+
+    Raises:
+        InputError: If its format has no bounds for its scheme and runtime.
+    """
+    place, form = place_of(file.format), (file.scheme, file.runtime)
+    if form not in place.bounds:
+        raise InputError(
+            Problem(
+                "quantize",
+                f"{place.info.title} has no bounds for {form_title(form)}, so nothing could tell whether the file is right.",
+                f"Choose among {', '.join(map(form_title, place.bounds))}.",
+            )
+        )
+    return place.bounds[form]

@@ -1,0 +1,62 @@
+"""The model of a run that becomes files, opened once for all steps that work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import Task, task_of
+from pocketbert.pipeline.formats.model_files import ModelFile
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A trained model in a run folder, and what is made of it.
+
+    Attributes:
+        recipe: What to do.
+        run: The run folder.
+        folder: The model, opened.
+        length: Longest input in tokens.
+        files: The files that are made of it.
+    """
+
+    recipe: Recipe
+    run: Path
+    folder: ModelFolder
+    length: int
+    files: Sequence[ModelFile] = ()
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the model."""
+        return self.folder.path
+
+    @property
+    def task(self) -> Task:
+        """What the model does."""
+        return task_of(self.recipe.task)
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The model's tokenizer; it cuts at `length`."""
+        return TextTokenizer(self.weights, self.length)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Label names of tasks that have labels; other models' config.json may still name those of a classifier."""
+        return tuple(self.folder.labels or ()) if self.task.names_labels else ()
+
+    def source(self, file: ModelFile) -> Path:
+        """Where one of its files is in the run folder."""
+        return self.run / file.source
+
+
+def open_weights(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
+    """Open a model of a run, before it is known which files are made of it."""
+    return RunModel(recipe, run, open_model_folder(str(weights)), length)

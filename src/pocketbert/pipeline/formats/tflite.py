@@ -1,0 +1,148 @@
+"""TFLite: one signature per length; what LiteRT, older TFLite runtimes and MediaPipe Tasks open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import task_of
+from pocketbert.core.types import Client, Format, Runtime, Scheme
+from pocketbert.pipeline.formats.gate import Gate, Subject
+from pocketbert.pipeline.formats.mediapipe import tokenizer_effect, write_client_data
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.place import FP32, Bounds, Form, FormatPlace, shorter
+from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.formats.snippets import mobile, python
+from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
+
+
+class TflitePlace(FormatPlace):
+    """The TFLite files of a run, MediaPipe's among them.
+
+    Dynamic int8: XNNPACK takes one range for each token, so padding hardly moves the answers, and its kernels agree (8e-3
+    between x86 and arm64); the wrong answers of an old TFLite to the default form were mostly 0.3 and more away. fp16 and w8
+    store less and compute in fp32.
+
+    Files for TFLite 2.16: old kernels are exact to 0.02 on trained models (SST-2, 872 rows), but an activation that one
+    kernel rounds up and the other one down moves the logits: 0.14 was seen on a random model of 4 layers.
+    """
+
+    format = Format.TFLITE
+    bounds: ClassVar[Mapping[Form, Bounds]] = {
+        (Scheme.FP32, None): FP32,
+        (Scheme.FP16, None): Bounds(reference=0.02),
+        (Scheme.W8, None): Bounds(reference=0.5),
+        (Scheme.INT8, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
+        (Scheme.INT8, Runtime.TFLITE_2_16): Bounds(reference=0.5, padding=0.02, golden=0.25),
+    }
+
+    def settings(self, recipe: Recipe) -> dict[str, object]:
+        """Clients, and what MediaPipe's file tells about itself."""
+        return {"clients": recipe.export.clients, "about": [recipe.name, recipe.description]}
+
+    def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
+        """MediaPipe, where the recipe asks for it and it can run the model."""
+        wanted = Client.MEDIAPIPE in recipe.export.clients
+        return [Client.MEDIAPIPE] if wanted and _refusal(recipe, weights) is None else []
+
+    def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
+        """Why there is no file for MediaPipe."""
+        if Client.MEDIAPIPE not in recipe.export.clients:
+            return {MEDIAPIPE_FILE: "The recipe asked for no file for MediaPipe (export.clients)."}
+        reason = _refusal(recipe, weights)
+        return {MEDIAPIPE_FILE: reason} if reason else {}
+
+    def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
+        """One length for MediaPipe, which pads everything to it: the recipe's longest, not the model's."""
+        if file.client is Client.MEDIAPIPE:
+            return shorter(recipe, length)[-1:]
+        return super().lengths(recipe, file, length)
+
+    def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
+        """Export with a signature for each length, or for MediaPipe with tokenizer and labels inside."""
+        from pocketbert.export import tflite
+
+        family, task = model.folder.family, model.task
+        lengths = self.lengths(model.recipe, file, model.length)
+        if file.client is Client.MEDIAPIPE:
+            tflite.export_mediapipe(module, family, task, lengths[0], destination)
+            self.finish(model, file, destination)
+        else:
+            tflite.export(module, family, task, lengths, destination)
+
+    def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
+        """Put tokenizer and labels into MediaPipe's file again: the quantizer writes the graph only."""
+        if file.client is Client.MEDIAPIPE:
+            write_client_data(model, path)
+
+    def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
+        """Compare the vocabulary and the labels inside MediaPipe's file with the folder's."""
+        return [_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
+
+    def card_notes(self, model: RunModel) -> list[str]:
+        """What MediaPipe's own tokenizer changes."""
+        files = [f for f in model.files if f.client is Client.MEDIAPIPE]
+        if not files:
+            return []
+        return [f"MediaPipe: {tokenizer_effect(model.source(files[0]), model.weights, model.task).summary}"]
+
+    def processing(self, artefacts: Artefacts) -> list[str]:
+        """Signatures, and which int8 file is for which runtime."""
+        record = smallest(artefacts, self.format)
+        if record is None or not record.signature:
+            return []
+        known = ", ".join(map(str, lengths(record)))
+        return [
+            f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one.",
+            "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
+            "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
+            "before first use; an app should run one as well.",
+        ]
+
+    def snippets(self, artefacts: Artefacts) -> list[str]:
+        """LiteRT in Python and Kotlin, and MediaPipe Tasks."""
+        out, record = [], smallest(artefacts, self.format)
+        if record is not None:
+            out += [python.litert(artefacts, record), mobile.litert_kotlin(artefacts, record)]
+        mediapipe = [r for r in artefacts.models() if r.client is Client.MEDIAPIPE]
+        return [*out, *([mobile.mediapipe_kotlin(artefacts, mediapipe[-1])] if mediapipe else [])]
+
+
+def _refusal(recipe: Recipe, weights: Path) -> str | None:
+    """Why MediaPipe Tasks cannot run this model, in one sentence; None where it can."""
+    from pocketbert.export.mediapipe import refusal
+
+    sources = (recipe.data.train, recipe.data.eval)
+    pair = any(s is not None and s.text_pair is not None for s in sources)
+    return refusal(weights, task_of(recipe.task).name, pair)
+
+
+def _metadata(subject: Subject) -> Gate:
+    if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
+        return Gate(
+            name="metadata",
+            file=subject.name,
+            passed=True,
+            skipped=True,
+            detail="not checked: ai-edge-litert and flatbuffers are not installed here.",
+        )
+    from pocketbert.export.mediapipe_vocabulary import vocabulary_of
+    from pocketbert.export.tflite_metadata import metadata_problems
+
+    problems = metadata_problems(subject.path.read_bytes(), subject.labels, vocabulary_of(subject.folder))
+    return Gate(
+        name="metadata",
+        file=subject.name,
+        passed=not problems,
+        detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.",
+    )

@@ -1,0 +1,72 @@
+"""A format that no file of this package names goes the whole way: exported, quantized, verified, loaded, asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs pocketbert[onnx]")
+
+import pocketbert
+from pocketbert import api
+from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.formats import FORMATS, register_format
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats import place as registry
+from pocketbert.pipeline.formats.onnx import OnnxPlace
+from pocketbert.pipeline.formats.place import register_format_place
+from pocketbert.quantize import onnx as quantize_onnx
+from pocketbert.quantize import table
+from pocketbert.quantize.table import Reader, register_reader, register_scheme, row_of
+from pocketbert.runtime import engines
+from pocketbert.runtime.engines import register_engine
+from pocketbert.runtime.onnx import OnnxPredictor
+
+TITLE = "Outside"
+
+
+@pytest.fixture
+def outside() -> Iterator[Format]:
+    """What an installed package would do when it is loaded: ONNX under another name."""
+    name = Format.register("outside")
+    row = replace(FORMATS[Format.ONNX], name=name, title=TITLE, suffix=".outside", forms=())
+    register_format(row)
+    schemes = {(s, None): OnnxPlace.bounds[s, None] for s in row.schemes}
+    place = type("OutsidePlace", (OnnxPlace,), {"format": name, "bounds": schemes, "pack": _nothing})
+    register_format_place(place())
+    register_engine(name, OnnxPredictor)
+    register_reader(name, Reader(quantize_onnx.weight_types, quantize_onnx.stored_numbers))
+    for scheme in row.schemes:
+        register_scheme(replace(row_of(Format.ONNX, scheme), format=name))
+    yield name
+    del Format._known["outside"], FORMATS[name], registry._PLACES[name], engines._ENGINES[name], table._READERS[name]
+    for key in [k for k in table._ROWS if k[0] == name]:
+        del table._ROWS[key]
+
+
+def _nothing(self: Any, *_: Any) -> registry.Extras:
+    return registry.Extras()
+
+
+def test_the_whole_way(outside: Format, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    phone = api.export(str(tiny_model("bert", 2)), tmp_path / "phone", formats=["outside"], schemes=["int8"])
+    made = read_artefacts(phone)
+    assert [(r.path, r.format, r.scheme, r.default) for r in made.models()] == [
+        ("outside/model.outside", outside, Scheme.FP32, False),
+        ("outside/model_int8.outside", outside, Scheme.INT8, True),
+    ]
+    result = api.verify(phone)
+    assert not result.failures
+    assert {g.name for g in result.gates if g.file == "outside/model_int8.outside"} >= {"golden", "types", "padding"}
+    model = pocketbert.load(phone)
+    assert model.predict(["play music"])[0].label in made.labels
+    listed = json.loads((phone / "artifacts.json").read_text())
+    assert {f.get("format") for f in listed["files"]} == {None, "outside"}
+    card = (phone / "README.md").read_text()
+    assert "library_name: outside" in card
+    assert 'onnxruntime.InferenceSession("outside/model_int8.outside")' in card
