@@ -14,5 +14,5 @@ def description_of(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
 
 
 def maker() -> str:
-    """This package and its version."""
+    """Name this package and its version."""
     return f"PocketBERT {version_of('pocketbert') or ''}".strip()

@@ -58,20 +58,20 @@ class CoremlPlace(FormatPlace):
     timing = f"`python3 {MAC_SCRIPT}` measures it on a Mac"
 
     def exported_scheme(self, recipe: Recipe) -> Scheme:
-        """The precision that the recipe asks for."""
+        """Return the precision that the recipe asks for."""
         return recipe.export.coreml.precision
 
     def layout(self, recipe: Recipe) -> Layout:
-        """The layout that the recipe asks for."""
+        """Return the layout that the recipe asks for."""
         return recipe.export.coreml.layout
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """The recipe's section on packages, and what they tell about themselves."""
+        """Return the recipe's section on packages, and what they tell about themselves."""
         section = recipe.export.coreml.model_dump(mode="json")
         return {"coreml": section, "about": [recipe.name, recipe.description]}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """One length in packages of fixed shape, which pad everything to it: the recipe's longest, not the model's."""
+        """Choose one length in packages of fixed shape, which pad everything to it: the recipe's longest."""
         if recipe.export.coreml.lengths is Shapes.FIXED:
             return shorter(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
@@ -101,11 +101,11 @@ class CoremlPlace(FormatPlace):
         coreml.export(module, folder.family, model.task, lengths, destination, form, info)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Label names inside the package, the classifier's answer, and room in fp16."""
+        """Check label names inside the package, the classifier's answer, and room in fp16."""
         return _own_gates(subject, rows)
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """What was checked without a Mac, and that the layout for the Neural Engine was not timed."""
+        """Tell what was checked without a Mac, and that the layout for the Neural Engine was not timed."""
         out = []
         if not self.info.timed:
             from pocketbert.runtime.coreml import LIMITS
@@ -119,7 +119,7 @@ class CoremlPlace(FormatPlace):
         return out
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Inputs, lengths and outputs."""
+        """Tell inputs, lengths and outputs."""
         record = smallest(artefacts, self.format)
         if record is None or not record.signature:
             return []
@@ -135,7 +135,7 @@ class CoremlPlace(FormatPlace):
         return [f"Core ML: int32 inputs [1, length]; {shapes}. {answer}"]
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Core ML in Swift."""
+        """Show Core ML in Swift."""
         record = smallest(artefacts, self.format)
         return [mobile.coreml_swift(artefacts, record)] if record is not None else []
 

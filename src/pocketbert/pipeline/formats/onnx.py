@@ -49,7 +49,7 @@ class OnnxPlace(FormatPlace):
     }
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """The operator set."""
+        """Return the operator set."""
         return {"opset": recipe.export.opset}
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
@@ -61,7 +61,7 @@ class OnnxPlace(FormatPlace):
         onnx.export(module, model.folder.family, model.task, example, destination, model.recipe.export.opset)
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Free axes, and what dynamic int8 depends on."""
+        """Tell that both axes are free, and what dynamic int8 depends on."""
         if not any(r.format is self.format for r in artefacts.models()):
             return []
         return [
@@ -70,7 +70,7 @@ class OnnxPlace(FormatPlace):
         ]
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """ONNX Runtime in three languages, sentence-transformers, transformers.js."""
+        """Show ONNX Runtime in three languages, sentence-transformers and transformers.js."""
         record = smallest(artefacts, self.format)
         if record is None:
             return []

@@ -99,7 +99,7 @@ class FormatPlace(ABC):
 
     @property
     def info(self) -> FormatInfo:
-        """The format's row in the table of formats."""
+        """Return the format's row in the table of formats."""
         return FORMATS[self.format]
 
     # what it reads of a recipe
@@ -175,7 +175,7 @@ class FormatPlace(ABC):
 
 
 def shorter(recipe: Recipe, length: int) -> list[int]:
-    """Lengths of a recipe, cut to the longest input allowed."""
+    """List the lengths of a recipe, cut to the longest input allowed."""
     return sorted({min(n, length) for n in recipe.export.lengths})
 
 
@@ -199,18 +199,18 @@ def register_format_place(place: FormatPlace) -> None:
 
 
 def form_title(form: Form) -> str:
-    """How a scheme and a runtime are called, e.g. ``int8 for openvino``."""
+    """Name a scheme and a runtime, e.g. ``int8 for openvino``."""
     scheme, runtime = form
     return f"{scheme} for {runtime}" if runtime else str(scheme)
 
 
 def places() -> list[FormatPlace]:
-    """All formats, in the order of their registration."""
+    """List all formats, in the order of their registration."""
     return list(_PLACES.values())
 
 
 def place_of(format: Format) -> FormatPlace:
-    """The place of a format.
+    """Find the place of a format.
 
     Raises:
         InputError: If nothing registered one.
@@ -227,7 +227,7 @@ def place_of(format: Format) -> FormatPlace:
 
 
 def bounds_of(file: Formed) -> Bounds:
-    """What a file must keep.
+    """Find what a file must keep.
 
     Raises:
         InputError: If its format has no bounds for its scheme and runtime.

@@ -53,7 +53,7 @@ class RunModel:
         return tuple(self.folder.labels or ()) if self.task.names_labels else ()
 
     def source(self, file: ModelFile) -> Path:
-        """Where one of its files is in the run folder."""
+        """Find one of its files in the run folder."""
         return self.run / file.source
 
 

@@ -47,23 +47,23 @@ class TflitePlace(FormatPlace):
     }
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Clients, and what MediaPipe's file tells about itself."""
+        """Return the clients, and what MediaPipe's file tells about itself."""
         return {"clients": recipe.export.clients, "about": [recipe.name, recipe.description]}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
-        """MediaPipe, where the recipe asks for it and it can run the model."""
+        """List MediaPipe, where the recipe asks for it and it can run the model."""
         wanted = Client.MEDIAPIPE in recipe.export.clients
         return [Client.MEDIAPIPE] if wanted and _refusal(recipe, weights) is None else []
 
     def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
-        """Why there is no file for MediaPipe."""
+        """Tell why there is no file for MediaPipe."""
         if Client.MEDIAPIPE not in recipe.export.clients:
             return {MEDIAPIPE_FILE: "The recipe asked for no file for MediaPipe (export.clients)."}
         reason = _refusal(recipe, weights)
         return {MEDIAPIPE_FILE: reason} if reason else {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """One length for MediaPipe, which pads everything to it: the recipe's longest, not the model's."""
+        """Choose one length for MediaPipe, which pads everything to it: the recipe's longest, not the model's."""
         if file.client is Client.MEDIAPIPE:
             return shorter(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
@@ -90,14 +90,14 @@ class TflitePlace(FormatPlace):
         return [_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
 
     def card_notes(self, model: RunModel) -> list[str]:
-        """What MediaPipe's own tokenizer changes."""
+        """Tell what MediaPipe's own tokenizer changes."""
         files = [f for f in model.files if f.client is Client.MEDIAPIPE]
         if not files:
             return []
         return [f"MediaPipe: {tokenizer_effect(model.source(files[0]), model.weights, model.task).summary}"]
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Signatures, and which int8 file is for which runtime."""
+        """List the signatures, and tell which int8 file is for which runtime."""
         record = smallest(artefacts, self.format)
         if record is None or not record.signature:
             return []
@@ -110,7 +110,7 @@ class TflitePlace(FormatPlace):
         ]
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """LiteRT in Python and Kotlin, and MediaPipe Tasks."""
+        """Show LiteRT in Python and Kotlin, and MediaPipe Tasks."""
         out, record = [], smallest(artefacts, self.format)
         if record is not None:
             out += [python.litert(artefacts, record), mobile.litert_kotlin(artefacts, record)]
