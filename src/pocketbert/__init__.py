@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pocketbert.core.facade import importer
-from pocketbert.core.families import CHECKPOINTS
 from pocketbert.core.host.telemetry import switch_off_telemetry
+from pocketbert.core.registry import add_wing
 
 if TYPE_CHECKING:
     from pocketbert import api, distill, runtime
@@ -134,7 +134,7 @@ def _checkpoints_of_distill() -> None:
     from pocketbert.distill.students import checkpoints  # noqa: F401 - core reads them, and may not import the wing
 
 
-CHECKPOINTS.add_wing(_checkpoints_of_distill)
+add_wing("checkpoints", _checkpoints_of_distill)
 switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
 
 __getattr__ = importer(__name__, _PLACES, modules=("api", "distill", "runtime"))

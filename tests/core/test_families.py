@@ -15,7 +15,7 @@ from pocketbert.core.families import (
     register_family,
     table,
 )
-from pocketbert.core.registry import Registry
+from pocketbert.core.registry import Registry, add_wing
 from pocketbert.core.types import Signal
 from support.tiny import FAMILIES
 
@@ -73,9 +73,9 @@ def test_a_key_that_nothing_is_registered_under_is_named_with_the_function_that_
 
 
 def test_registered_code_is_found_and_replaced_but_the_packages_own_never_replaces_it() -> None:
-    registry: Registry[int] = Registry("adapter", "register_adapter")
+    registry: Registry[int] = Registry("dummy", "register_dummy")
     loaded: list[int] = []
-    registry.add_wing(lambda: loaded.append(1))
+    add_wing("dummy", lambda: loaded.append(1))
     registry.register("a", 1)
     assert not loaded
     registry.register("a", 2)

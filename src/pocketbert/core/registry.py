@@ -10,6 +10,18 @@ from pocketbert.core.plugins import announce, load_plugins
 
 T = TypeVar("T")
 
+_wings: dict[str, list[Callable[[], None]]] = {}
+
+
+def add_wing(kind: str, load: Callable[[], None]) -> None:
+    """Have a function called before the first lookup in a registry: it imports the wing that registers the package's values.
+
+    Args:
+        kind: The registry's `kind`.
+        load: Imports the wing.
+    """
+    _wings.setdefault(kind, []).append(load)
+
 
 class Registry(Generic[T]):
     """Values by key.
@@ -22,7 +34,6 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, function: str) -> None:
         self._kind, self._function = kind, function
         self._values: dict[str, T] = {}
-        self._wings: list[Callable[[], None]] = []
 
     def register(self, key: str, value: T) -> None:
         """Add a value of a user or a plug-in, or replace the one of that key; a plug-in can only add."""
@@ -32,10 +43,6 @@ class Registry(Generic[T]):
     def add(self, key: str, value: T) -> None:
         """Add one of the package's own values; a value that is there already stays."""
         self._values.setdefault(key, value)
-
-    def add_wing(self, load: Callable[[], None]) -> None:
-        """Have a function called before the first lookup: it imports the wing that registers the package's own values."""
-        self._wings.append(load)
 
     def keys(self) -> tuple[str, ...]:
         """All keys, in the order they were registered."""
@@ -70,5 +77,5 @@ class Registry(Generic[T]):
 
     def _fill(self) -> None:
         load_plugins()
-        while self._wings:
-            self._wings.pop(0)()
+        for load in _wings.pop(self._kind, ()):
+            load()
