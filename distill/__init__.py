@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketbert.core.facade import importer
+from pocketbert.core.loading.facade import importer
 
 if TYPE_CHECKING:
     from pocketbert.core.families import Family, family_of

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.registry import Registry
+from pocketbert.core.loading.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketbert.core.facade import importer
 from pocketbert.core.host.telemetry import switch_off_telemetry
-from pocketbert.core.registry import add_wing
+from pocketbert.core.loading.facade import importer
+from pocketbert.core.loading.registry import add_wing
 
 if TYPE_CHECKING:
     from pocketbert import api, distill, runtime

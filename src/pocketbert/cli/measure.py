@@ -122,9 +122,11 @@ def report(
 
 
 def devices(json: options.Json = False) -> None:
-    """List the devices that benchmarks can use, those of plug-ins included. (recipe: benchmark.devices)"""
+    """List the devices that benchmarks can use. (recipe: benchmark.devices)"""
     from pocketbert.core.devices import DEVICES
+    from pocketbert.core.loading.plugins import load_plugins
 
+    load_plugins()
     if json:
         print_json(
             [

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.loading.plugins import announce, load_plugins
 from pocketbert.core.types import Provenance
 
 
@@ -160,6 +161,7 @@ def add_device(info: DeviceInfo) -> None:
     """
     if not info.name or ":" in info.name or info.name.split() != [info.name]:
         raise ValueError(f"device name '{info.name}': a name has no colon and no space.")
+    announce("device", info.name, info.name in _table)
     if info.name in _table:
         raise ValueError(f"device '{info.name}' is registered already.")
     _table[info.name] = info
@@ -176,6 +178,7 @@ def parse_device(text: str) -> DeviceName:
     Raises:
         ValueError: If the device is unknown, or its argument is missing or one too many.
     """
+    load_plugins()
     name, colon, argument = text.partition(":")
     if name not in DEVICES:
         raise ValueError(f"unknown device '{text}'; {nearest(name, list(DEVICES))}")

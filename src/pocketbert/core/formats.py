@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pocketbert.core.host.versions import version_of
+from pocketbert.core.loading.plugins import announce
 from pocketbert.core.types import Format, Runtime, Scheme
 
 
@@ -82,12 +83,13 @@ def register_format(info: FormatInfo) -> None:
     Raises:
         ValueError: If the name has a row.
     """
+    announce("format", info.name, info.name in FORMATS)
     if info.name in FORMATS:
         raise ValueError(f"format '{info.name}' is registered already")
     FORMATS[info.name] = info
 
 
-register_format(
+_BUILT_IN = (
     FormatInfo(
         name=Format.ONNX,
         title="ONNX",
@@ -100,9 +102,7 @@ register_format(
         libraries=("onnx", "onnxscript", "onnxruntime"),
         engines=("onnxruntime",),
         needs=("onnx", "onnxscript"),
-    )
-)
-register_format(
+    ),
     FormatInfo(
         name=Format.TFLITE,
         title="TFLite",
@@ -115,9 +115,7 @@ register_format(
         libraries=("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
         engines=("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
         needs=("litert-torch", "ai-edge-quantizer", "ai-edge-litert", "flatbuffers"),
-    )
-)
-register_format(
+    ),
     FormatInfo(
         name=Format.COREML,
         title="Core ML",
@@ -134,5 +132,6 @@ register_format(
         base=Scheme.FP16,
         instead={Scheme.INT8: Scheme.W8},
         own_engine=("darwin", "coremltools"),
-    )
+    ),
 )
+FORMATS.update({info.name: info for info in _BUILT_IN})

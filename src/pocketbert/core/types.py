@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
-from pocketbert.core.names import RegisteredName
+from pocketbert.core.loading.names import RegisteredName
 
 
 class Format(RegisteredName):

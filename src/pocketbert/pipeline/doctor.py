@@ -11,8 +11,8 @@ from pocketbert.core.errors import PocketBertError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine, load_average, machine
 from pocketbert.core.host.versions import installed
+from pocketbert.core.loading.plugins import plugins, tolerated
 from pocketbert.core.models.folder import DEMO_INSTALL, DEMO_TEACHER, DEMO_VERSION, open_model_folder
-from pocketbert.core.plugins import plugins, tolerated
 from pocketbert.core.types import Format
 from pocketbert.pipeline.requirements import EXTRAS, distributions
 

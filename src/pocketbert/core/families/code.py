@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pocketbert.core.registry import Registry
+from pocketbert.core.loading.registry import Registry
 
 Adapter = Callable[[Any, Any], Any]
 """``adapter(model, plan)``: an eager copy of a transformers model, which it may change, and a

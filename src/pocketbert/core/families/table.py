@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.plugins import announce, load_plugins
+from pocketbert.core.loading.plugins import announce, load_plugins
 from pocketbert.core.types import Signal
 
 _IDS_MASK = ("input_ids", "attention_mask")

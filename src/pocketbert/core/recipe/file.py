@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.loading.plugins import load_plugins
 from pocketbert.core.recipe.methods import Stage, method_names, stage_sections
 from pocketbert.core.recipe.recipe import ContradictionError, Recipe
 
@@ -253,6 +254,7 @@ def _apply(tree: _Tree, override: str) -> list[Problem]:
 
 
 def _validate(tree: _Tree, title: str) -> tuple[Recipe | None, list[Problem]]:
+    load_plugins()  # a recipe may use the names that they register
     try:
         return Recipe.model_validate(tree.value), []
     except ValidationError as error:

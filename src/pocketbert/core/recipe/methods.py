@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
+from pocketbert.core.loading.plugins import announce, load_plugins
 from pocketbert.core.recipe.updates import Updates
 
 
@@ -87,6 +88,8 @@ def register_stage(section: S) -> S:
     if _SECTIONS.get(name, section) is not section:
         raise ValueError(f"method '{name}' is registered already, as {_SECTIONS[name].__qualname__}")
     if name not in _SECTIONS:
+        if not section.__module__.startswith("pocketbert."):  # the package's own, imported because a plug-in needs it
+            announce("method", name)
         _SECTIONS[name] = section
         for listener in _LISTENERS:
             listener()
@@ -104,6 +107,7 @@ def on_registration(listener: Callable[[], object]) -> None:
 
 def stage_sections() -> dict[str, type[Stage]]:
     """Sections by the name of their method, in the order of registration."""
+    load_plugins()
     return dict(_SECTIONS)
 
 
@@ -113,6 +117,7 @@ def method_names(wanted: Callable[[type[Stage]], bool] = lambda _: True) -> list
     Args:
         wanted: Which sections; all by default.
     """
+    load_plugins()
     return [name for name, section in _SECTIONS.items() if wanted(section)]
 
 

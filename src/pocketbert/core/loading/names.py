@@ -9,6 +9,8 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
+from pocketbert.core.loading.plugins import load_plugins
+
 
 class _Members(type):
     """Lets a class of names be iterated, counted and asked with `in`, as an enum is."""
@@ -48,6 +50,8 @@ class RegisteredName(str, metaclass=_Members):
         Raises:
             ValueError: If it is not registered.
         """
+        if isinstance(value, str) and value not in cls._known:
+            load_plugins()  # one of them may bring it
         if not isinstance(value, str) or value not in cls._known:
             raise ValueError(f"{value!r} is not a valid {cls.__name__}; registered: {', '.join(cls._known)}")
         found: Self = cls._known[value]
@@ -95,6 +99,7 @@ class RegisteredName(str, metaclass=_Members):
 
     @classmethod
     def _validated(cls, value: object) -> Self:
+        load_plugins()
         if isinstance(value, str) and value in cls._known:
             return cls(value)
         *first, last = [f"'{n}'" for n in cls._known]

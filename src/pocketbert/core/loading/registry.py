@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.plugins import announce, load_plugins
+from pocketbert.core.loading.plugins import announce, load_plugins
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from pocketbert.core.names import RegisteredName
+from pocketbert.core.loading.names import RegisteredName
 from pocketbert.core.types import Format
 
 
