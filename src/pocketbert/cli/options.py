@@ -20,6 +20,9 @@ Model = Annotated[
 Folder = Annotated[Path, typer.Option("-m", "--model", help="Artefact folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of every random choice. (recipe: seed)")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results made with other settings.")]
+ResumeAnyway = Annotated[
+    bool, typer.Option("--resume-anyway", help="Take what other library versions made as it is; it is recorded.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON on stdout.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Text = Annotated[str, typer.Option("--text", help="Column of the text. (recipe: data.eval.text)")]

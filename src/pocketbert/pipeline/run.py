@@ -37,7 +37,7 @@ from pocketbert.pipeline.make import exporting, golden, measuring
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
-from pocketbert.pipeline.run_folder import Places, RunFolder, Step
+from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_log import logged
 from pocketbert.pipeline.steps import CORPUS, Inputs, Makers, steps_of
 
@@ -70,14 +70,18 @@ class Run:
     Args:
         recipe: What to do.
         folder: Where.
-        overwrite: Whether results of other settings may be replaced.
+        allowed: Whether results of other settings may be replaced, and those of other library versions be used.
         ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, overwrite: bool = False, ready: Mapping[str, Path] | None = None
+        self,
+        recipe: Recipe,
+        folder: Path,
+        allowed: Permission | None = None,
+        ready: Mapping[str, Path] | None = None,
     ) -> None:
-        self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
+        self.recipe, self.folder = recipe, RunFolder(folder, allowed or Permission())
         self.path, self.ready = folder, dict(ready or {})
         self.inputs = Inputs(recipe, self.ready)
 
@@ -108,7 +112,9 @@ class Run:
     @property
     def origin(self) -> Origin:
         """What decides the artefact folder."""
-        return Origin(self.model.sha256, self.folder.hash(self.steps())["pack"])
+        steps = self.steps()
+        self.folder.hash(steps)
+        return Origin(self.model.sha256, self.folder.exact["pack"], tuple(self.folder.accepted_versions(steps)))
 
     @property
     def weights(self) -> Path:
@@ -157,16 +163,17 @@ class Run:
                 steps = steps[: [s.name for s in steps].index(until) + 1]
             self.folder.hash(steps)
             self.folder.recover(steps)
-            for outdated in self.folder.plan(steps):
-                self.folder.forget(next(s for s in steps if s.name == outdated))
+            plan = self.folder.plan(steps)
+            if plan.anew:
                 remove(self.path / REPORT_FILE)
             with logged(self.path / "run.log"):
+                self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
                 for step in steps:
                     self.folder.run(step)
 
-    def plan(self) -> list[tuple[str, str, str]]:
-        """Name, output and state of every step, without running anything.
+    def plan(self) -> list[tuple[str, str, str, str]]:
+        """Name, output and state of every step, and why it is made again, without running anything.
 
         Raises:
             InputError: If the folder holds results of other settings, or a data file is not there.
@@ -175,8 +182,12 @@ class Run:
         self.inputs.check_exported()
         steps = self.steps()
         self.folder.refuse_foreign()
-        outdated = self.folder.plan(steps)
-        return [(s.name, s.output, "to do" if s.name in outdated else self.folder.state(s)) for s in steps]
+        plan = self.folder.plan(steps)
+        again = {**plan.anew, **plan.retried}
+        return [
+            (s.name, s.output, "to do" if s.name in again else self.folder.state(s), again.get(s.name, ""))
+            for s in steps
+        ]
 
     # One method per step: what it reads is decided here, how it works in the module it calls.
 

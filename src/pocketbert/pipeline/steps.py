@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pocketbert.core.disk.files import sha256_file, sha256_path
+from pocketbert.core.disk.files import sha256_file, sha256_json, sha256_path
 from pocketbert.core.families import all_families, check_exported
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.recipe import CorpusSource, Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.model_files import quantized_step
@@ -111,21 +111,29 @@ class Inputs:
             family = next((f for f in all_families() if f.name == wanted.family), family)
         check_exported(family, where)
 
-    def export_settings(self, format: Format) -> object:
+    def export_settings(self, format: Format) -> dict[str, object]:
         """Settings that decide the fp32 files of a format."""
         section = self.recipe.export
-        common: dict[str, object] = {"atol": section.atol, "lengths": section.lengths, "length": self.length}
+        export: dict[str, object] = {"lengths": section.lengths}
+        settings: dict[str, object] = {"export": export, "data": {"max_length": self.length}}
         if format is Format.ONNX:
-            common["opset"] = section.opset
+            export["opset"] = section.opset
         if format is Format.TFLITE:
-            common |= {"clients": section.clients, "about": [self.recipe.name, self.recipe.description]}
+            export["clients"] = section.clients
         if format is Format.COREML:
-            common |= {
-                "coreml": section.coreml.model_dump(mode="json"),
-                "about": [self.recipe.name, self.recipe.description],
-            }
-        ready = {name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")}
-        return {**common, "ready": ready}
+            export["coreml"] = _dump(section.coreml)
+        if format is not Format.ONNX:
+            settings |= {"name": self.recipe.name, "description": self.recipe.description}
+        return settings
+
+    def ready_contents(self, format: Format) -> dict[str, str | None]:
+        """Digests of the files of a format that are used instead of exporting anew."""
+        return {name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")}
+
+    @property
+    def export_gates(self) -> dict[str, object]:
+        """Settings that only judge an exported file."""
+        return {"export": {"atol": self.recipe.export.atol}}
 
 
 def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
@@ -145,66 +153,92 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
     if recipe.student is not None:
         learned.append(_student_step(inputs, make))
     written = [s for format in recipe.export.formats for s in _format_steps(inputs, make, format, learned[-1].name)]
-    return [*learned, *written, *_check_steps(inputs, make, written), *_last_steps(inputs, make)]
+    return [*learned, *written, *_check_steps(inputs, make, written), *_last_steps(inputs, make, written)]
 
 
 def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
     """The rows, and the corpus of general stages."""
     recipe = inputs.recipe
-    data = {
-        "settings": recipe.data.model_dump(mode="json", exclude={"corpus", "augment"}),
-        "train": data_digest(recipe.data.train),
-        "eval": data_digest(recipe.data.eval),
-        "length": inputs.length,
-        "model": inputs.model.digest,
-    }
-    steps = [Step("data", "data", "data.json", data, (), make.data, ("tokenizers",))]
-    if recipe.data.corpus is not None:
-        section = recipe.data.corpus
-        settings = {
-            "section": _dump(section),
-            "tokenizer": sha256_file(inputs.model.path / "tokenizer.json"),
-            "sources": [[data_digest(s), source_digest(s)] for s in section.sources],
-        }
-        steps.append(Step(CORPUS, "corpus", CORPUS, settings, (), make.corpus, ("tokenizers", "pyarrow")))
-    return steps
+    section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment"})
+    data = Step(
+        name="data",
+        title="data",
+        output="data.json",
+        settings={"task": recipe.task, "data": {**section, "max_length": inputs.length}},
+        contents={
+            "data.train": data_digest(recipe.data.train),
+            "data.eval": data_digest(recipe.data.eval),
+            "teacher.model": inputs.model.digest,
+        },
+        needs=(),
+        make=make.data,
+        libraries=("tokenizers",),
+    )
+    if recipe.data.corpus is None:
+        return [data]
+    sources = {f"data.corpus.sources.{i}": _source_content(s) for i, s in enumerate(recipe.data.corpus.sources)}
+    corpus = Step(
+        name=CORPUS,
+        title="corpus",
+        output=CORPUS,
+        settings={"data": {"corpus": _dump(recipe.data.corpus)}},
+        contents={**sources, "the teacher's tokenizer.json": sha256_file(inputs.model.path / "tokenizer.json")},
+        needs=(),
+        make=make.corpus,
+        libraries=("tokenizers", "pyarrow"),
+    )
+    return [data, corpus]
+
+
+def _source_content(source: CorpusSource) -> str | None:
+    """Digest of a source of plain text, whether it is a file or a prepared corpus."""
+    prepared = source_digest(source)
+    return data_digest(source) if prepared is None else sha256_json(prepared)
 
 
 def _teacher_step(inputs: Inputs, make: Makers) -> Step:
     recipe = inputs.recipe
-    settings = {
-        "task": recipe.task,
-        "model": inputs.model.digest,
-        "licence": inputs.model.licence,
-        "seed": recipe.seed,
-        "finetune": _dump(recipe.teacher.finetune),
-        "answer": _dump(recipe.answer),
-    }
     return Step(
-        "teacher",
-        f"teacher {recipe.teacher.model}",
-        "teacher",
-        settings,
-        ("data",),
-        make.teacher,
-        _TRAIN,
+        name="teacher",
+        title=f"teacher {recipe.teacher.model}",
+        output="teacher",
+        settings={
+            "task": recipe.task,
+            "seed": recipe.seed,
+            "teacher": {"finetune": _dump(recipe.teacher.finetune)},
+            "answer": _dump(recipe.answer),
+            "the teacher's licence": inputs.model.licence,
+        },
+        contents={"teacher.model": inputs.model.digest},
+        needs=("data",),
+        make=make.teacher,
+        libraries=_TRAIN,
         trains=recipe.teacher.finetune is not None,
     )
 
 
 def _student_step(inputs: Inputs, make: Makers) -> Step:
     recipe = inputs.recipe
-    settings = {
-        "student": _dump(recipe.student),
-        "distill": [_dump(s) for s in recipe.distill],
-        "seed": recipe.seed,
-        "answer": _dump(recipe.answer),
-        "augment": _dump(recipe.data.augment),
-        "vectors": inputs.vectors,
-        "start": inputs.start.digest if inputs.start else None,
-    }
-    needs = ("teacher",) if recipe.data.corpus is None else ("teacher", CORPUS)
-    return Step("student", "student", "student", settings, needs, make.student, _TRAIN, trains=True)
+    return Step(
+        name="student",
+        title="student",
+        output="student",
+        settings={
+            "student": _dump(recipe.student),
+            "distill": [_dump(s) for s in recipe.distill],
+            "seed": recipe.seed,
+            "answer": _dump(recipe.answer),
+            "data": {"augment": _dump(recipe.data.augment)},
+        },
+        contents={
+            "data.augment.vectors": inputs.vectors,
+            "student.model": inputs.start.digest if inputs.start else None,
+        },
+        needs=("teacher",) if recipe.data.corpus is None else ("teacher", CORPUS),
+        make=make.student,
+        libraries=_TRAIN,
+        trains=True,
+    )
 
 
 def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) -> list[Step]:
@@ -212,31 +246,33 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
     recipe, row = inputs.recipe, FORMATS[format]
     steps = [
         Step(
-            format.value,
-            f"export to {row.title}",
-            format.value,
-            inputs.export_settings(format),
-            (weights,),
-            partial(make.export, format),
-            exporting.libraries(format),
+            name=format.value,
+            title=f"export to {row.title}",
+            output=format.value,
+            settings=inputs.export_settings(format),
+            contents=inputs.ready_contents(format),
+            gates=inputs.export_gates,
+            needs=(weights,),
+            make=partial(make.export, format),
+            libraries=exporting.libraries(format),
         )
     ]
     scheme = row.smaller(recipe.quantize.scheme)
     if scheme is not None:
         name = quantized_step(format, scheme)
         runtimes = [t for t in recipe.quantize.targets if t in row.runtimes]
-        settings: dict[str, object] = {"scheme": scheme, "runtimes": runtimes}
+        settings: dict[str, object] = {"quantize": {"scheme": scheme, "targets": runtimes}}
         if Runtime.OPENVINO in runtimes:
-            settings["calibration"] = CALIBRATION_ROWS
+            settings["rows for calibration"] = CALIBRATION_ROWS
         steps.append(
             Step(
-                name,
-                f"quantize {row.title} to {scheme}",
-                name,
-                settings,
-                (format.value,),
-                partial(make.quantized, format),
-                row.libraries,
+                name=name,
+                title=f"quantize {row.title} to {scheme}",
+                output=name,
+                settings=settings,
+                needs=(format.value,),
+                make=partial(make.quantized, format),
+                libraries=row.libraries,
             )
         )
     return steps
@@ -251,38 +287,83 @@ def _engines(recipe: Recipe) -> tuple[str, ...]:
 def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
     """Golden rows of all files that were written, and the gates."""
     recipe, engines = inputs.recipe, _engines(inputs.recipe)
-    needs = tuple(s.name for s in written)
     return [
-        Step("golden", "golden rows", "golden", golden.ROWS, needs, make.golden, engines),
-        Step("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), make.verify, engines),
+        Step(
+            name="golden",
+            title="golden rows",
+            output="golden",
+            settings={"golden rows": golden.ROWS},
+            needs=tuple(s.name for s in written),
+            make=make.golden,
+            libraries=engines,
+        ),
+        Step(
+            name="verify",
+            title="verify",
+            output="verify.json",
+            settings={},
+            gates={"verify": _dump(recipe.verify)},
+            needs=("golden",),
+            make=make.verify,
+            libraries=engines,
+        ),
     ]
 
 
-def _last_steps(inputs: Inputs, make: Makers) -> list[Step]:
+def _last_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
     """The benchmark with the teacher's file where the recipe has one, and the artefact folder."""
-    recipe, steps, before = inputs.recipe, [], ["verify"]
+    recipe, steps, read = inputs.recipe, list[Step](), ["verify"]
     if measuring.is_timed(recipe):
-        needs = ["verify"]
+        measured = [s.name for s in written]  # the gates decide whether it is done, not what is measured
         if recipe.student is not None and inputs.model.family.instead_of_export is None:
-            first = measuring.teacher_file(recipe).format
-            name = measuring.teacher_file(recipe).step
-            steps.append(
-                Step(
-                    name,
-                    "export the teacher to compare with",
-                    name,
-                    inputs.export_settings(first),
-                    ("teacher",),
-                    make.teacher_file,
-                    exporting.libraries(first),
-                )
+            steps.append(_teacher_file_step(inputs, make))
+            measured.append(steps[0].name)
+        steps.append(
+            Step(
+                name="benchmark",
+                title="benchmark",
+                output="benchmark.json",
+                settings={"benchmark": _dump(recipe.benchmark), "export": {"lengths": recipe.export.lengths}},
+                needs=tuple(measured),
+                make=make.benchmark,
+                libraries=_engines(recipe),
             )
-            needs.append(name)
-        settings, engines = _dump(recipe.benchmark), _engines(recipe)
-        steps.append(Step("benchmark", "benchmark", "benchmark.json", settings, (*needs,), make.benchmark, engines))
-        before.append("benchmark")
-    steps.append(Step("pack", "pack", "phone", _dump(portable(recipe)), (*before,), make.pack, ()))
-    return steps
+        )
+        read.append("benchmark")
+    return [*steps, _pack_step(recipe, make, tuple(read))]
+
+
+def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
+    file = measuring.teacher_file(inputs.recipe)
+    return Step(
+        name=file.step,
+        title="export the teacher to compare with",
+        output=file.step,
+        settings=inputs.export_settings(file.format),
+        contents=inputs.ready_contents(file.format),
+        gates=inputs.export_gates,
+        needs=("teacher",),
+        make=make.teacher_file,
+        libraries=exporting.libraries(file.format),
+    )
+
+
+def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
+    """The artefact folder: it holds the whole recipe, of which the gates' settings decide no other file."""
+    sections = portable(recipe).model_dump(mode="json", by_alias=True)
+    atol = sections["export"].pop("atol")
+    gates = {"verify": sections.pop("verify"), "export": {"atol": atol}}
+    settings = _without(sections, "checkpoint")
+    assert isinstance(settings, dict)
+    return Step(
+        name="pack",
+        title="pack",
+        output="phone",
+        settings=settings,
+        gates=gates,
+        needs=needs,
+        make=make.pack,
+    )
 
 
 def _dump(section: BaseModel | None) -> object:

@@ -76,10 +76,12 @@ class Origin:
     Attributes:
         weights: sha256 of the weights that the run started from.
         everything: Digest of recipe, model, data and library versions: equal, and the same folder would be written.
+        accepted: Steps whose results were made with other library versions and taken as they are, each with the versions.
     """
 
     weights: str
     everything: str
+    accepted: tuple[str, ...] = ()
 
 
 def sources(recipe: Recipe, run: Path, weights: Path) -> dict[str, Path]:
@@ -224,6 +226,8 @@ def _artefacts(
         lineage["training data"] = (
             Path(recipe.data.train.title).name if recipe.data.train.path else recipe.data.train.title
         )
+    if origin.accepted:
+        lineage["made with other library versions (--resume-anyway)"] = "; ".join(origin.accepted)
     return Artefacts(
         name=recipe.name,
         task=recipe.task,
