@@ -149,6 +149,17 @@ def record_attention(
     return AttentionRecorder(layers, model.config.num_hidden_layers, relations, stop=stop)
 
 
+def is_captured(model: Any) -> bool:
+    """Whether a model's attention was switched to one that feeds recorders.
+
+    Args:
+        model: A transformers model.
+    """
+    from pocketbert.distill.capture import interface
+
+    return bool(model.config._attn_implementation == interface.NAME)
+
+
 def query_width(config: Any) -> int:
     """Numbers that a token's query, key or value has in all heads together.
 

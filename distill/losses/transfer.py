@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.distill.capture.lm_heads import places
-from pocketbert.distill.losses.common import attention_kl, wide
+from pocketbert.distill.losses.common import wide
 from pocketbert.distill.training.terms import Term
 
 TRUTH_SHARE = 0.5
@@ -90,27 +90,6 @@ def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> Featu
         means=over_tokens((mean_t - mean_s).square()),
         variances=over_tokens((variance_t - variance_s).abs()),
     )
-
-
-def attention_cross_entropy(student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:
-    """Cross-entropy of attention distributions, averaged over heads and counted query positions.
-
-    ``mean_{B,H,q} -sum_k p_T log p_S``: attention transfer as the released code computes it. The paper (Sun et al. 2020,
-    arXiv 2004.02984, eq. 3) has the divergence, `attention_kl`; it is less by the teacher's entropy and has the same
-    gradient.
-
-    Args:
-        student: Scores before the softmax, additive mask applied, finite, [B, H, S, S].
-        teacher: Likewise, as many heads; gets no gradient.
-        counted: `counted_tokens`, [B, S]: which query rows count.
-
-    Returns:
-        Scalar, in nats.
-    """
-    weight = counted[:, None, :].to(torch.promote_types(teacher.dtype, torch.float32))
-    log_t = wide(teacher.detach()).log_softmax(-1)
-    entropy = -((log_t.exp() * log_t).sum(-1) * weight).sum() / (weight.sum() * teacher.shape[1])
-    return attention_kl(student, teacher, counted) + entropy
 
 
 def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, truth: float = TRUTH_SHARE) -> Term:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
 from pocketbert.core.heads.head import IGNORED
-from pocketbert.core.recipe.stages import TripleWeights
+from pocketbert.core.recipe.stages import DistilBertStage, TripleWeights
 from pocketbert.distill.capture.lm_heads import LmHead, places
 from pocketbert.distill.losses.general import (
     cosine_distance,
@@ -19,8 +19,12 @@ from pocketbert.distill.losses.general import (
     token_soft_targets,
 )
 from pocketbert.distill.methods.fitting import other_vocabulary
+from pocketbert.distill.methods.method import Heads, Needs, StageJob, StageResult, TeacherStudent
+from pocketbert.distill.students.build import freeze_positions
 from pocketbert.distill.teacher.signals import move_to
-from pocketbert.distill.teacher.sparse.teacher import SparseTeacher
+from pocketbert.distill.teacher.sparse.teacher import SparseTeacher, sparse_teacher
+from pocketbert.distill.text.general_set import GeneralSet
+from pocketbert.distill.training.batches import BatchOrder
 from pocketbert.distill.training.terms import Term
 
 
@@ -64,7 +68,7 @@ class DistilBertDistillation:
     def __init__(
         self, teacher: Any, student: Any, family: Family, stage: TripleStage, where: str = "distill.0"
     ) -> None:
-        check_triple(teacher.config, student.config, family, stage.weights, where)
+        check_triple(TeacherStudent(teacher, student, family, stage, where))
         self.teacher: Any | None = teacher.eval()
         self.stage, self.where = stage, where
         self.weights = stage.weights.weighted()
@@ -143,20 +147,17 @@ class DistilBertDistillation:
         return terms
 
 
-def check_triple(teacher: Any, student: Any, family: Family, weights: TripleWeights, where: str) -> None:
+def check_triple(pair: TeacherStudent[TripleStage]) -> None:
     """Refuse models that the triple loss cannot compare, with the alternatives.
 
     Args:
-        teacher: Configuration of the teacher.
-        student: Configuration of the student.
-        family: The teacher's row of the family table.
-        weights: The wanted terms.
-        where: Recipe key, for errors.
+        pair: Teacher, student, and the wanted terms.
 
     Raises:
         InputError: Listing everything that does not fit.
     """
-    problems = []
+    problems, where, weights = [], pair.where, pair.stage.weights
+    teacher, student, family = pair.teacher.config, pair.student.config, pair.family
     if weights.logits and Objective.MASKED_LM not in family.objectives:
         problems.append(
             Problem(
@@ -166,7 +167,7 @@ def check_triple(teacher: Any, student: Any, family: Family, weights: TripleWeig
                 "Set logits: 0.",
             )
         )
-    problems += other_vocabulary(teacher, student, where)
+    problems += other_vocabulary(pair)
     if weights.cosine and student.hidden_size != teacher.hidden_size:
         problems.append(
             Problem(
@@ -177,3 +178,22 @@ def check_triple(teacher: Any, student: Any, family: Family, weights: TripleWeig
         )
     if problems:
         raise InputError(problems)
+
+
+def needs(stage: DistilBertStage, where: str) -> Needs:
+    """Both models guess hidden words."""
+    return Needs(Heads.WORDS, words=True)
+
+
+def train(job: StageJob[DistilBertStage]) -> StageResult:
+    """Train a stage; with a cache, the teacher is asked about all of its steps beforehand."""
+    pair, stage = job.pair, job.pair.stage
+    if stage.freeze_positions:
+        freeze_positions(pair.student)
+    objective = DistilBertDistillation(pair.teacher, pair.student, pair.family, stage, pair.where)
+    if stage.cache is not None:
+        rows = job.rows()
+        assert isinstance(rows, GeneralSet)
+        order = BatchOrder(rows.lengths, stage.batch, job.seed, pair.where)
+        objective.replay(sparse_teacher(pair.teacher, rows, order, stage, job.cache, where=f"{pair.where}.cache"))
+    return StageResult(job.fit(objective))

@@ -8,6 +8,7 @@ from typing import Any
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.types import Signal
+from pocketbert.distill.methods.method import TeacherStudent
 from pocketbert.distill.students.layer_map import layer_map
 
 
@@ -31,32 +32,25 @@ def invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> 
     ]
 
 
-def other_vocabulary(teacher: Any, student: Any, where: str) -> list[Problem]:
-    """The two read other ids.
+def other_vocabulary(pair: TeacherStudent[Any]) -> list[Problem]:
+    """The problem with two models of different vocabularies, if they are.
 
     Args:
-        teacher: Configuration of the teacher.
-        student: Configuration of the student.
-        where: Recipe key, for errors.
+        pair: Teacher and student.
     """
+    teacher, student = pair.teacher.config, pair.student.config
     if student.vocab_size == teacher.vocab_size:
         return []
     what = f"the student has {student.vocab_size} vocabulary entries, the teacher {teacher.vocab_size}: both must read the same ids."
-    return [
-        Problem(where, what, "Build the student from this teacher, or choose a teacher with the student's vocabulary.")
-    ]
+    fix = "Build the student from this teacher, or choose a teacher with the student's vocabulary."
+    return [Problem(pair.where, what, fix)]
 
 
-def mapped_layers(
-    teacher: Any, student: Any, listed: list[int] | None, where: str, problems: list[Problem]
-) -> list[int]:
+def mapped_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
     """The layer map of two models that are compared layer by layer, once all else about them has been looked at.
 
     Args:
-        teacher: Configuration of the teacher.
-        student: Configuration of the student.
-        listed: The stage's map, if it has one.
-        where: Recipe key, for errors.
+        pair: Teacher and student; the stage may list a map.
         problems: What was found before.
 
     Returns:
@@ -65,9 +59,10 @@ def mapped_layers(
     Raises:
         InputError: Listing these, another vocabulary, and a map that does not fit.
     """
-    layers, found = list[int](), [*problems, *other_vocabulary(teacher, student, where)]
+    layers, found = list[int](), [*problems, *other_vocabulary(pair)]
+    depths = (pair.student.config.num_hidden_layers, pair.teacher.config.num_hidden_layers)
     try:
-        layers = layer_map(student.num_hidden_layers, teacher.num_hidden_layers, listed, f"{where}.layers")
+        layers = layer_map(*depths, pair.stage.layers, f"{pair.where}.layers")
     except InputError as error:
         found += error.problems
     if found:

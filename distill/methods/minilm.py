@@ -14,6 +14,7 @@ from pocketbert.distill.capture import query_width, record_attention
 from pocketbert.distill.losses.common import attention_kl
 from pocketbert.distill.losses.relations import relation_heads, relation_kl
 from pocketbert.distill.methods.fitting import invalid_signals, other_vocabulary
+from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, signals_for
 from pocketbert.distill.training.terms import Term
 
@@ -43,7 +44,7 @@ class MiniLmDistillation:
         family: Row of the family table of the teacher.
         stage: Weights, relation heads and teacher layer.
         where: Recipe key, for errors.
-        student_family: Row of the student; default the teacher's.
+        student_family: Row of the student; default the one of the table.
         signals: Where the teacher's signals come from; default the teacher beside the student.
 
     Attributes:
@@ -66,8 +67,9 @@ class MiniLmDistillation:
         student_family: Family | None = None,
         signals: TeacherSignals | None = None,
     ) -> None:
-        self.family = student_family or family
-        check_relations(teacher.config, student.config, family, self.family, stage, where)
+        pair = TeacherStudent(teacher, student, family, stage, where)
+        self.family = student_family or pair.student_family
+        check_relations(pair, self.family)
         self.weights = stage.weights.weighted()
         heads = stage.relation_heads if self._relations else None
         if heads is None and "attention" in self.weights:
@@ -139,28 +141,23 @@ def teacher_layer(depth: int, wanted: int | None = None) -> int:
     return wanted or (21 if depth == 24 else depth)
 
 
-def check_relations(
-    teacher: Any, student: Any, family: Family, student_family: Family, stage: MiniLmStage, where: str
-) -> None:
+def check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) -> None:
     """Refuse models whose relations cannot be compared, with the alternatives.
 
     Args:
-        teacher: Configuration of the teacher.
-        student: Configuration of the student.
-        family: The teacher's row of the family table.
-        student_family: The student's.
-        stage: The wanted terms.
-        where: Recipe key, for errors.
+        pair: Teacher, student, and the wanted terms.
+        student_family: Row of the family table of the student.
 
     Raises:
         InputError: Listing everything that does not fit.
     """
-    problems = list[Problem]()
+    problems, stage, where, family = list[Problem](), pair.stage, pair.where, pair.family
+    teacher, student = pair.teacher.config, pair.student.config
     families = [family] if student_family.name == family.name else [family, student_family]
     weighted = stage.weights.weighted()
     for its in families:
         problems += invalid_signals(its, {name: _SIGNALS[name] for name in weighted}, f"{where}.weights")
-    problems += other_vocabulary(teacher, student, where)
+    problems += other_vocabulary(pair)
     if "attention" in weighted and student.num_attention_heads != teacher.num_attention_heads:
         problems.append(
             Problem(
@@ -185,3 +182,9 @@ def check_relations(
         )
     if problems:
         raise InputError(problems)
+
+
+def train(job: StageJob[MiniLmStage]) -> StageResult:
+    """Train a stage."""
+    pair = job.pair
+    return StageResult(job.fit(MiniLmDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)))

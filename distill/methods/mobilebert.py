@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.heads.head import IGNORED
+from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
@@ -21,9 +22,12 @@ from pocketbert.distill.losses.common import attention_kl
 from pocketbert.distill.losses.general import next_sentence
 from pocketbert.distill.losses.transfer import counted_tokens, feature_transfer, pretraining_distillation
 from pocketbert.distill.methods.fitting import invalid_signals, mapped_layers
-from pocketbert.distill.methods.transfer_phases import STRATEGIES, Phase, TransferPhases
+from pocketbert.distill.methods.method import Carried, CarriedPart, Heads, Needs, StageJob, StageResult, TeacherStudent
+from pocketbert.distill.methods.transfer_course import TransferCourse
+from pocketbert.distill.methods.transfer_phases import BATCH, STRATEGIES, Phase, TransferPhases
+from pocketbert.distill.students.mobilebert import has_bottlenecks
 from pocketbert.distill.teacher.signals import move_to
-from pocketbert.distill.teacher.state_adapter import StateAdapter
+from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
 from pocketbert.distill.text.pairs import NEXT_SENTENCE
 from pocketbert.distill.training.terms import Term
 from pocketbert.distill.training.train_set import STEPS
@@ -48,13 +52,14 @@ class MobileBertDistillation:
         family: Row of the family table of the teacher.
         stage: Strategy, weights and layer map.
         where: Recipe key, for errors.
-        student_family: Row of the student; default the teacher's.
+        student_family: Row of the student; default the one of the table.
         adapter: From the teacher's states to the student's width, where the teacher is no IB-BERT. What is outside the
             student's encoder then learns as its first layer does.
 
     Attributes:
         weights: 1 for ``layer_1`` to ``layer_M``, which are weighted sums already; ``guesses`` and ``next_sentence``.
         phases: Which of these are on at a step.
+        course: LAMB, with the learning rate of each layer that the phases say.
 
     Raises:
         InputError: Listing everything in which the two models do not fit each other or the stage.
@@ -72,11 +77,13 @@ class MobileBertDistillation:
         adapter: StateAdapter | None = None,
     ) -> None:
         width = adapter.width if adapter else teacher.config.hidden_size
-        self.layers = check_blocks(teacher.config, student.config, family, stage, where, width)
+        pair = TeacherStudent(teacher, student, family, stage, where)
+        self.layers = check_blocks(pair, width)
         phases = phases_of(stage, len(self.layers), where)
         self.phases = phases.with_embeddings() if adapter else phases
         self.stage, self.family, self.teacher, self._adapter = stage, family, teacher, adapter
-        self._student_family = student_family or family
+        self._student_family = student_family or pair.student_family
+        self.course = TransferCourse(self.phases, self._student_family.layer_path, stage)
         later = {"guesses": stage.weights.guesses, "next_sentence": stage.weights.next_sentence}
         self._layer_names = [f"layer_{m}" for m in range(1, len(self.layers) + 1)]
         self.weights = dict.fromkeys(self._layer_names, 1.0) | {k: w for k, w in later.items() if w}
@@ -188,17 +195,11 @@ def phases_of(stage: MobileBertStage, depth: int, where: str = "distill.0") -> T
     return published.reduced(stage.steps, stage.transfer_steps, where)
 
 
-def check_blocks(
-    teacher: Any, student: Any, family: Family, stage: MobileBertStage, where: str, width: int
-) -> list[int]:
+def check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int]:
     """Refuse models whose blocks cannot be compared, with the alternatives.
 
     Args:
-        teacher: Configuration of the teacher.
-        student: Configuration of the student.
-        family: Row of the family table of the teacher.
-        stage: Weights and layer map.
-        where: Recipe key, for errors.
+        pair: Teacher, student, weights and layer map.
         width: Of the teacher's states as they are compared.
 
     Returns:
@@ -207,6 +208,8 @@ def check_blocks(
     Raises:
         InputError: Listing everything that does not fit.
     """
+    stage, where, family = pair.stage, pair.where, pair.family
+    teacher, student = pair.teacher.config, pair.student.config
     heads = (student.num_attention_heads, teacher.num_attention_heads)
     # the states themselves may be of any size: they are normalised, and their statistics weighed apart
     signals = {"attention": Signal.ATTENTION} if stage.weights.attention else {}
@@ -228,4 +231,57 @@ def check_blocks(
                 "which learns a projection.",
             )
         )
-    return mapped_layers(teacher, student, stage.layers, where, problems)
+    return mapped_layers(pair, problems)
+
+
+def needs(stage: MobileBertStage, where: str) -> Needs:
+    """The pre-training heads; the teacher's own only where its guesses are learnt."""
+    asked = bool(stage.truth < 1 and stage.weights.guesses)
+    advice = Problem(
+        f"{where}.truth",
+        f"{stage.truth}: the teacher's guesses are learnt, so it needs the head that makes them.",
+        "Set truth: 1 to learn its layers, and the original tokens alone.",
+    )
+    heads = Heads.WORDS_AND_PAIRS if stage.weights.next_sentence else Heads.WORDS
+    return Needs(heads, asked, advice if asked else None)
+
+
+def train(job: StageJob[MobileBertStage]) -> StageResult:
+    """Train a stage of bottleneck transfer.
+
+    From a teacher without bottlenecks through an adapter, which the next stage goes on with; a student that no stage has
+    trained yet then gets its embeddings from the teacher's.
+    """
+    pair, notes = job.pair, list[str]()
+    adapter = _adapter_from(job.carried)
+    student, teacher = pair.student.config, pair.teacher.config
+    if adapter is None and has_bottlenecks(student) and not has_bottlenecks(teacher):
+        adapter = fit_adapter(pair.teacher, pair.family, job.rows(), student.hidden_size)
+        if job.untrained:
+            reduce_embeddings(pair.teacher, pair.student, adapter)
+        notes.append(
+            f"{pair.family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
+            "their variance, stand in for them"
+        )
+        say(f"  {notes[-1]}")
+    objective = MobileBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where, adapter=adapter)
+    batch = "" if pair.stage.batch == BATCH else f", batch {pair.stage.batch:,} instead of {BATCH:,}"
+    notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
+    say(f"  {notes[-1]}")
+    return StageResult(job.fit(objective), _carrying(adapter), tuple(notes))
+
+
+_ADAPTER = "adapter"
+
+
+def _adapter_from(carried: Carried) -> StateAdapter | None:
+    """The adapter that an earlier stage fitted."""
+    part = carried.get(_ADAPTER)
+    return StateAdapter(part.tensors["centre"], part.tensors["basis"], part.facts["kept"]) if part else None
+
+
+def _carrying(adapter: StateAdapter | None) -> Carried:
+    if adapter is None:
+        return {}
+    tensors = {"centre": adapter.centre.cpu(), "basis": adapter.basis.cpu()}
+    return {_ADAPTER: CarriedPart(tensors, {"kept": adapter.kept})}

@@ -17,7 +17,9 @@ from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import attention_kl, hidden_mse, mean_over_layers
 from pocketbert.distill.losses.task import counted, gold_loss, soft_loss
 from pocketbert.distill.methods.fitting import invalid_signals
+from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent
 from pocketbert.distill.students.layer_map import layer_map
+from pocketbert.distill.teacher.cache.build import cached_teacher
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, all_states, signals_for
 from pocketbert.distill.training.terms import Term
 
@@ -35,7 +37,6 @@ class TaskDistillation:
         task: What the outputs are.
         stage: Temperature, weights and layer map.
         where: Recipe key, for errors.
-        student_family: Row of the student; default the teacher's.
         pooling: How token states become a vector, for feature-extraction.
         signals: Where the teacher's signals come from; default the teacher beside the student.
 
@@ -52,14 +53,14 @@ class TaskDistillation:
         stage: TaskStage,
         where: str = "distill.0",
         *,
-        student_family: Family | None = None,
         pooling: Pooling = DEFAULT_POOLING,
         signals: TeacherSignals | None = None,
     ) -> None:
         self.task, self.stage, self.pooling = task, stage, pooling
-        self.family = student_family or family
+        pair = TeacherStudent(teacher, student, family, stage, where)
+        self.family = pair.student_family
         self.depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
-        check_signals(teacher.config, student.config, family, task, stage, where)
+        check_signals(pair, task)
         self.layers = layer_map(self.depth, deep, stage.layers, f"{where}.layers")
         self.weights = stage.signals.weighted()
         wanted = self.wanted(stage, self.layers)
@@ -112,20 +113,18 @@ class TaskDistillation:
         return terms
 
 
-def check_signals(teacher: Any, student: Any, family: Family, task: Task, stage: TaskStage, where: str) -> None:
+def check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
     """Refuse signals that the family or the sizes do not allow, with the alternatives.
 
     Args:
-        teacher: Configuration of the teacher.
-        student: Configuration of the student.
-        family: Row of the family table of the teacher.
+        pair: Teacher, student, and the wanted signals.
         task: What the outputs are.
-        stage: The wanted signals.
-        where: Recipe key, for errors.
 
     Raises:
         InputError: Listing every signal that does not fit.
     """
+    stage, where, family = pair.stage, pair.where, pair.family
+    teacher, student = pair.teacher.config, pair.student.config
     problems = invalid_signals(family, {s.value: s for s in stage.signals.active()}, f"{where}.signals")
     if task.name is TaskName.FEATURE_EXTRACTION:
         if stage.signals.labels:
@@ -162,3 +161,22 @@ def check_signals(teacher: Any, student: Any, family: Family, task: Task, stage:
         )
     if problems:
         raise InputError(problems)
+
+
+def train(job: StageJob[TaskStage]) -> StageResult:
+    """Train a stage; with a cache, the teacher is asked once about every row."""
+    pair, stage = job.pair, job.pair.stage
+    objective = TaskDistillation(
+        pair.teacher, pair.student, pair.family, job.task, stage, pair.where, pooling=job.pooling
+    )
+    if stage.cache_teacher:
+        objective.signals = cached_teacher(
+            pair.teacher,
+            pair.family,
+            job.rows(),
+            objective.signals.wanted,
+            job.cache,
+            half=stage.cache_teacher == "fp16",
+            where=f"{pair.where}.cache_teacher",
+        )
+    return StageResult(job.fit(objective))

@@ -9,13 +9,8 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import Problem
 from pocketbert.core.families import Family
-from pocketbert.core.recipe.stages import (
-    LayerStage,
-    Optimisation,
-    SignalWeights,
-    TaskStage,
-    TinyBertPredictionStage,
-)
+from pocketbert.core.recipe.stages import LayerStage, SignalWeights, TaskStage, TinyBertPredictionStage
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
@@ -27,8 +22,17 @@ from pocketbert.distill.losses.layers import (
     reference_state_mse,
     sum_over_layers,
 )
+from pocketbert.distill.methods import task as task_method
 from pocketbert.distill.methods.fitting import invalid_signals, mapped_layers
-from pocketbert.distill.students.projection import projected, projection_of
+from pocketbert.distill.methods.method import Carried, CarriedPart, StageJob, StageResult, TeacherStudent
+from pocketbert.distill.students.projection import (
+    LayerProjection,
+    attach_projection,
+    detach_projection,
+    projected,
+    projection_of,
+    restored_projection,
+)
 from pocketbert.distill.teacher.signals import OnlineTeacher, TeacherSignals, Wanted, all_states, signals_for
 from pocketbert.distill.training.terms import Term
 
@@ -52,7 +56,7 @@ class TinyBertDistillation:
         family: Row of the family table of the teacher.
         stage: Weights, layer map, and how means are taken.
         where: Recipe key, for errors.
-        student_family: Row of the student; default the teacher's.
+        student_family: Row of the student; default the one of the table.
         signals: Where the teacher's signals come from; default the teacher beside the student.
 
     Raises:
@@ -71,8 +75,9 @@ class TinyBertDistillation:
         student_family: Family | None = None,
         signals: TeacherSignals | None = None,
     ) -> None:
-        self.layers = check_layers(teacher.config, student.config, family, stage, where)
-        self.stage, self.family = stage, student_family or family
+        pair = TeacherStudent(teacher, student, family, stage, where)
+        self.layers = check_layers(pair)
+        self.stage, self.family = stage, student_family or pair.student_family
         self.depth = student.config.num_hidden_layers
         self.weights = stage.weights.weighted()
         wanted = self.wanted(stage, self.layers)
@@ -148,15 +153,11 @@ class TinyBertDistillation:
         return reference_state_mse(student, teacher) if self.stage.reference else hidden_mse(student, teacher, mask)
 
 
-def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, where: str) -> list[int]:
+def check_layers(pair: TeacherStudent[LayerStage]) -> list[int]:
     """Refuse models that the layer-wise losses cannot compare, with the alternatives.
 
     Args:
-        teacher: Configuration of the teacher.
-        student: Configuration of the student.
-        family: Row of the family table of the teacher.
-        stage: Weights and layer map.
-        where: Recipe key, for errors.
+        pair: Teacher, student, weights and layer map.
 
     Returns:
         Teacher layer (from 1) of each student layer.
@@ -164,6 +165,8 @@ def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, 
     Raises:
         InputError: Listing everything that does not fit.
     """
+    stage, where, family = pair.stage, pair.where, pair.family
+    teacher, student = pair.teacher.config, pair.student.config
     terms = {name: _SIGNALS[name] for name in stage.weights.weighted()}
     problems = invalid_signals(family, terms, f"{where}.weights")
     heads = teacher.num_attention_heads
@@ -177,7 +180,7 @@ def check_layers(teacher: Any, student: Any, family: Family, stage: LayerStage, 
                 "number of heads.",
             )
         )
-    return mapped_layers(teacher, student, stage.layers, where, problems)
+    return mapped_layers(pair, problems)
 
 
 def prediction_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
@@ -205,3 +208,37 @@ def _check_projection(student: Any, teacher_width: int) -> None:
         raise ValueError(
             f"the student is {width} wide, the teacher {teacher_width}: call attach_projection(student, {teacher_width}, ...) first"
         )
+
+
+def train_layers(job: StageJob[LayerStage]) -> StageResult:
+    """Train a general or an intermediate stage; the projection is on the student only while it is trained."""
+    pair, carried = job.pair, _projection_from(job.carried)
+    width = pair.teacher.config.hidden_size
+    attach_projection(pair.student, width, pair.stage.projection, job.seed, pair.where, carried=carried)
+    try:
+        objective = TinyBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)
+        outcome = job.fit(objective)
+    finally:
+        trained = detach_projection(pair.student)
+    return StageResult(outcome, _carrying(trained))
+
+
+def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
+    """Train a prediction stage: a stage of method `task` with the outputs alone."""
+    return task_method.train(job.with_stage(prediction_stage(job.pair.stage, job.task)))
+
+
+_PROJECTION = "projection"
+
+
+def _projection_from(carried: Carried) -> LayerProjection | None:
+    """The projection that an earlier stage trained."""
+    part = carried.get(_PROJECTION)
+    return restored_projection(part.facts, part.tensors) if part else None
+
+
+def _carrying(projection: LayerProjection | None) -> Carried:
+    if projection is None:
+        return {}
+    tensors = {name: value.detach().cpu() for name, value in projection.state_dict().items()}
+    return {_PROJECTION: CarriedPart(tensors, projection.facts)}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pocketbert.core.recipe.stages import Updates
+from pocketbert.core.recipe.updates import Updates
 from pocketbert.distill.methods.transfer_phases import TransferPhases
 from pocketbert.distill.training.course import decay_groups
 from pocketbert.distill.training.lamb import Lamb

@@ -141,8 +141,3 @@ def freeze_positions(model: torch.nn.Module) -> None:
         )
     for table in tables:
         table.requires_grad_(False)
-
-
-def parameter_count(model: torch.nn.Module) -> int:
-    """Parameters, tied ones counted once."""
-    return sum(p.numel() for p in model.parameters())

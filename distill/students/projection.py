@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -53,6 +54,29 @@ class LayerProjection(nn.Module):
     def sizes(self) -> tuple[int, int, int, Projection]:
         """Student's width, teacher's width, student's layers, kind: what must agree to be used elsewhere."""
         return self.width, self.teacher_width, self.layers, self.kind
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `restored_projection` needs in addition to the weights, as JSON values."""
+        return {
+            "width": self.width,
+            "teacher_width": self.teacher_width,
+            "layers": self.layers,
+            "kind": self.kind.value,
+        }
+
+
+def restored_projection(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LayerProjection:
+    """A projection as it was saved.
+
+    Args:
+        facts: Its `LayerProjection.facts`.
+        weights: Its state dict.
+    """
+    with torch.random.fork_rng(devices=[]):
+        made = LayerProjection(facts["width"], facts["teacher_width"], facts["layers"], Projection(facts["kind"]))
+    made.load_state_dict(dict(weights))
+    return made
 
 
 def attach_projection(

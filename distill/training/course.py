@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from pocketbert.core.recipe.stages import Optimisation, Updates
+from pocketbert.core.recipe.updates import Optimisation, Updates
 from pocketbert.core.types import Schedule
 
 
@@ -75,16 +75,26 @@ def decay_groups(parameters: Sequence[nn.Parameter], weight_decay: float) -> lis
     ]
 
 
-def course_of(settings: Updates, given: Course | None) -> Course:
-    """The course given, else AdamW's.
+@runtime_checkable
+class WithCourse(Protocol):
+    """An objective that decides about optimiser and learning rates too."""
+
+    @property
+    def course(self) -> Course:
+        """What moves the weights."""
+        ...
+
+
+def course_of(settings: Updates, objective: object) -> Course:
+    """The course of an objective that has one, else AdamW with the settings' schedule.
 
     Raises:
-        ValueError: If none is given for settings without a schedule.
+        ValueError: If the objective has none, and the settings have no schedule.
     """
-    if given is not None:
-        return given
+    if isinstance(objective, WithCourse):
+        return objective.course
     if not isinstance(settings, Optimisation):
-        raise ValueError(f"{type(settings).__name__} has no schedule of one learning rate: give a course")
+        raise ValueError(f"{type(settings).__name__} has no schedule of one learning rate: give the objective a course")
     return AdamWCourse(settings)
 
 

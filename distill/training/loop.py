@@ -21,11 +21,11 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import Meter
-from pocketbert.core.recipe.stages import Updates
+from pocketbert.core.recipe.updates import Updates
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.training.batches import BatchOrder, divide, parts
 from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
-from pocketbert.distill.training.course import Course, course_of
+from pocketbert.distill.training.course import course_of
 from pocketbert.distill.training.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
 from pocketbert.distill.training.lending import lent
 from pocketbert.distill.training.memory import keep_freed_memory
@@ -47,7 +47,9 @@ class Objective(Protocol):
     """What a step computes.
 
     An objective some of whose terms are means over tokens is a `pocketbert.distill.training.terms.Counting` as well: without
-    that, what it computes on part of a batch could not be weighed against the rest.
+    that, what it computes on part of a batch could not be weighed against the rest. One that decides about optimiser and
+    learning rates has an attribute ``course``, see `pocketbert.distill.training.course.WithCourse`; else AdamW moves the
+    weights, with the settings' schedule.
 
     Attributes:
         weights: Weight of each term by name.
@@ -102,7 +104,6 @@ class TrainingLoop:
         seed: Seed of the run.
         purpose: What is trained (``finetune``, ``distill.0``); keys the random choices.
         work: Where checkpoints go; all processes read the same folder.
-        course: Optimiser and learning rates; default AdamW with the settings' schedule.
 
     Raises:
         InputError: If the processes do not see the same checkpoint.
@@ -117,7 +118,6 @@ class TrainingLoop:
         seed: int,
         purpose: str,
         work: Path,
-        course: Course | None = None,
     ) -> None:
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -147,7 +147,7 @@ class TrainingLoop:
                 )
             )
         _prepare_parameters(model, settings)
-        self._course = course_of(settings, course)
+        self._course = course_of(settings, objective)
         self._optimizer = self._course.optimizer(model)
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(step=0, history=[], pending={})
         if self._accelerator.scaler is not None and self.progress.scaler:
@@ -323,7 +323,6 @@ def train(
     purpose: str,
     work: Path,
     metrics: Path | None = None,
-    course: Course | None = None,
 ) -> Outcome:
     """Train a model in place to the last step; see `TrainingLoop`.
 
@@ -337,7 +336,6 @@ def train(
         work: Where checkpoints go.
         metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
             Process 0 alone writes it.
-        course: Optimiser and learning rates; default AdamW with the settings' schedule.
 
     Returns:
         The losses, and what they were computed with.
@@ -346,7 +344,7 @@ def train(
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
     """
     with lent(model):
-        loop = TrainingLoop(model, objective, data, settings, seed, purpose, work, course)
+        loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
         metrics = metrics if loop.main else None
         label = f"train {purpose}" if loop.main else ""
         with Meter(label, settings.steps, loop.progress.step) as meter:

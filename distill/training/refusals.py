@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pocketbert.core.recipe.stages import Updates
+from pocketbert.core.recipe.updates import Updates
 from pocketbert.distill.training.finite import ATTEMPTS, Attempt, NotFiniteError, first_not_finite
 from pocketbert.distill.training.records import Progress, mean_so_far
 

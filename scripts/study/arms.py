@@ -9,20 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.methods import Stage
 from pocketbert.core.recipe.recipe import DataSection, Recipe, StudentSection, TeacherSection
 from pocketbert.core.recipe.stages import (
-    GENERAL,
     MiniLmStage,
     MobileBertStage,
-    Optimisation,
     SignalWeights,
-    Stage,
     TaskStage,
     TinyBertGeneralStage,
     TinyBertIntermediateStage,
     TinyBertPredictionStage,
     TransferWeights,
 )
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import MobileBertSize, Transfer
 from study.sources import Sources
@@ -73,11 +72,11 @@ class Arm:
     @property
     def general(self) -> bool:
         """Whether a stage learns on plain text."""
-        return any(isinstance(s, GENERAL) for s in self.stages)
+        return any(s.general for s in self.stages)
 
     def task_rows(self, factor: float = 1.0) -> int:
         """Steps x batch on the task."""
-        return sum(s.steps * s.batch for s in self.scaled(factor) if not isinstance(s, GENERAL))
+        return sum(s.steps * s.batch for s in self.scaled(factor) if not s.general)
 
     def scaled(self, factor: float) -> list[Stage]:
         """Its stages with so many times the steps, in fiftieths."""

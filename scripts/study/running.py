@@ -29,8 +29,8 @@ from pocketbert.core.predict.readout import whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.file import dump_recipe
+from pocketbert.core.recipe.methods import Stage
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.stages import GENERAL
 from pocketbert.core.tasks import task_of
 from pocketbert.pipeline.run_folder import KIND
 from study.clock import Moment, StageClock
@@ -90,7 +90,7 @@ def run_work(work: Work) -> ArmRecord:
             StageRecord(
                 name=name,
                 method=getattr(stage, "method", "finetune"),
-                general=isinstance(stage, GENERAL),
+                general=isinstance(stage, Stage) and stage.general,
                 steps=stage.steps,
                 batch=stage.batch,
                 cpu_s=time and round(time.cpu, 1),

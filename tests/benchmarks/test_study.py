@@ -15,7 +15,6 @@ from study.sources import Sources, sources
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import dump_recipe, load_recipe
-from pocketbert.core.recipe.stages import GENERAL
 
 BY_NAME = {a.name: a for a in ARMS}
 
@@ -50,7 +49,7 @@ def test_compared_arms_differ_in_one_thing(comparison):
         assert one[0].model_copy(update=same) == other[0].model_copy(update=same)
     elif "general" in comparison.what or "transfer" in comparison.what:
         assert with_it.stages[1:] == without.stages
-        assert isinstance(with_it.stages[0], GENERAL)
+        assert with_it.stages[0].general
     elif "Augmentation" in comparison.what:
         assert [s.model_copy(update={"augmented": False}) for s in with_it.stages] == list(without.stages)
         assert with_it.augmented

@@ -17,12 +17,8 @@ def ours(made: Case) -> TrainingLoop:
     from pocketbert.distill.training.loop import TrainingLoop
 
     work = Path(tempfile.mkdtemp(prefix="pocketbert-bench-"))
-    objective, course = _objective(made, work), None
-    if made.name == "mobilebert":
-        from pocketbert.distill.methods.transfer_course import TransferCourse
-
-        course = TransferCourse(objective.phases, made.family.layer_path, made.stage)
-    loop = TrainingLoop(made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run", course)
+    objective = _objective(made, work)
+    loop = TrainingLoop(made.student, objective, made.rows, made.stage, SEED, "distill.0", work / "run")
     loop.progress.step = made.first
     return loop
 

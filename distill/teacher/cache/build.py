@@ -32,7 +32,7 @@ from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
 from pocketbert.distill.training.train_set import TrainData
 
 LIMIT_BYTES = 20 << 30
-"""Most bytes of a cache unless said otherwise."""
+"""Most bytes of a cache."""
 
 
 def cached_teacher(
@@ -44,7 +44,6 @@ def cached_teacher(
     *,
     batch: int = 32,
     half: bool = False,
-    limit_bytes: int = LIMIT_BYTES,
     where: str = "cache",
 ) -> CachedTeacher:
     """Open the cache of a teacher's outputs, or build it where there is none that fits.
@@ -66,7 +65,6 @@ def cached_teacher(
         folder: The cache.
         batch: Rows per forward pass while building.
         half: Store fp16 instead of fp32.
-        limit_bytes: Most bytes that the cache may take.
         where: Recipe key, for errors.
 
     Raises:
@@ -94,7 +92,7 @@ def cached_teacher(
         device = next(teacher.parameters()).device
         shortest = int(np.argmin(data.lengths))
         layout = layout_of(online(_on(device, data, [shortest])), half)
-        check_size(layout, data.lengths, limit_bytes, where)
+        check_size(layout, data.lengths, LIMIT_BYTES, where)
         _check_room(folder, estimate_bytes(layout, data.lengths))
         with building(folder, Contents(DESCRIPTION, (LENGTHS, RECORDS))) as work:
             _write_records(online, data, layout, work / RECORDS, batch, where)

@@ -25,7 +25,7 @@ from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import Meter
-from pocketbert.core.recipe.stages import SparseCache
+from pocketbert.core.recipe.stages import DistilBertStage
 from pocketbert.distill.capture.lm_heads import LmHead, places
 from pocketbert.distill.losses.sparse_logits import SparseLogits, sparsify, uniform_draws
 from pocketbert.distill.teacher.sparse.key import settings_of
@@ -76,9 +76,7 @@ def sparse_teacher(
     teacher: Any,
     data: GeneralSet,
     order: BatchOrder,
-    steps: int,
-    cache: SparseCache,
-    temperature: float,
+    stage: DistilBertStage,
     folder: Path,
     *,
     half: bool = True,
@@ -92,9 +90,7 @@ def sparse_teacher(
         teacher: Masked-language model in eval mode, not wrapped.
         data: The rows of the stage.
         order: The batches of the stage.
-        steps: Steps of the stage.
-        cache: How much is kept of each distribution.
-        temperature: T of the stage.
+        stage: Its steps, its temperature, and how much is kept of each distribution.
         folder: The store.
         half: Keep fp16 weights; see `StoreSettings`.
         where: Recipe key, for errors.
@@ -103,8 +99,9 @@ def sparse_teacher(
         InputError: If more tokens are to be kept than there are, or `folder` holds something else.
         MachineError: If the disk has too little room.
     """
-    settings = settings_of(teacher, data, order, cache, temperature, half, where)
-    return build(SparseStore(folder, settings), teacher, data, order, steps)
+    assert stage.cache is not None, "the stage asks for a cache"
+    settings = settings_of(teacher, data, order, stage.cache, stage.temperature, half, where)
+    return build(SparseStore(folder, settings), teacher, data, order, stage.steps)
 
 
 def build(

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from pocketbert.core.recipe.recipe import Recipe, StudentSection
-from pocketbert.core.recipe.stages import Optimisation, SignalWeights, TaskStage
+from pocketbert.core.recipe.stages import SignalWeights, TaskStage
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Signal
 
 

@@ -15,7 +15,6 @@ from pocketbert.distill.losses.general import masked_lm, token_soft_targets
 from pocketbert.distill.losses.transfer import (
     TRUTH_SHARE,
     FeatureTransfer,
-    attention_cross_entropy,
     counted_tokens,
     feature_transfer,
     pretraining_distillation,
@@ -109,31 +108,9 @@ def test_a_teacher_copied_has_no_loss(seed: int) -> None:
     scores, logits, labels = scores_of(seed, mask), draw(seed, 4, 9), torch.tensor([0, 3, 8, 1])
     assert floats(feature_transfer(states, states.clone(), mask)) == dict.fromkeys(PARTS, 0.0)
     assert float(attention_kl(scores, scores.clone(), mask)) == 0
-    p = softmax(wide(scores))
-    rows = -(p * np.log(np.where(p > 0, p, 1))).sum(-1).mean(1)[mask.numpy() == 1]
-    made = float(attention_cross_entropy(scores, scores.clone(), mask))
-    assert made == pytest.approx(rows.mean(), rel=1e-5, abs=1e-6)
     q = softmax(wide(logits))
     guessed = pretraining_distillation(logits, logits.clone(), labels, truth=0.0)
     assert float(guessed.mean) == pytest.approx(-(q * np.log(q)).sum(-1).mean(), rel=1e-5)
-
-
-@given(SEEDS, st.booleans())
-def test_the_cross_entropy_of_attention_maps(seed: int, reference: bool) -> None:
-    mask = mask_of(seed)
-    student, teacher, counted = (
-        scores_of(seed, mask),
-        scores_of(seed + 1, mask),
-        counted_tokens(mask, reference),
-    )
-    p_t, log_s = softmax(wide(teacher)), np.log(np.maximum(softmax(wide(student)), 1e-300))
-    rows = -(p_t * log_s).sum(-1).mean(1)
-    student.requires_grad_()
-    made = attention_cross_entropy(student, teacher, counted)
-    assert float(made.detach()) == pytest.approx(rows[counted.numpy() == 1].mean(), rel=1e-5, abs=1e-6)
-    (of_cross_entropy,) = torch.autograd.grad(made, student)
-    (of_divergence,) = torch.autograd.grad(attention_kl(student, teacher, counted), student)
-    assert torch.equal(of_cross_entropy, of_divergence)
 
 
 @given(SEEDS, st.integers(1, 4))
@@ -147,8 +124,8 @@ def test_appended_padding_changes_the_reference_alone(seed: int, extra: int) -> 
         short, long = counted_tokens(mask, reference), counted_tokens(longer, reference)
         before = floats(feature_transfer(states[0][:, :5], states[1][:, :5], short))
         after = floats(feature_transfer(*states, long))
-        before["attention"] = float(attention_cross_entropy(*(x[..., :5, :5] for x in scores), short))
-        after["attention"] = float(attention_cross_entropy(scores[0], scores[1], long))
+        before["attention"] = float(attention_kl(*(x[..., :5, :5] for x in scores), short))
+        after["attention"] = float(attention_kl(scores[0], scores[1], long))
         for name, value in before.items():
             assert (after[name] == pytest.approx(value, rel=1e-5)) is not reference, name
 
@@ -164,7 +141,7 @@ def test_parts_of_a_batch_add_up_to_it(seed: int, cut: int, reference: bool) -> 
 
     def terms(rows: slice) -> dict[str, float]:
         made = floats(feature_transfer(states[0][rows], states[1][rows], counted[rows]))
-        made["attention"] = float(attention_cross_entropy(scores[0][rows], scores[1][rows], counted[rows]))
+        made["attention"] = float(attention_kl(scores[0][rows], scores[1][rows], counted[rows]))
         return made
 
     whole, total = terms(slice(None)), dict.fromkeys((*PARTS, "attention"), 0.0)

@@ -15,7 +15,6 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.methods.mobilebert import MobileBertDistillation
-from pocketbert.distill.methods.transfer_course import TransferCourse
 from pocketbert.distill.students.ib_bert.config import IbBertConfig
 from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 from pocketbert.distill.students.mobilebert import transfer_student
@@ -253,16 +252,15 @@ def trained(work: Path, strategy: str, steps: int = 30, stop: int | None = None)
     objective = MobileBertDistillation(
         strong, student, family_of("ib_bert"), settings, student_family=family_of("mobilebert")
     )
-    course = TransferCourse(objective.phases, PATH, settings)
     if stop is not None:
         from pocketbert.distill.training.loop import TrainingLoop
 
-        loop = TrainingLoop(student, objective, Rows(), settings, 5, "distill.0", work, course)
+        loop = TrainingLoop(student, objective, Rows(), settings, 5, "distill.0", work)
         for _ in range(stop):
             loop.step()
         loop.save()
         return student, None
-    return student, train(student, objective, Rows(), settings, 5, "distill.0", work, course=course)
+    return student, train(student, objective, Rows(), settings, 5, "distill.0", work)
 
 
 def test_training_moves_only_what_the_phase_says_and_resumes_bit_for_bit(tmp_path: Path) -> None:

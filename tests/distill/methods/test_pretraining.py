@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.stages import Optimisation
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.methods.pretraining import Pretraining
 from pocketbert.distill.text.general_set import GeneralSet

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.stages import LayerWeights, Optimisation, TinyBertPredictionStage
+from pocketbert.core.recipe.stages import LayerWeights, TinyBertPredictionStage
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Projection, Schedule
 from pocketbert.distill.capture import record_attention

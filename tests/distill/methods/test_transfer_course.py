@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.recipe.stages import Updates
+from pocketbert.core.recipe.updates import Updates
 from pocketbert.distill.methods.transfer_course import TransferCourse, layer_groups
 from pocketbert.distill.methods.transfer_phases import TransferPhases, progressive
 from pocketbert.distill.training.lamb import Lamb

@@ -10,7 +10,8 @@ import transformers
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
-from pocketbert.distill.students.build import build_student, inherited_weights, parameter_count
+from pocketbert.distill.students.build import build_student, inherited_weights
+from support.counting import parameter_count
 
 FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 

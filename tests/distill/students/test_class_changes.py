@@ -10,7 +10,8 @@ import transformers
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
-from pocketbert.distill.students.build import build_student, freeze_positions, parameter_count
+from pocketbert.distill.students.build import build_student, freeze_positions
+from support.counting import parameter_count
 
 BERT = family_of("bert")
 PAIRS = [  # our layer's part, theirs

@@ -14,7 +14,6 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import query_width, record_attention
-from pocketbert.distill.students.build import parameter_count
 from pocketbert.distill.students.ib_bert.config import IbBertConfig
 from pocketbert.distill.students.ib_bert.model import (
     IbBertForMaskedLM,
@@ -24,6 +23,7 @@ from pocketbert.distill.students.ib_bert.model import (
     IbBertForTokenClassification,
     IbBertModel,
 )
+from support.counting import parameter_count
 from support.ib_bert import DEPTH, EMBEDDING, HEADS, IDS, INSIDE, MASK, TYPES, VOCABULARY, WIDTH, config, tiny
 
 

@@ -10,7 +10,6 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.types import MobileBertSize
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.students.build import parameter_count
 from pocketbert.distill.students.ib_bert.config import IbBertConfig
 from pocketbert.distill.students.ib_bert.model import IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
 from pocketbert.distill.students.mobilebert import (
@@ -19,6 +18,7 @@ from pocketbert.distill.students.mobilebert import (
     transfer_config,
     transfer_student,
 )
+from support.counting import parameter_count
 
 MINI = MobileBertSize.MINI
 COPIED = {

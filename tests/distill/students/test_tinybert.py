@@ -9,9 +9,10 @@ import transformers
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.types import Projection
-from pocketbert.distill.students.build import build_student, parameter_count
+from pocketbert.distill.students.build import build_student
 from pocketbert.distill.students.layer_map import layer_map
 from pocketbert.distill.students.projection import attach_projection
+from support.counting import parameter_count
 
 TINY4 = StudentSection(layers=4, init="random", hidden=312, intermediate=1200, heads=12)
 TINY6 = StudentSection(layers=6, init="random")

@@ -20,24 +20,18 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.stages import (
-    MiniLmStage,
-    MobileBertStage,
-    Optimisation,
-    TinyBertGeneralStage,
-    TransferWeights,
-)
+from pocketbert.core.recipe.stages import MiniLmStage, MobileBertStage, TinyBertGeneralStage, TransferWeights
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.types import MobileBertSize, Projection
 from pocketbert.distill.methods.minilm import MiniLmDistillation
 from pocketbert.distill.methods.mobilebert import MobileBertDistillation
 from pocketbert.distill.methods.tinybert import TinyBertDistillation
-from pocketbert.distill.methods.transfer_course import TransferCourse
 from pocketbert.distill.students.ib_bert.config import IbBertConfig
 from pocketbert.distill.students.ib_bert.model import IbBertForMaskedLM
 from pocketbert.distill.students.mobilebert import transfer_student
 from pocketbert.distill.students.projection import attach_projection
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.course import Course
+from pocketbert.distill.training.course import WithCourse
 from pocketbert.distill.training.finite import NotFiniteError
 from pocketbert.distill.training.terms import Term
 
@@ -106,20 +100,21 @@ class Tagging:
 
 
 class Teaching:
-    """An objective with a teacher, made for the model that is trained; with another model or course where given."""
+    """An objective with a teacher, made for the model that is trained; with another model where given."""
 
     def __init__(
         self,
         make: Callable[[nn.Module], Any],
         start: Callable[[], nn.Module] | None = None,
-        course: Callable[[Any, Optimisation], Course] | None = None,
     ) -> None:
-        self.make, self.start, self.course, self.left = make, start or tagger, course, -1
+        self.make, self.start, self.left = make, start or tagger, -1
 
     def join(self, student: nn.Module) -> None:
         """Make it."""
         self.right = self.make(student)
         self.weights, self.counts = self.right.weights, self.right.counts
+        if isinstance(self.right, WithCourse):
+            self.course = self.right.course
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term]:
         """The terms."""
@@ -208,11 +203,6 @@ def transfer(student: nn.Module) -> MobileBertDistillation:
     return MobileBertDistillation(ib_bert(), student, families[0], stage, student_family=families[1])
 
 
-def by_layer(objective: MobileBertDistillation, settings: Optimisation) -> Course:
-    """LAMB with the rates of the phases."""
-    return TransferCourse(objective.phases, "mobilebert.encoder.layer", settings)
-
-
 def tagger(**more: int) -> nn.Module:
     """A tiny random BERT with a head on every token, in float64: rounding must not hide a wrong mean."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, **more}
@@ -242,7 +232,7 @@ CASES: dict[str, tuple[Tagging | Teaching, Rows, dict[str, Any]]] = {
     "dropout": (Tagging(), Rows(), {"dropout": 0.3}),
     "relations": (Teaching(minilm), Rows(), {"micro_batch": 3, "weight_decay": 0.5}),
     "tinybert": (Teaching(tinybert(reference=False)), Rows(), {"micro_batch": 3}),
-    "mobilebert": (Teaching(transfer, mobilebert, by_layer), Rows(), {"micro_batch": 3}),
+    "mobilebert": (Teaching(transfer, mobilebert), Rows(), {"micro_batch": 3}),
     "tinybert reference": (Teaching(tinybert(reference=True)), Rows(), {}),
 }
 POISONED: dict[str, tuple[Poisoned, dict[str, Any]]] = {
@@ -266,14 +256,11 @@ def run(name: str, out: Path, at: int = -1) -> None:
     objective.left = at
     loop.LOG_EVERY = 1
     loop.training_dtype = lambda: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
-    model, course, plan = tagger(), None, settings(**more)
+    model, plan = tagger(), settings(**more)
     if isinstance(objective, Teaching):
         model = objective.start()
         objective.join(model)
-        course = objective.course(objective.right, plan) if objective.course else None
-    outcome = loop.train(
-        model, objective, data, plan, 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl", course
-    )
+    outcome = loop.train(model, objective, data, plan, 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl")
     if loop.here().main:
         (out / f"{name}.json").write_text(json.dumps([r.model_dump() for r in outcome.history]))
         save_file({k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors")

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from pocketbert.core.errors import ExitCode
 from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import Prepared
-from pocketbert.core.recipe.stages import MobileBertStage, Optimisation
+from pocketbert.core.recipe.stages import MobileBertStage
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import task_of
 from pocketbert.distill.methods.finetune import Finetune
 from pocketbert.distill.training import loop

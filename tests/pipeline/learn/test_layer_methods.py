@@ -74,6 +74,7 @@ def test_tinybert_from_text_to_a_student(recipe: Write, cli: Callable[..., Any],
 def test_a_projection_goes_on_where_the_general_stage_left_it(
     recipe: Write, cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pocketbert.distill.methods import tinybert
     from pocketbert.distill.students import projection
 
     carried: list[Any] = []
@@ -83,7 +84,7 @@ def test_a_projection_goes_on_where_the_general_stage_left_it(
         carried.append(more.get("carried"))
         return attach(*arguments, **more)
 
-    monkeypatch.setattr(projection, "attach_projection", spied)
+    monkeypatch.setattr(tinybert, "attach_projection", spied)
     run = cli("distill", recipe([GENERAL, {**INTERMEDIATE, "augmented": False}]), "-o", tmp_path / "run")
     assert run.exit_code == 0, run.output
     assert carried[0] is None

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.recipe.methods import Stage, method_names, stage_sections
 from pocketbert.core.recipe.recipe import ContradictionError, Recipe
-from pocketbert.core.recipe.stages import Stage
 
 MAX_BYTES = 1 << 18
 MAX_BITS = 64
@@ -279,11 +279,11 @@ def _problem(error: Any, tree: _Tree, title: str) -> Problem:
     where = _where(keys, tree, title)
     kind, value = error["type"], error.get("input")
     if kind == "union_tag_not_found":
-        return Problem(where, "required key 'method' is missing.", f"Add 'method: {METHODS[0]}'.")
+        return Problem(where, "required key 'method' is missing.", f"Add 'method: {method_names()[0]}'.")
     if kind == "union_tag_invalid":
         return Problem(
             where,
-            f"method {_shown(error['ctx']['tag'])} is unknown; {nearest(str(error['ctx']['tag'])[:80], METHODS)}.",
+            f"method {_shown(error['ctx']['tag'])} is unknown; {nearest(str(error['ctx']['tag'])[:80], method_names())}.",
         )
     if kind == "extra_forbidden":
         allowed = _allowed_keys(keys[:-1], tags)
@@ -314,13 +314,9 @@ def _where(keys: Keys, tree: _Tree, title: str) -> str:
     return f"{title} {_dotted(keys)}".rstrip()
 
 
-METHODS = [str(get_args(m.model_fields["method"].annotation)[0]) for m in get_args(get_args(Stage)[0])]
-"""What a distillation stage may call itself."""
-
-
 def _untagged(loc: Keys) -> tuple[Keys, set[str]]:
     """Keys as they stand in the file: pydantic puts the method of a stage behind its number."""
-    tags = {i for i in range(2, len(loc)) if loc[i - 2] == "distill" and loc[i] in METHODS}
+    tags = {i for i in range(2, len(loc)) if loc[i - 2] == "distill" and loc[i] in stage_sections()}
     return tuple(k for i, k in enumerate(loc) if i not in tags), {str(loc[i]) for i in tags}
 
 
@@ -334,9 +330,7 @@ def _allowed_keys(keys: Keys, tags: set[str]) -> list[str]:
         inner = _models(found.annotation) if found else []
         if not inner:
             return []
-        fitting = [
-            m for m in inner if "method" in m.model_fields and set(get_args(m.model_fields["method"].annotation)) & tags
-        ]
+        fitting = [s for name, s in stage_sections().items() if name in tags] if Stage in inner else []
         model = (fitting or inner)[0]
     return [f.alias or n for n, f in model.model_fields.items()]
 

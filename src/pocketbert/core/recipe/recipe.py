@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from functools import partial
+from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.formats import FORMATS, format_with
 from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
 from pocketbert.core.recipe.augment import AugmentSection
 from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
 from pocketbert.core.recipe.section import Fraction, Section
-from pocketbert.core.recipe.stages import (
-    GENERAL,
-    DistilBertStage,
-    LayerStage,
-    MobileBertStage,
-    Optimisation,
-    Stage,
-    TaskStage,
-)
+from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Client, Format, Layout, MaskingKind, MobileBertSize, Runtime, Scheme, Shapes
+from pocketbert.core.types import Client, Format, Layout, MobileBertSize, Runtime, Scheme, Shapes
 
 SCHEMA_VERSION = 1
 
@@ -260,7 +255,9 @@ class Recipe(Section):
     answer: AnswerSettings = Field(default_factory=lambda: AnswerSettings(), description="How outputs become answers.")
     teacher: TeacherSection
     student: StudentSection | None = Field(None, description="Leave out to export the teacher itself.")
-    distill: list[Stage] = Field(default_factory=list, description="Distillation stages, in order: general ones first.")
+    distill: list[AnyStage] = Field(
+        default_factory=list, description="Distillation stages, in order: general ones first."
+    )
     export: ExportSection = Field(default_factory=lambda: ExportSection())
     quantize: QuantizeSection = Field(default_factory=lambda: QuantizeSection())
     verify: VerifySection = Field(default_factory=lambda: VerifySection())
@@ -294,47 +291,33 @@ class Recipe(Section):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:
             problems.append("distill: distill stages need a student section, e.g. student: {layers: 3}")
-        general = [isinstance(s, GENERAL) for s in self.distill]
+        general = [s.general for s in self.distill]
         if self.teacher.finetune or not all(general):
             problems += [f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None]
         problems += self._general_problems(general) + self._task_problems()
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
-            if (
-                isinstance(stage, TaskStage | LayerStage | MobileBertStage)
-                and stage.layers is not None
-                and depth is not None
-                and len(stage.layers) != depth
-            ):
-                problems.append(f"distill.{i}.layers: lists {len(stage.layers)} layers, the student has {depth}")
+            problems += stage.problems(StagePlace(i, self.distill, depth))
         if problems:
             raise ContradictionError(problems)
         return self
 
     def _general_problems(self, general: list[bool]) -> list[str]:
-        problems = []
+        problems, methods = [], ", ".join(method_names(lambda s: s.general))
         if any(general) and self.data.corpus is None:
             problems.append(
-                f"data.corpus: a general stage ({_GENERAL_METHODS}) needs plain text: {{sources: [{{path: text.jsonl.gz}}]}}"
+                f"data.corpus: a general stage ({methods}) needs plain text: {{sources: [{{path: text.jsonl.gz}}]}}"
             )
         if self.data.corpus is not None and not any(general):
-            problems.append(f"data.corpus: is read by general stages only ({_GENERAL_METHODS}), the recipe has none")
+            problems.append(f"data.corpus: is read by general stages only ({methods}), the recipe has none")
         if general != sorted(general, reverse=True):
-            problems.append(f"distill: general stages ({_GENERAL_METHODS}) come before the others")
-        if (
-            self.task is TaskName.FILL_MASK
-            and any(general)
-            and not any(isinstance(s, DistilBertStage | MobileBertStage | TaskStage) for s in self.distill)
-        ):
+            problems.append(f"distill: general stages ({methods}) come before the others")
+        if self.task is TaskName.FILL_MASK and any(general) and not any(s.teaches_words for s in self.distill):
+            *others, last = sorted(method_names(lambda s: s.teaches_words))
             problems.append(
-                "distill: no stage teaches the head that guesses hidden words: add one of method distilbert, mobilebert or task"
+                f"distill: no stage teaches the head that guesses hidden words: add one of method {', '.join(others)} or {last}"
             )
-        kinds = {s.projection for s in self.distill if isinstance(s, LayerStage)}
-        if len(kinds) > 1:
-            problems.append(
-                "distill: TinyBERT's stages go on with one projection: give all of them shared, or all per_layer"
-            )
-        augmented = [i for i, s in enumerate(self.distill) if getattr(s, "augmented", False)]
+        augmented = [i for i, s in enumerate(self.distill) if s.on_augmented]
         if augmented and self.data.augment is None:
             problems.append(f"distill.{augmented[0]}.augmented: needs data.augment, e.g. augment: {{copies: 20}}")
         if self.data.augment is not None and not augmented:
@@ -343,17 +326,6 @@ class Recipe(Section):
             problems.append(
                 f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
             )
-        for i, stage in enumerate(self.distill):
-            if (
-                isinstance(stage, DistilBertStage)
-                and stage.masking is MaskingKind.NONE
-                and (stage.weights.mlm or stage.masked_only)
-            ):
-                problems.append(
-                    f"distill.{i}.masking: none hides no tokens to learn from: set weights.mlm: 0 and masked_only: false, or name another"
-                )
-            if isinstance(stage, DistilBertStage) and stage.cache is not None:
-                problems += [f"distill.{i}.cache: {text}" for text in stage.cache_problems()]
         return problems
 
     def _task_problems(self) -> list[str]:
@@ -383,7 +355,7 @@ class Recipe(Section):
         return problems
 
 
-_GENERAL_METHODS = ", ".join(get_args(s.model_fields["method"].annotation)[0] for s in GENERAL)
+on_registration(partial(Recipe.model_rebuild, force=True))
 
 _ANSWER_KEYS = {
     TaskName.MULTI_LABEL: {"thresholds"},

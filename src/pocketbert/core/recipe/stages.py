@@ -1,40 +1,15 @@
-"""Stages of training in a recipe: how a teacher is fine-tuned, and what a student learns, one section per method."""
+"""What a student learns in a stage of `distill`: the section of each method that comes with the package."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
+from pocketbert.core.recipe.methods import Stage, StagePlace, register_stage
 from pocketbert.core.recipe.section import Fraction, Rate, Section
+from pocketbert.core.recipe.updates import Optimisation, Updates
 from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal, Transfer
-
-
-class Updates(Section):
-    """How a model is changed, whatever it learns."""
-
-    steps: PositiveInt = Field(description="Optimiser steps.")
-    batch: PositiveInt = Field(64, description="Rows per step.")
-    micro_batch: PositiveInt | None = Field(
-        None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
-    )
-    lr: Rate = Field(1e-4, description="Peak learning rate.")
-    weight_decay: float = Field(0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms.")
-    beta2: Rate = Field(0.999, description="The optimiser's decay of squared gradients.")
-    eps: float = Field(1e-8, gt=0, description="The optimiser's epsilon.")
-    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
-    dropout: float | None = Field(None, ge=0, lt=1, description="Dropout of the trained model; default its own.")
-    freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
-    checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
-
-
-class Optimisation(Updates):
-    """Steps and rates that finetune and most distil stages share: AdamW, with one learning rate for all weights."""
-
-    warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate.")
-    schedule: Schedule = Field(
-        Schedule.LINEAR, description="After the warm-up: linear, falling to 0 at the last step, or constant."
-    )
 
 
 class TermWeights(Section):
@@ -64,8 +39,11 @@ class SignalWeights(TermWeights):
         return tuple(s for s in Signal if getattr(self, s.value, 0) > 0)
 
 
-class TaskStage(Optimisation):
+@register_stage
+class TaskStage(Stage, Optimisation):
     """Method `task`: the student learns a fine-tuned teacher's behaviour on the task's own text."""
+
+    teaches_words: ClassVar[bool] = True
 
     method: Literal["task"] = Field(description="Distillation method.")
     temperature: float = Field(2.0, gt=0, description="Softens both class distributions.")
@@ -80,9 +58,15 @@ class TaskStage(Optimisation):
     )
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
+    def problems(self, place: StagePlace) -> list[str]:
+        """Refuse a layer map of another length than the student's depth."""
+        return unmapped(self.layers, place)
 
-class GeneralText(Section):
+
+class GeneralText(Stage):
     """What a general stage makes of its plain text."""
+
+    general: ClassVar[bool] = True
 
     masking: MaskingKind = Field(MaskingKind.NONE, description="How tokens to hide are chosen.")
     mask_share: Rate = Field(0.15, description="Share of the tokens to hide.")
@@ -117,8 +101,11 @@ class SparseCache(Section):
     )
 
 
+@register_stage
 class DistilBertStage(GeneralText, Optimisation):
     """Method `distilbert`: the student learns a pre-trained teacher's guesses and last hidden states on plain text."""
+
+    teaches_words: ClassVar[bool] = True
 
     method: Literal["distilbert"] = Field(description="Distillation method.")
     lr: Rate = Field(5e-4, description="Peak learning rate.")
@@ -140,7 +127,18 @@ class DistilBertStage(GeneralText, Optimisation):
         "true and weights.cosine: 0. Default: ask at every step.",
     )
 
-    def cache_problems(self) -> list[str]:
+    def problems(self, place: StagePlace) -> list[str]:
+        """Refuse to learn from hidden tokens where none are hidden, and a cache that does not hold what is learnt."""
+        out = []
+        if self.masking is MaskingKind.NONE and (self.weights.mlm or self.masked_only):
+            out.append(
+                f"{place.where}.masking: none hides no tokens to learn from: set weights.mlm: 0 and masked_only: false, or name another"
+            )
+        if self.cache is not None:
+            out += [f"{place.where}.cache: {text}" for text in self._cache_problems()]
+        return out
+
+    def _cache_problems(self) -> list[str]:
         """What keeps the stage from learning from a cache, a sentence each."""
         out = []
         if not self.masked_only:
@@ -162,7 +160,7 @@ class LayerWeights(TermWeights):
     embeddings: float = Field(1.0, ge=0, description="Squared error of the embeddings.")
 
 
-class LayerStage(Optimisation):
+class LayerStage(Stage, Optimisation):
     """What TinyBERT's general and intermediate stages share."""
 
     weights: LayerWeights = Field(default_factory=lambda: LayerWeights(), description="Terms of the loss.")
@@ -177,7 +175,18 @@ class LayerStage(Optimisation):
         False, description="Average as the original code does: padding counts, and masked scores count as 0."
     )
 
+    def problems(self, place: StagePlace) -> list[str]:
+        """Refuse a layer map of another length than the student's depth, and another projection than the stage before."""
+        before = [s.projection for s in place.stages[: place.number] if isinstance(s, LayerStage)]
+        out = unmapped(self.layers, place)
+        if before and self.projection is not before[0] and len(set(before)) == 1:
+            out.append(
+                "distill: TinyBERT's stages go on with one projection: give all of them shared, or all per_layer"
+            )
+        return out
 
+
+@register_stage
 class TinyBertGeneralStage(GeneralText, LayerStage):
     """Method `tinybert-general`: the student learns a pre-trained teacher's layers on plain text."""
 
@@ -191,6 +200,7 @@ class TinyBertGeneralStage(GeneralText, LayerStage):
     )
 
 
+@register_stage
 class TinyBertIntermediateStage(LayerStage):
     """Method `tinybert-intermediate`: the student learns a fine-tuned teacher's layers on the task's own text."""
 
@@ -205,7 +215,8 @@ class TinyBertIntermediateStage(LayerStage):
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
 
-class TinyBertPredictionStage(Optimisation):
+@register_stage
+class TinyBertPredictionStage(Stage, Optimisation):
     """Method `tinybert-prediction`: the student learns a fine-tuned teacher's outputs on the task's own text.
 
     For regression the gold scores are learnt, as in the original.
@@ -228,6 +239,7 @@ class RelationWeights(TermWeights):
     value: float = Field(1.0, ge=0, description="KL of the relations between values.")
 
 
+@register_stage
 class MiniLmStage(GeneralText, Optimisation):
     """Method `minilm`: the student's last layer learns how a teacher's layer relates the tokens of plain text."""
 
@@ -265,11 +277,14 @@ class TransferWeights(TermWeights):
     )
 
 
+@register_stage
 class MobileBertStage(GeneralText, Updates):
     """Method `mobilebert`: the student's blocks learn a pre-trained teacher's, then its guesses, on plain text.
 
     The optimiser is LAMB; how the learning rate of each layer runs is the strategy's.
     """
+
+    teaches_words: ClassVar[bool] = True
 
     method: Literal["mobilebert"] = Field(description="Distillation method.")
     strategy: Transfer = Field(Transfer.PROGRESSIVE, description="In which order layers and guesses are learnt.")
@@ -315,17 +330,18 @@ class MobileBertStage(GeneralText, Updates):
             raise ValueError("; ".join(problems))
         return self
 
+    def problems(self, place: StagePlace) -> list[str]:
+        """Refuse a layer map of another length than the student's depth."""
+        return unmapped(self.layers, place)
 
-Stage = Annotated[
-    TaskStage
-    | DistilBertStage
-    | TinyBertGeneralStage
-    | TinyBertIntermediateStage
-    | TinyBertPredictionStage
-    | MiniLmStage
-    | MobileBertStage,
-    Field(discriminator="method"),
-]
 
-GENERAL = (DistilBertStage, TinyBertGeneralStage, MiniLmStage, MobileBertStage)
-"""Stages that learn from a pre-trained teacher on plain text."""
+def unmapped(layers: list[int] | None, place: StagePlace) -> list[str]:
+    """The problem with a layer map that does not have one entry for each layer of the student, if it has that problem.
+
+    Args:
+        layers: The map of a stage; None for the default one.
+        place: Where the stage is.
+    """
+    if layers is None or place.depth is None or len(layers) == place.depth:
+        return []
+    return [f"{place.where}.layers: lists {len(layers)} layers, the student has {place.depth}"]

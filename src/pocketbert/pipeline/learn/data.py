@@ -124,17 +124,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     section, task = recipe.data, task_of(recipe.task)
     theirs = None if recipe.teacher.finetune or not task.names_labels else model.labels
     if section.train is None and section.eval is None:
-        if task.names_labels and not theirs and not section.labels:
-            raise InputError(
-                Problem(
-                    str(model.path),
-                    "config.json names no labels (id2label) and there is no data.",
-                    "Add id2label to config.json, or data.labels to the recipe.",
-                )
-            )
-        names = tuple(section.labels or theirs or ()) if task.names_labels else ()
-        labels = Labels(tags_of(names) if task.labels is LabelKind.SPANS else names)
-        return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
+        return _no_rows(recipe, model, theirs)
     raw = _read(section, task.labels)
     notes = []
     train, held = hold_out(raw.get("train", []), section.holdout)
@@ -170,6 +160,22 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         say(f"  {line}")
     pair = any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False
     return RunData(head, labels, splits, report, pair and task.labels is not LabelKind.SCORE_OR_NONE)
+
+
+def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> RunData:
+    """What is known without data: the labels that the recipe or the model names."""
+    section, task = recipe.data, task_of(recipe.task)
+    if task.names_labels and not theirs and not section.labels:
+        raise InputError(
+            Problem(
+                str(model.path),
+                "config.json names no labels (id2label) and there is no data.",
+                "Add id2label to config.json, or data.labels to the recipe.",
+            )
+        )
+    names = tuple(section.labels or theirs or ()) if task.names_labels else ()
+    labels = Labels(tags_of(names) if task.labels is LabelKind.SPANS else names)
+    return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
 
 
 def is_labelled(task: Task, split: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.stages import Updates
+from pocketbert.core.recipe.updates import Updates
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Curve
 
 if TYPE_CHECKING:
-    from pocketbert.distill.training.course import Course
+    from pocketbert.distill.training.loop import Outcome
     from pocketbert.distill.training.train_set import TrainData
 
 
@@ -31,7 +30,6 @@ class TrainingJob:
         length: Longest input in tokens.
         work: Where checkpoints go.
         metrics: A .jsonl file for losses.
-        copies: Makes training rows with copies in which words are replaced.
     """
 
     recipe: Recipe
@@ -40,23 +38,18 @@ class TrainingJob:
     length: int
     work: Path
     metrics: Path
-    copies: Callable[[], TrainData] | None = None
 
-    def rows(self, purpose: str, augmented: bool = False) -> TrainData:
+    def rows(self, purpose: str) -> TrainData:
         """Training rows as the task learns from them: of fill-mask with words hidden anew at every step.
 
         Args:
             purpose: What is trained; keys the random choices.
-            augmented: Whether copies with other words are among them.
         """
         from pocketbert.distill.text.corpora.encoded_rows import EncodedRows
         from pocketbert.distill.text.general_set import GeneralSet
         from pocketbert.distill.text.masking.masking import Masking
         from pocketbert.distill.training.train_set import TrainSet
 
-        if augmented:
-            assert self.copies is not None
-            return self.copies()
         rows = self.data.splits["train"]
         tokenizer = TextTokenizer(self.source.path, self.length)
         if self.data.head.task.name is not TaskName.FILL_MASK:
@@ -68,35 +61,27 @@ class TrainingJob:
         )
         return GeneralSet(encoded, tokenizer, masking)
 
-    def train(
-        self,
-        model: Any,
-        objective: Any,
-        settings: Updates,
-        purpose: str,
-        rows: TrainData | None = None,
-        course: Course | None = None,
-    ) -> Curve:
-        """Train a model in place, on the task's rows where no others are given, with AdamW where no other course is."""
+    def train(self, model: Any, objective: Any, settings: Updates, purpose: str) -> Curve:
+        """Train a model in place on the task's rows."""
         from pocketbert.distill.training.loop import train
 
-        outcome = train(
-            model,
-            objective,
-            rows or self.rows(purpose),
-            settings,
-            self.recipe.seed,
-            purpose,
-            self.work,
-            self.metrics,
-            course,
-        )
-        history = outcome.history
-        return Curve(
-            stage=purpose,
-            steps=[r.step for r in history],
-            loss=[r.loss for r in history],
-            terms={k: [r.terms.get(k) for r in history] for k in dict.fromkeys(k for r in history for k in r.terms)},
-            dtype=outcome.dtype,
-            threads=outcome.threads,
-        )
+        rows, seed = self.rows(purpose), self.recipe.seed
+        return curve_of(purpose, train(model, objective, rows, settings, seed, purpose, self.work, self.metrics))
+
+
+def curve_of(purpose: str, outcome: Outcome) -> Curve:
+    """The losses of a stage as they are kept.
+
+    Args:
+        purpose: What was trained.
+        outcome: What training left behind.
+    """
+    history = outcome.history
+    return Curve(
+        stage=purpose,
+        steps=[r.step for r in history],
+        loss=[r.loss for r in history],
+        terms={k: [r.terms.get(k) for r in history] for k in dict.fromkeys(k for r in history for k in r.terms)},
+        dtype=outcome.dtype,
+        threads=outcome.threads,
+    )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +10,13 @@ from pocketbert.core.data.labels import Labels, placeholder_names
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.checkpoints import load_model
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.pooling import Pooling
+from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.stages import (
-    GENERAL,
-    TaskStage,
-    TinyBertIntermediateStage,
-    TinyBertPredictionStage,
-)
-from pocketbert.core.tasks import Task, TaskName
-from pocketbert.pipeline.learn.augmenting import augmented_set
+from pocketbert.pipeline.learn.between import read_state, write_state
 from pocketbert.pipeline.learn.data import RunData
-from pocketbert.pipeline.learn.finishing import Curve, Finished, finish, pooling_for
-from pocketbert.pipeline.learn.general import general_student, layer_stage, with_encoder, with_guesses
+from pocketbert.pipeline.learn.finishing import Finished, finish, pooling_for
 from pocketbert.pipeline.learn.job import TrainingJob
+from pocketbert.pipeline.learn.stages import Learning, StudentState, task_student, train_stage
 from pocketbert.pipeline.run_folder import Places
 
 
@@ -58,10 +48,35 @@ def _head_labels(model: ModelFolder, recipe: Recipe, ours: Labels) -> Labels:
     return Labels(names)
 
 
+def make_stage(learning: Learning, number: int, before: Path | None, at: Places) -> Sequence[str]:
+    """Train one stage of `distill`, from the folder that the stage before wrote to a folder for the stage after.
+
+    Args:
+        learning: What all stages share.
+        number: Number of the stage in `distill`.
+        before: Output of the stage before; None for the first stage.
+        at: Where the student, its checkpoints, its caches and its losses go.
+    """
+    state = read_state(learning, before) if before is not None else None
+    write_state(learning, train_stage(learning, number, state, at), at.output)
+    return ()
+
+
+def make_student_of(learning: Learning, last: Path, at: Places) -> Sequence[str]:
+    """Write the finished student: in the task's class, scored, with the story of its training.
+
+    Args:
+        learning: What all stages share.
+        last: Output of the last stage.
+        at: Where the student goes.
+    """
+    return _finish(learning, read_state(learning, last), at)
+
+
 def make_student(
     recipe: Recipe, teacher_folder: Path, model: ModelFolder, data: RunData, length: int, at: Places, corpora: Path
 ) -> Sequence[str]:
-    """Distil the student through the recipe's stages.
+    """Distil the student through all stages of a recipe in one step.
 
     Args:
         recipe: What to do.
@@ -72,103 +87,29 @@ def make_student(
         at: Where the student, its checkpoints and its losses go.
         corpora: Where the run's corpora are.
     """
-    from pocketbert.distill.training.loop import frozen
+    learning = Learning(recipe, model, teacher_folder, data, length, corpora)
+    state: StudentState | None = None
+    for number in range(len(recipe.distill)):
+        state = train_stage(learning, number, state, at)
+    assert state is not None
+    return _finish(learning, state, at)
 
-    assert recipe.student is not None
-    task = data.head.task
-    source = open_model_folder(str(teacher_folder))
-    teacher, pooling = load_model(source, task), pooling_for(recipe, source)
-    copies = cache(partial(augmented_set, recipe, model, data, length, at.work / "augmented"))
-    job = TrainingJob(recipe, source, data, length, at.work, at.metrics, copies)
-    student, curves, projection = _start(job, teacher, task), list[Curve](), None
-    notes = list[str]()
-    if any(isinstance(s, GENERAL) for s in recipe.distill):
-        general = replace(job, source=model)
-        learnt = general_student(general, partial(_start, general), corpora)
-        headed = hasattr(learnt.student, learnt.student.base_model_prefix)
-        fill = with_guesses if task.name is TaskName.FILL_MASK and headed else with_encoder
-        student = fill(student, learnt.student)
-        curves, projection, notes = learnt.curves, learnt.projection, learnt.notes
-    with frozen(teacher):
-        for number, stage in enumerate(recipe.distill):
-            where = f"distill.{number}"
-            own = replace(job, work=at.work / where)
-            if isinstance(stage, TinyBertIntermediateStage):
-                rows = own.rows(where, stage.augmented)
-                curve, projection = layer_stage(own, teacher, student, stage, where, rows, projection)
-                curves.append(curve)
-            elif isinstance(stage, TaskStage | TinyBertPredictionStage):
-                curves.append(_task_stage(own, teacher, student, stage, where, pooling))
+
+def _finish(learning: Learning, state: StudentState, at: Places) -> Sequence[str]:
+    student = task_student(learning, state)
     student.set_attn_implementation("sdpa")
-    made = Finished(student, recipe, source, data, length, pooling, tuple(curves), tuple(notes))
-    finish(made, at.output, teacher_folder)
-    return ()
-
-
-def _start(job: TrainingJob, teacher: Any, task: Task) -> Any:
-    """The student before its first step, with the head of a task: built for a teacher, or what the recipe names."""
-    from pocketbert.distill.students.build import build_student
-    from pocketbert.distill.text.corpora.tokenizer import vocabulary
-
-    wanted, source = job.recipe.student, job.source
-    assert wanted is not None
-    if wanted.size is not None:
-        from pocketbert.distill.students.mobilebert import transfer_student
-
-        return transfer_student(teacher, wanted.size, job.recipe.seed, task.head)
-    if wanted.model is None:
-        return build_student(teacher, source.family, wanted, job.recipe.seed)
-    start = open_model_folder(wanted.model, wanted.revision, "student.model")
-    if vocabulary(start.path) != vocabulary(source.path):
-        raise InputError(
-            Problem(
-                "student.model",
-                f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
-                "token is not about the other's.",
-                "Start from a student of the teacher's vocabulary.",
-            )
-        )
-    labels = job.data.labels if task is job.data.head.task else None
-    return load_model(start, task, labels, new_head=True).train()
-
-
-def _task_stage(
-    job: TrainingJob,
-    teacher: Any,
-    student: Any,
-    stage: TaskStage | TinyBertPredictionStage,
-    where: str,
-    pooling: Pooling,
-) -> Curve:
-    from pocketbert.core.families import family_of
-    from pocketbert.distill.methods.task import TaskDistillation
-    from pocketbert.distill.methods.tinybert import prediction_stage
-    from pocketbert.distill.teacher.cache.build import cached_teacher
-
-    task, source = job.data.head.task, job.source
-    settings = stage if isinstance(stage, TaskStage) else prediction_stage(stage, task)
-    objective = TaskDistillation(
-        teacher,
+    made = Finished(
         student,
-        source.family,
-        task,
-        settings,
-        where,
-        student_family=family_of(student.config.model_type),
-        pooling=pooling,
+        learning.recipe,
+        learning.source,
+        learning.data,
+        learning.length,
+        learning.pooling,
+        state.curves,
+        state.notes,
     )
-    rows = job.rows(where, stage.augmented)
-    if settings.cache_teacher:
-        objective.signals = cached_teacher(
-            teacher,
-            source.family,
-            rows,
-            objective.signals.wanted,
-            job.work.parent / f"{where}-cache",
-            half=settings.cache_teacher == "fp16",
-            where=f"{where}.cache_teacher",
-        )
-    return job.train(student, objective, settings, where, rows)
+    finish(made, at.output, learning.teacher_folder)
+    return ()
 
 
 def permute_head(model: Any, have: Labels, want: Labels) -> str | None:

@@ -243,12 +243,13 @@ def test_the_estimate_is_the_size_on_disk(open_tiny: Callable[..., Any], tmp_pat
 
 
 def test_a_cache_that_is_too_large_is_refused_before_anything_runs(
-    open_tiny: Callable[..., Any], tmp_path: Path
+    open_tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cache_build, "LIMIT_BYTES", 20_000)
     model, folder, tokenizer = open_tiny("bert", 3)
     data = rows_of(tokenizer)
     with pytest.raises(InputError) as caught:
-        cached_teacher(model, folder.family, data, ALL, tmp_path / "cache", limit_bytes=20_000, where="distill.0")
+        cached_teacher(model, folder.family, data, ALL, tmp_path / "cache", where="distill.0")
     text = str(caught.value)
     size = estimate_bytes(layout_of(OnlineTeacher(model, folder.family, ALL)(data.batch([0], 0)), False), data.lengths)
     assert text.startswith("distill.0: teacher outputs of 10 rows") and f"{size:,} bytes" in text
@@ -259,14 +260,19 @@ def test_a_cache_that_is_too_large_is_refused_before_anything_runs(
 
 @pytest.mark.parametrize(("limit", "fp16", "without"), [(0.9, True, True), (0.45, False, False)])
 def test_only_fixes_that_would_do_are_named(
-    limit: float, fp16: bool, without: bool, open_tiny: Callable[..., Any], tmp_path: Path
+    limit: float,
+    fp16: bool,
+    without: bool,
+    open_tiny: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, folder, tokenizer = open_tiny("bert", 3)
     data, wanted = rows_of(tokenizer), Wanted(hidden=(1,), attention=(1,))
     taught = OnlineTeacher(model, folder.family, wanted)(data.batch([0], 0))
-    most = int(limit * estimate_bytes(layout_of(taught, False), data.lengths))
+    monkeypatch.setattr(cache_build, "LIMIT_BYTES", int(limit * estimate_bytes(layout_of(taught, False), data.lengths)))
     with pytest.raises(InputError) as caught:
-        cached_teacher(model, folder.family, data, wanted, tmp_path / "cache", limit_bytes=most)
+        cached_teacher(model, folder.family, data, wanted, tmp_path / "cache")
     assert ("store fp16" in str(caught.value)) is fp16
     assert ("weight 0" in str(caught.value)) is without
 

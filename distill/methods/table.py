@@ -1,0 +1,45 @@
+"""The methods that come with the package, a row each. Other packages add rows with `register_method`."""
+
+from __future__ import annotations
+
+from pocketbert.core.recipe.methods import Stage
+from pocketbert.core.recipe.stages import (
+    DistilBertStage,
+    MiniLmStage,
+    MobileBertStage,
+    TaskStage,
+    TinyBertGeneralStage,
+    TinyBertIntermediateStage,
+    TinyBertPredictionStage,
+)
+from pocketbert.distill.methods import distilbert, minilm, mobilebert, task, tinybert
+from pocketbert.distill.methods.method import Method, register_method, registered_methods
+
+ROWS = (
+    Method(section=TaskStage, train=task.train),
+    Method(section=DistilBertStage, train=distilbert.train, needs=distilbert.needs),
+    Method(section=TinyBertGeneralStage, train=tinybert.train_layers),
+    Method(section=TinyBertIntermediateStage, train=tinybert.train_layers),
+    Method(section=TinyBertPredictionStage, train=tinybert.train_prediction),
+    Method(section=MiniLmStage, train=minilm.train),
+    Method(section=MobileBertStage, train=mobilebert.train, needs=mobilebert.needs),
+)
+
+for _row in ROWS:
+    register_method(_row)
+
+
+def method_of(stage: Stage) -> Method:
+    """The row of a stage's method.
+
+    Args:
+        stage: An entry of `distill`.
+
+    Raises:
+        LookupError: If its section was registered without code.
+    """
+    name = stage.method_name()
+    methods = registered_methods()
+    if name not in methods:
+        raise LookupError(f"method '{name}' has a section and no code: register it with register_method(Method(...))")
+    return methods[name]
