@@ -29,17 +29,20 @@ from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, model_files
 from pocketbert.pipeline.gates.verify import Verification, report_gates, run_subjects, verify_files, vocabulary_rows
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn import training
+from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
+from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.make import exporting, golden, measuring
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_log import logged
-from pocketbert.pipeline.steps import CORPUS, Inputs, Makers, steps_of
+from pocketbert.pipeline.steps import AUGMENTED, CORPUS, Makers, stage_folder, steps_of
 
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
@@ -127,6 +130,8 @@ class Run:
             data=self._make_data,
             corpus=self._make_corpus,
             teacher=self._make_teacher,
+            copies=self._make_copies,
+            stage=self._make_stage,
             student=self._make_student,
             export=self._make_export,
             quantized=self._make_quantized,
@@ -202,9 +207,28 @@ class Run:
         return training.make_teacher(self.recipe, self.model, self.data, self.length, at)
 
     def _make_student(self, at: Places) -> Sequence[str]:
-        return training.make_student(
-            self.recipe, self.path / "teacher", self.model, self.data, self.length, at, self.path / CORPUS
+        last = self.path / stage_folder(len(self.recipe.distill) - 1)
+        return training.make_student_of(self._learning(), last, at)
+
+    def _make_stage(self, number: int, at: Places) -> Sequence[str]:
+        before = self.path / stage_folder(number - 1) if number else None
+        return training.make_stage(self._learning(), number, before, at)
+
+    def _learning(self) -> Learning:
+        """What a stage reads; made anew for each, so that nothing of one stage stays in memory in the next."""
+        return Learning(
+            self.recipe,
+            self.model,
+            self.path / "teacher",
+            self.data,
+            self.length,
+            self.path / CORPUS,
+            self.path / AUGMENTED,
         )
+
+    def _make_copies(self, at: Places) -> Sequence[str]:
+        write_copies(self.recipe, self.model, self.data, at.work, at.output)
+        return ()
 
     def _make_corpus(self, at: Places) -> Sequence[str]:
         assert self.recipe.data.corpus is not None

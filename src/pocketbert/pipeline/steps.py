@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 
-from pydantic import BaseModel
-
-from pocketbert.core.disk.files import sha256_file, sha256_json, sha256_path
-from pocketbert.core.families import all_families, check_exported
+from pocketbert.core.disk.files import sha256_file, sha256_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import CorpusSource, Recipe
-from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.model_files import quantized_step
+from pocketbert.pipeline.inputs import Inputs, dumped, without
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
-from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, max_length
+from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
 from pocketbert.pipeline.make import exporting, golden, measuring
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.run_folder import Places, Step, data_digest
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
-CORPUS = "corpus"
+CORPUS, AUGMENTED = "corpus", "augmented"
 
 Make = Callable[[Places], Sequence[str]]
 """Writes the output of a step; returns gate failures."""
@@ -39,7 +34,9 @@ class Makers:
         data: Reads and checks the rows.
         corpus: Writes the corpora of general stages.
         teacher: Trains or copies the teacher.
-        student: Trains the student.
+        copies: Writes copies of the training rows in which words are replaced.
+        stage: Trains the student in one stage of `distill`, by its number.
+        student: Scores the student that the last stage left and writes its folder.
         export: Writes the files of a format.
         quantized: Writes the smaller files of a format.
         golden: Records golden rows.
@@ -52,6 +49,8 @@ class Makers:
     data: Make
     corpus: Make
     teacher: Make
+    copies: Make
+    stage: Callable[[int, Places], Sequence[str]]
     student: Make
     export: Callable[[Format, Places], Sequence[str]]
     quantized: Callable[[Format, Places], Sequence[str]]
@@ -60,80 +59,6 @@ class Makers:
     teacher_file: Make
     benchmark: Make
     pack: Make
-
-
-class Inputs:
-    """What decides the steps of a recipe; models are opened when they are first asked for.
-
-    Args:
-        recipe: What to do.
-        ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
-    """
-
-    def __init__(self, recipe: Recipe, ready: Mapping[str, Path]) -> None:
-        self.recipe, self.ready = recipe, ready
-
-    @cached_property
-    def model(self) -> ModelFolder:
-        """The model the recipe starts from."""
-        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
-
-    @cached_property
-    def start(self) -> ModelFolder | None:
-        """The student that the recipe goes on with."""
-        wanted = self.recipe.student
-        if wanted is None or wanted.model is None:
-            return None
-        return open_model_folder(wanted.model, wanted.revision, "student.model")
-
-    @cached_property
-    def vectors(self) -> str | None:
-        """Digest of the word vectors that rows are augmented with."""
-        augment = self.recipe.data.augment
-        path = augment.vectors if augment else None
-        return sha256_file(path) if path is not None and path.is_file() else None
-
-    @cached_property
-    def length(self) -> int:
-        """Longest input in tokens."""
-        return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
-
-    def check_exported(self) -> None:
-        """Refuse a model that no file can be written of before it is trained."""
-        wanted = self.recipe.student
-        if wanted is not None and wanted.size is not None:
-            return  # a MobileBERT, whatever its teacher is
-        where, family = "teacher.model", self.model.family
-        if self.start is not None:
-            where, family = "student.model", self.start.family
-        elif wanted is not None:
-            where = "student.family"
-            family = next((f for f in all_families() if f.name == wanted.family), family)
-        check_exported(family, where)
-
-    def export_settings(self, format: Format) -> dict[str, object]:
-        """Settings that decide the fp32 files of a format."""
-        section = self.recipe.export
-        export: dict[str, object] = {"lengths": section.lengths}
-        settings: dict[str, object] = {"export": export, "data": {"max_length": self.length}}
-        if format is Format.ONNX:
-            export["opset"] = section.opset
-        if format is Format.TFLITE:
-            export["clients"] = section.clients
-        if format is Format.COREML:
-            export["coreml"] = _dump(section.coreml)
-        if format is not Format.ONNX:
-            settings |= {"name": self.recipe.name, "description": self.recipe.description}
-        return settings
-
-    def ready_contents(self, format: Format) -> dict[str, str | None]:
-        """Digests of the files of a format that are used instead of exporting anew."""
-        return {name: sha256_path(path) for name, path in self.ready.items() if name.startswith(f"{format}/")}
-
-    @property
-    def export_gates(self) -> dict[str, object]:
-        """Settings that only judge an exported file."""
-        return {"export": {"atol": self.recipe.export.atol}}
 
 
 def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
@@ -151,7 +76,7 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
         check_augmentable(recipe, inputs.model)
     learned = [*_data_steps(inputs, make), _teacher_step(inputs, make)]
     if recipe.student is not None:
-        learned.append(_student_step(inputs, make))
+        learned += [*_copies_step(inputs, make), *_stage_steps(inputs, make), _student_step(inputs, make)]
     written = [s for format in recipe.export.formats for s in _format_steps(inputs, make, format, learned[-1].name)]
     return [*learned, *written, *_check_steps(inputs, make, written), *_last_steps(inputs, make, written)]
 
@@ -181,7 +106,7 @@ def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
         name=CORPUS,
         title="corpus",
         output=CORPUS,
-        settings={"data": {"corpus": _dump(recipe.data.corpus)}},
+        settings={"data": {"corpus": dumped(recipe.data.corpus)}},
         contents={**sources, "the teacher's tokenizer.json": sha256_file(inputs.model.path / "tokenizer.json")},
         needs=(),
         make=make.corpus,
@@ -205,8 +130,8 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Step:
         settings={
             "task": recipe.task,
             "seed": recipe.seed,
-            "teacher": {"finetune": _dump(recipe.teacher.finetune)},
-            "answer": _dump(recipe.answer),
+            "teacher": {"finetune": dumped(recipe.teacher.finetune)},
+            "answer": dumped(recipe.answer),
             "the teacher's licence": inputs.model.licence,
         },
         contents={"teacher.model": inputs.model.digest},
@@ -217,27 +142,67 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Step:
     )
 
 
-def _student_step(inputs: Inputs, make: Makers) -> Step:
+def _copies_step(inputs: Inputs, make: Makers) -> list[Step]:
+    """The copies of training rows that stages with ``augmented: true`` learn on; none where no stage does."""
     recipe = inputs.recipe
+    if recipe.data.augment is None:
+        return []
+    return [
+        Step(
+            name=AUGMENTED,
+            title="augmented rows",
+            output=AUGMENTED,
+            settings={"seed": recipe.seed, "data": {"augment": dumped(recipe.data.augment)}},
+            contents={"data.augment.vectors": inputs.vectors, "teacher.model": inputs.model.digest},
+            needs=("data",),
+            make=make.copies,
+            libraries=_TRAIN,
+        )
+    ]
+
+
+def stage_folder(number: int) -> str:
+    """Where a stage of `distill` leaves the student, relative to the run folder."""
+    return f"distill/{number}"
+
+
+def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
+    """A step for each entry of `distill`; a general one reads the text and the model, not the task's teacher."""
+    recipe, steps = inputs.recipe, list[Step]()
+    for number, stage in enumerate(recipe.distill):
+        settings = {**inputs.student_settings, "distill": {str(number): dumped(stage)}}
+        contents = dict(inputs.student_contents)
+        if stage.general:
+            contents["teacher.model"] = inputs.model.digest
+            if inputs.heads is not None:
+                settings["heads that the general stages train"] = inputs.heads
+        needs = (CORPUS,) if stage.general else ("teacher", *([AUGMENTED] if stage.on_augmented else []))
+        steps.append(
+            Step(
+                name=f"distill.{number}",
+                title=f"distill.{number}, method {stage.method}",
+                output=stage_folder(number),
+                settings=settings,
+                contents=contents,
+                needs=(*needs, *(s.name for s in steps[-1:])),
+                make=partial(make.stage, number),
+                libraries=_TRAIN,
+                trains=True,
+            )
+        )
+    return steps
+
+
+def _student_step(inputs: Inputs, make: Makers) -> Step:
     return Step(
         name="student",
         title="student",
         output="student",
-        settings={
-            "student": _dump(recipe.student),
-            "distill": [_dump(s) for s in recipe.distill],
-            "seed": recipe.seed,
-            "answer": _dump(recipe.answer),
-            "data": {"augment": _dump(recipe.data.augment)},
-        },
-        contents={
-            "data.augment.vectors": inputs.vectors,
-            "student.model": inputs.start.digest if inputs.start else None,
-        },
-        needs=("teacher",) if recipe.data.corpus is None else ("teacher", CORPUS),
+        settings=inputs.student_settings,
+        contents=inputs.student_contents,
+        needs=("teacher", f"distill.{len(inputs.recipe.distill) - 1}"),
         make=make.student,
         libraries=_TRAIN,
-        trains=True,
     )
 
 
@@ -302,7 +267,7 @@ def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[
             title="verify",
             output="verify.json",
             settings={},
-            gates={"verify": _dump(recipe.verify)},
+            gates={"verify": dumped(recipe.verify)},
             needs=("golden",),
             make=make.verify,
             libraries=engines,
@@ -323,7 +288,7 @@ def _last_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[S
                 name="benchmark",
                 title="benchmark",
                 output="benchmark.json",
-                settings={"benchmark": _dump(recipe.benchmark), "export": {"lengths": recipe.export.lengths}},
+                settings={"benchmark": dumped(recipe.benchmark), "export": {"lengths": recipe.export.lengths}},
                 needs=tuple(measured),
                 make=make.benchmark,
                 libraries=_engines(recipe),
@@ -353,7 +318,7 @@ def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
     sections = portable(recipe).model_dump(mode="json", by_alias=True)
     atol = sections["export"].pop("atol")
     gates = {"verify": sections.pop("verify"), "export": {"atol": atol}}
-    settings = _without(sections, "checkpoint")
+    settings = without(sections, "checkpoint")
     assert isinstance(settings, dict)
     return Step(
         name="pack",
@@ -364,14 +329,3 @@ def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
         needs=needs,
         make=make.pack,
     )
-
-
-def _dump(section: BaseModel | None) -> object:
-    """A section as it decides a result: how often a checkpoint is written does not."""
-    return _without(section.model_dump(mode="json"), "checkpoint") if section is not None else None
-
-
-def _without(value: object, key: str) -> object:
-    if isinstance(value, dict):
-        return {k: _without(v, key) for k, v in value.items() if k != key}
-    return [_without(v, key) for v in value] if isinstance(value, list) else value

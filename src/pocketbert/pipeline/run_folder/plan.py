@@ -177,7 +177,7 @@ def _steps_behind(changed: Sequence[Finding]) -> str:
     if not behind:
         return _listed(first)
     count = "the step" if len(behind) == 1 else f"the {len(behind)} steps"
-    return f"{_listed(first)} and {count} behind {'it' if len(first) == 1 else 'them'}"
+    return f"{', '.join(first)} and {count} behind {'it' if len(first) == 1 else 'them'}"
 
 
 def _listed(names: Iterable[str]) -> str:
