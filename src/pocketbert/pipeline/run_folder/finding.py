@@ -60,7 +60,11 @@ def _found_work(step: Step, work: Work) -> Finding | None:
     others = work.others()
     if others:
         made_from = recorded(others[0])
-        changes = tuple(made_from.changes(work.now)) if made_from is not None else ("other settings or versions",)
+        changes = (
+            tuple(made_from.changes(work.now))
+            if made_from is not None
+            else (f"{others[0].name} does not tell what it is made from",)
+        )
         return Finding(step, work="; ".join(map(progress_in, others)), changes=changes, differs=True)
     made_from = recorded(work.path)
     if made_from is None or not holds_work(work.path):
