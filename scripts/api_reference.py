@@ -69,7 +69,7 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
                                   "teacher.state_adapter.reduce_embeddings")],
     ),
     "MobileBERT's course": (
-        "Which layers learn when, and how fast; `distill.training.loop.train` takes a course.",
+        "Which layers learn when, and how fast; an objective brings its course with it.",
         [f"distill.{n}" for n in ("methods.transfer_phases.progressive", "methods.transfer_phases.joint", "methods.transfer_phases.auxiliary",
                                   "methods.transfer_phases.TransferPhases", "methods.transfer_course.TransferCourse", "training.lamb.Lamb")],
     ),

@@ -31,3 +31,15 @@ def lent(model: nn.Module) -> Iterator[None]:
         for name in _PREPARED:
             vars(model).pop(name, None)
         vars(model).update(before)
+
+
+def mark_trained(model: nn.Module) -> None:
+    """Make a model that was read from disk train on as if the stage before had trained the same object.
+
+    Accelerate leaves a mark on a model that it prepared, and prepares it no second time: in bf16 that decides about
+    rounding.
+
+    Args:
+        model: The model, as an earlier stage left it.
+    """
+    vars(model)["_is_accelerate_prepared"] = True

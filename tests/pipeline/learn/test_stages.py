@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,11 +44,10 @@ CHAINS: dict[str, tuple[list[dict[str, Any]], str, dict[str, Any], dict[str, Any
     "mobilebert of an IB-BERT": ([GUESSED, OUTPUTS], "ib_bert", MINI, {}),
     "guesses for fill-mask": ([GUESSED], "ib_bert", MINI, {"task": "fill-mask"}),
 }
-Write = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def teachers(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def teachers(task: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pre-trained models, as far as the pipeline can tell."""
     import torch
     import transformers
@@ -55,9 +55,9 @@ def teachers(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     from pocketbert.distill.students.ib_bert.config import IbBertConfig
     from pocketbert.distill.students.ib_bert.model import IbBertForPreTraining
 
-    base, words = tmp_path_factory.mktemp("pre-trained"), kit.vocabulary()
+    base, tokenizer = tmp_path_factory.mktemp("pre-trained"), task.folder / "teacher"
     sizes = {
-        "vocab_size": len(words),
+        "vocab_size": json.loads((tokenizer / "config.json").read_text())["vocab_size"],
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 64,
@@ -76,14 +76,16 @@ def teachers(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             kind(config).save_pretrained(base / name)
-        kit.write_tokenizer(base / name, words)
+        for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+            shutil.copyfile(tokenizer / file, base / name / file)
     return {name: base / name for name in kinds}
 
 
 @pytest.fixture
-def recipe(task: Any, kit: Any, teachers: dict[str, Path], tmp_path: Path) -> Callable[[str], Recipe]:
+def recipe(task: Any, teachers: dict[str, Path], tmp_path: Path) -> Callable[[str], Recipe]:
     """`recipe(chain)`: the tiny task with the stages of a chain."""
-    text = kit.write_lines(tmp_path / "text.jsonl", [{"text": r["text"]} for r in kit.task_rows(80, 9)])
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join((task.folder / "train.jsonl").read_text().splitlines(keepends=True)[:80]))
 
     def write(chain: str) -> Recipe:
         stages, teacher, student, more = CHAINS[chain]

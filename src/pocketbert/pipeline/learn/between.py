@@ -80,6 +80,7 @@ def read_state(learning: Learning, folder: Path) -> StudentState:
     from safetensors.torch import load_file
 
     from pocketbert.distill.methods.method import CarriedPart
+    from pocketbert.distill.training.lending import mark_trained
 
     file = StageFile.model_validate(read_json(folder / FILE_NAME))
     source = open_model_folder(str(folder))
@@ -87,6 +88,7 @@ def read_state(learning: Learning, folder: Path) -> StudentState:
         student = load_model(source, head_wanted(learning.recipe))
     else:
         student = load_model(source, learning.task, learning.data.labels)
+    mark_trained(student)
     tensors = load_file(folder / TENSORS)
     carried = {
         name: CarriedPart(

@@ -1,0 +1,105 @@
+"""The table of methods: every row whole, an unknown method refused, a method from outside known to recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.recipe.file import recipe_of, recipe_schema
+from pocketbert.core.recipe.methods import StagePlace, register_stage, stage_sections
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.stages import GeneralText, TaskStage
+from pocketbert.distill.methods.method import Heads, Method, register_method
+from pocketbert.distill.methods.table import ROWS, method_of
+from support.own_method import LOGITS, LogitsStage, train
+from support.own_method import registered as registering
+
+CONTENT: dict[str, Any] = {
+    "schema": 1,
+    "name": "a",
+    "task": "text-classification",
+    "teacher": {"model": "minilm-l6"},
+    "student": {"layers": 1},
+    "data": {"train": {"path": "t.jsonl"}, "eval": {"path": "e.jsonl"}},
+}
+
+
+@pytest.fixture
+def registered() -> Iterator[Method]:
+    with registering() as method:
+        yield method
+
+
+def with_stage(**stage: Any) -> dict[str, Any]:
+    return {**CONTENT, "distill": [stage]}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
+def test_every_row_is_whole(row: Method) -> None:
+    assert stage_sections()[row.name] is row.section
+    assert row.section.__doc__ is not None
+    assert row.section.__doc__.startswith(f"Method `{row.name}`: ")
+    assert row.section.model_fields["method"].description
+    stage = row.section.model_validate({"method": row.name, "steps": 520_000})
+    assert method_of(stage) is row
+    assert issubclass(row.section, GeneralText) is row.section.general
+    needs = row.needs(stage, "distill.0")
+    assert needs.heads is Heads.ENCODER or row.section.general
+    assert needs.heads is not Heads.ENCODER or not needs.words
+    assert stage.problems(StagePlace(0, [stage], 1)) == []
+    assert callable(row.train)
+
+
+def test_every_section_has_a_row() -> None:
+    assert list(stage_sections()) == [row.name for row in ROWS]
+
+
+def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InputError) as caught:
+        recipe_of(with_stage(method="logit", steps=3), "R")
+    assert "method 'logit' is unknown" in str(caught.value)
+    with pytest.raises(InputError, match=r"did you mean 'minilm'\?"):
+        recipe_of(with_stage(method="minlm", steps=3), "R")
+
+
+def test_a_section_without_code_says_what_is_missing(registered: Method) -> None:
+    class Bare(LogitsStage):
+        """Method `bare`: nothing."""
+
+        method: Literal["bare"] = Field(description="Distillation method.")  # type: ignore[assignment]
+
+    register_stage(Bare)
+    with pytest.raises(LookupError, match=r"'bare' has a section and no code"):
+        method_of(Bare(method="bare", steps=1))
+
+
+def test_one_name_is_one_method(registered: Method) -> None:
+    class Other(LogitsStage):
+        """Method `logits`: another one."""
+
+    assert register_method(LOGITS) is LOGITS
+    with pytest.raises(ValueError, match="'logits' is registered already"):
+        register_method(Method(section=Other, train=train))
+    with pytest.raises(ValueError, match="'task' is registered already"):
+        register_stage(type("Mine", (TaskStage,), {}))
+
+
+def test_recipes_know_a_method_after_its_registration(registered: Method) -> None:
+    made = recipe_of(with_stage(method="logits", steps=3, scale=2), "R")
+    assert made.distill == [LogitsStage(method="logits", steps=3, scale=2)]
+    assert Recipe.model_validate(made.model_dump(by_alias=True)) == made
+    with pytest.raises(InputError, match=r"did you mean 'logits'\? \(allowed: distilbert, logits, minilm"):
+        recipe_of(with_stage(method="logit", steps=3), "R")
+    with pytest.raises(InputError, match=r"distill.0.scal: unknown key 'scal'; did you mean 'scale'\?"):
+        recipe_of(with_stage(method="logits", steps=3, scal=2), "R")
+    with pytest.raises(InputError, match=r"R distill.0.scale: above 9, the student runs away"):
+        recipe_of(with_stage(method="logits", steps=3, scale=10), "R")
+    assert "LogitsStage" in recipe_schema()["$defs"]
+
+
+def test_recipes_forget_it_with_the_registration() -> None:
+    assert "LogitsStage" not in recipe_schema()["$defs"]
