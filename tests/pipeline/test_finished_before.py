@@ -293,7 +293,7 @@ def test_what_other_versions_made_is_taken_as_it_is(
     assert [line.split("\t")[0] for line in dry.stdout.splitlines()[1:] if "to do" in line] == ["pack"]
     taken = run(cli, task.recipe, run_copy, "--resume-anyway")
     assert taken.exit_code == 0, taken.output
-    assert "student: taken as it is, although library versions changed (--resume-anyway)" in taken.stderr
+    assert "  taken as they are, made with other library versions: teacher, distill.0, student, onnx" in taken.stderr
     lineage = json.loads((run_copy / "phone" / "artifacts.json").read_text())["lineage"]
     said = lineage["made with other library versions (--resume-anyway)"]
     assert said.startswith(f"teacher (torch {torch}, taken on with 99.0); distill.0 (torch ")

@@ -146,8 +146,18 @@ def test_a_recipe_put_back_after_a_refusal_resumes(desk: Any) -> None:
 def test_a_later_stage_keeps_the_stages_before(finished_desk: Any) -> None:
     more = "distill=[{method: minilm, steps: 100, batch: 8}, {method: task, steps: 100, batch: 8, lr: 1e-4}, {method: task, steps: 9}]"
     said = refused(finished_desk, more)
-    assert "distill.2 was not set, is set: student and the 6 steps behind it would be made anew" in said
+    assert (
+        "student reads distill.2 instead of distill.1; distill.2 was not set, is set: student and the 6 steps behind it would be made anew"
+        in said
+    )
     assert finished_desk.run(more, overwrite=True) == ["distill.2", *(n for n in ORDER if n in BEHIND_STUDENT)]
+
+
+def test_a_step_that_is_left_out(finished_desk: Any) -> None:
+    said = refused(finished_desk, "benchmark=null")
+    assert "benchmark was set, is not set; pack reads benchmark no longer: pack would be made anew." in said
+    assert finished_desk.run("benchmark=null", overwrite=True) == ["pack"]
+    assert finished_desk.run(overwrite=True) == ["pack"]  # what was measured before is still right
 
 
 @pytest.mark.parametrize("step", ORDER)

@@ -108,16 +108,19 @@ class RunFolder:
         for step in reversed(steps):  # a step whose inputs are gone must be gone before them
             if step.name in plan.anew:
                 self._forget(step)
-        for name, why in {**plan.anew, **plan.retried}.items():
-            say(f"{name}: made again: {why}")
-            log.info("step %s made again: %s", name, why)
+        again = {**plan.anew, **plan.retried}
+        for why in dict.fromkeys(again.values()):
+            names = ", ".join(name for name in again if again[name] == why)
+            say(f"  made again: {names}: {why}")
+            log.info("made again: %s: %s", names, why)
         for step in steps:
             if step.name in plan.accepted:
                 mark, now = self.marks.read(step.name), self.now[step.name]
                 if mark is not None:
                     self.marks.write(mark.model_copy(update={"made_from": mark.made_from.accepting(now)}))
                 self.work(step).accept()
-                say(f"{step.name}: taken as it is, although library versions changed (--resume-anyway)")
+        if plan.accepted:
+            say(f"  taken as they are, made with other library versions: {', '.join(plan.accepted)}")
 
     def _forget(self, step: Step) -> None:
         """Drop the output and the mark of a step, so that nothing of another recipe lies next to new results."""

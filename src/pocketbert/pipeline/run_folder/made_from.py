@@ -51,10 +51,24 @@ class MadeFrom(BaseModel):
         return sha256_json([self.hash, self.gates, self.versions, needs])
 
     def changes(self, now: MadeFrom) -> list[str]:
-        """Name each setting and each content that differs from what the result would be made from now."""
+        """Name each setting, content and step read that differs from what the result would be made from now."""
         contents = self.contents.keys() | now.contents.keys()
         differ = [key for key in sorted(contents) if self.contents.get(key) != now.contents.get(key)]
-        return [*_differences(self.settings, now.settings), *(f"the content of {key} changed" for key in differ)]
+        return [
+            *_differences(self.settings, now.settings),
+            *(f"the content of {key} changed" for key in differ),
+            *self._reading(now),
+        ]
+
+    def _reading(self, now: MadeFrom) -> list[str]:
+        """Which other steps are read now."""
+        new = ", ".join(name for name in now.needs if name not in self.needs)
+        gone = ", ".join(name for name in self.needs if name not in now.needs)
+        if new and gone:
+            return [f"{self.step} reads {new} instead of {gone}"]
+        return ([f"{self.step} reads {new} too"] if new else []) + (
+            [f"{self.step} reads {gone} no longer"] if gone else []
+        )
 
     def gate_changes(self, now: MadeFrom) -> list[str]:
         """Name each value that only judges the result and differs now."""
