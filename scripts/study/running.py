@@ -130,11 +130,11 @@ def train_rows(folder: Path) -> int:
 def begun(work: Work) -> bool:
     """Whether an earlier process left a part of an arm's work, or all of it without a record."""
     made = work.folder / ("teacher" if work.teacher is None else "student")
-    return made.exists() or any((work.folder / ".work").glob("*/*"))
+    return made.exists() or (work.folder / "distill").exists() or any((work.folder / ".work").glob("*/*"))
 
 
 def share_teacher(teacher: Path, folder: Path) -> None:
-    """Begin an arm's run folder with the finished stages of the teacher's: the arm finds them done, and goes on.
+    """Begin an arm's run folder with the finished steps of the teacher's: the arm finds them done, and goes on.
 
     Weights are linked, not copied, where the file system can.
 
@@ -146,7 +146,7 @@ def share_teacher(teacher: Path, folder: Path) -> None:
         return
     with building(folder) as made:
         write_marker(made, KIND)
-        shutil.copytree(teacher / ".stages", made / ".stages")
+        shutil.copytree(teacher / ".steps", made / ".steps")
         shutil.copyfile(teacher / "data.json", made / "data.json")
         shutil.copytree(teacher / "teacher", made / "teacher", copy_function=_link)
 

@@ -42,11 +42,13 @@ class PlannedStep:
         name: Step.
         output: What it writes, relative to the run folder.
         state: ``finished``, ``unfinished`` or ``to do``.
+        why: Why it is made again; empty where it is not.
     """
 
     name: str
     output: str
     state: str
+    why: str = ""
 
 
 def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -65,7 +67,7 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return load(recipe_path(recipe), overrides)
 
 
-def run(recipe: Recipe, output: Path, overwrite: bool = False) -> RunResult:
+def run(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
     """The whole chain: teacher, student, files, gates, benchmark, artefact folder, report.
 
     Started again with the same arguments it continues where it was, however it ended.
@@ -73,7 +75,9 @@ def run(recipe: Recipe, output: Path, overwrite: bool = False) -> RunResult:
     Args:
         recipe: What to do.
         output: The run folder.
-        overwrite: Whether results of another recipe in that folder may be replaced.
+        overwrite: Whether results of another recipe, or of other library versions, in that folder may be replaced.
+        resume_anyway: Whether results and unfinished work of other library versions are taken as they are; the artefact
+            folder's lineage records it.
 
     Returns:
         Where everything is, and the closing table.
@@ -82,25 +86,27 @@ def run(recipe: Recipe, output: Path, overwrite: bool = False) -> RunResult:
         PocketBertError: InputError, GateError, MachineError or MissingBackendError.
     """
     from pocketbert.pipeline.run import Run
+    from pocketbert.pipeline.run_folder import Permission
 
-    whole = Run(recipe, output, overwrite)
+    whole = Run(recipe, output, Permission(overwrite, resume_anyway))
     whole.execute()
     return whole.finish()
 
 
-def finetune(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
+def finetune(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
     """Make the teacher of a recipe, and nothing after it.
 
     Returns:
         The teacher's folder, in Hugging Face layout.
     """
     from pocketbert.pipeline.run import Run
+    from pocketbert.pipeline.run_folder import Permission
 
-    Run(recipe, output, overwrite).execute(until="teacher")
+    Run(recipe, output, Permission(overwrite, resume_anyway)).execute(until="teacher")
     return output / "teacher"
 
 
-def distill(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
+def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
     """Make the teacher and the student of a recipe, and no files for phones.
 
     Returns:
@@ -111,20 +117,22 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False) -> Path:
     """
     from pocketbert.core.errors import InputError, Problem
     from pocketbert.pipeline.run import Run
+    from pocketbert.pipeline.run_folder import Permission
 
     if recipe.student is None:
         raise InputError(
             Problem("student", "the recipe has no student section.", "Add student: {layers: 3} and a distill stage.")
         )
-    Run(recipe, output, overwrite).execute(until="student")
+    Run(recipe, output, Permission(overwrite, resume_anyway)).execute(until="student")
     return output / "student"
 
 
-def plan(recipe: Recipe, output: Path, overwrite: bool = False) -> list[PlannedStep]:
+def plan(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
     """What `run` would do, without doing it."""
     from pocketbert.pipeline.run import Run
+    from pocketbert.pipeline.run_folder import Permission
 
-    return [PlannedStep(*row) for row in Run(recipe, output, overwrite).plan()]
+    return [PlannedStep(*row) for row in Run(recipe, output, Permission(overwrite, resume_anyway)).plan()]
 
 
 def export(

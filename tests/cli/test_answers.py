@@ -180,7 +180,7 @@ def test_run_with_two_formats(finished_tflite: Path) -> None:
     ):
         assert said in err
     # libraries that print from C++ and from Python are kept off the terminal, in a fresh process too
-    known = ("data", "teacher ", "student", "export ", "quantize ", "golden rows", "verify", "pack", "  ")
+    known = ("data", "teacher ", "distill.", "student", "export ", "quantize ", "golden rows", "verify", "pack", "  ")
     assert [line for line in err if line and not line.startswith(known)] == []
     assert "Warning" not in "\n".join(err)
 
@@ -205,7 +205,7 @@ def test_again_everything_is_finished_and_said(cli: Cli, task: Any, run_copy: Pa
     before = {p: p.stat().st_mtime_ns for p in (run_copy / "phone").rglob("*")}
     result = cli("run", task.recipe, "-o", run_copy, "--json")
     assert result.exit_code == 0, result.output
-    assert result.stderr.count("finished before, skipped") == 8
+    assert result.stderr.count("finished before, skipped") == 9
     answer = json.loads(result.stdout.splitlines()[-1])
     assert answer["phone"] == str(run_copy / "phone")
     assert [row["model"] for row in answer["table"]] == ["student ONNX fp32", "student ONNX int8 *"]

@@ -180,12 +180,15 @@ def test_truncated_safetensors(cli: Cli, finished: Path, tmp_path: Path, keep: f
 
 def test_existing_run_of_another_recipe(cli: Cli, task: Any, run_copy: Path, tmp_path: Path) -> None:
     before: Tree = tree(run_copy)
-    for arguments in (["run", task.recipe, "seed=4"], ["finetune", task.recipe, "teacher.finetune.lr=0.1"]):
+    for arguments, said in (
+        (["run", task.recipe, "seed=4"], "seed was 3, is 4: teacher and the 7 steps behind it"),
+        (["finetune", task.recipe, "teacher.finetune.lr=0.1"], "teacher.finetune.lr was 0.003, is 0.1: teacher"),
+    ):
         result = cli(*arguments, "-o", run_copy)
         assert result.exit_code == 2
-        assert (
-            f"{run_copy}/teacher: was made with another recipe, other inputs or other versions. Fix: Use another -o/--output, or --overwrite"
-            in result.stderr
+        assert result.stderr == (
+            f"Error: {run_copy}: {said} would be made anew. Nothing was changed. Fix: Put the values back to go on, "
+            "use another -o/--output, or --overwrite to make them anew.\n"
         )
     dry = cli("run", task.recipe, "seed=4", "-o", run_copy, "--overwrite", "--dry-run")
     assert dry.exit_code == 0

@@ -259,4 +259,4 @@ def test_ctrl_c_keeps_the_state(cli: Cli, task: Any, tmp_path: Path) -> None:
     states = dict(line.split("\t")[::2] for line in dry.stdout.splitlines()[1:])
     assert states["data"] == "finished"
     assert states["teacher"] == "unfinished"
-    assert states["student"] == "to do"
+    assert states["distill.0"] == states["student"] == "to do"

@@ -69,7 +69,7 @@ def test_the_same_command_resumes_after_a_nan(
     message = stopped.stderr.splitlines()[-1]
     assert message.startswith("Error: distill.0: step 11 of 12 was not made: the loss is inf (terms: hidden inf, ")
     run = tmp_path / "run"
-    work = next((run / ".work").glob("student-*")) / "distill.0"
+    work = next((run / ".work").glob("distill.0-*")) / "distill.0"
     assert f"The checkpoint of step 8 in {work} is kept: the same command resumes from it" in message
     assert sorted(p.name for p in work.iterdir()) == ["latest", "step-0000004", "step-0000008"]
     assert not (run / "student").exists()

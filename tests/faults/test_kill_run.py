@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from support.folders import tree
+from support.runs import output_of
 from support.victims import Victim, leftovers
 
 FORMATS = "export.formats=[onnx, tflite, coreml]"
@@ -109,11 +110,11 @@ def check_as_unbroken(victim: Any, reference: Path) -> None:
     steps = {p.stem for p in (reference / ".steps").iterdir()}
     assert {p.stem for p in (victim.folder / ".steps").iterdir()} == steps
     for name in steps - {"pack", "verify"}:
-        output = name if (reference / name).is_dir() else f"{name}.json"
-        if (reference / output).is_dir():
-            assert differing(victim.folder / output, reference / output) == [], name
+        ours, theirs = output_of(victim.folder, name), output_of(reference, name)
+        if theirs.is_dir():
+            assert differing(ours, theirs) == [], name
         else:
-            assert (victim.folder / output).read_bytes() == (reference / output).read_bytes(), name
+            assert ours.read_bytes() == theirs.read_bytes(), name
     for name in ("verify.json", "metrics.jsonl"):
         assert (victim.folder / name).read_bytes() == (reference / name).read_bytes(), name
     assert leftovers(victim.folder) == []
@@ -164,4 +165,4 @@ def test_killed_thirty_times_at_random(task: Any, tmp_path: Path) -> None:
         f"{sum(where.values())} kills in {rounds} rounds, {time.monotonic() - clock:.0f} s, seed {seed}: {dict(where)}"
     )
     assert sum(where.values()) >= 29
-    assert {"teacher", "student", "onnx", "tflite", "coreml", "golden", "verify"} <= set(where)
+    assert {"teacher", "distill.0", "onnx", "tflite", "coreml", "golden", "verify"} <= set(where)

@@ -14,6 +14,7 @@ from filelock import FileLock
 from pocketbert import ExportOptions, api
 from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.models.folder import open_model_folder
+from support.runs import undo
 from support.tiny_models import write_bert
 from support.tiny_texts import LABELS
 
@@ -83,9 +84,9 @@ def test_an_export_of_changed_files_is_not_finished_before(
 def test_an_export_with_other_library_versions_is_not_finished_before(
     cli: Cli, source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pocketbert.pipeline import run_folder
+    from pocketbert.pipeline.run_folder import step
 
-    monkeypatch.setattr(run_folder, "installed", lambda names=(): dict.fromkeys(names, "99.0"))
+    monkeypatch.setattr(step, "installed", lambda names=(): dict.fromkeys(names, "99.0"))
     assert export(cli, source, output).exit_code == 2
 
 
@@ -186,7 +187,8 @@ def test_a_run_is_not_finished_when_its_teachers_files_change(
     edit(model / "tokenizer_config.json", model_max_length=12)
     again = run(cli, recipe, run_copy)
     assert again.exit_code == 2
-    assert f"{run_copy}/teacher: was made with another recipe, other inputs or other versions." in again.stderr
+    assert f"{run_copy}: the content of teacher.model changed; " in again.stderr
+    assert ": data and the 8 steps behind it would be made anew. Nothing was changed." in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -238,17 +240,17 @@ def test_a_users_files_in_a_run_folder_are_never_replaced(cli: Cli, task: Any, r
 def test_unfinished_training_of_other_settings_is_kept(
     cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.rmtree(run_copy / "student")
-    (run_copy / ".steps" / "student.json").unlink()
-    work = run_copy / ".work" / "student-0123456789ab"
+    undo(run_copy, "distill.0", "student")
+    work = run_copy / ".work" / "distill.0-0123456789ab"
     (work / "distill.0" / "step-0299000").mkdir(parents=True)
     (work / "distill.0" / "latest").write_text("step-0299000")
     before = {p: p.stat().st_mtime_ns for p in work.rglob("*")}
     for more in ([], ["distill.0.lr=0.01"], ["distill.0.micro_batch=8"]):
         result = run(cli, task.recipe, run_copy, *more)
         assert result.exit_code == 2, result.output
-        assert f"{work}: is unfinished work of other settings or versions: distill.0 at step 299,000." in result.stderr
-        assert "--overwrite to remove it" in result.stderr
+        assert "distill.0-0123456789ab does not tell what it is made from" in result.stderr
+        assert f"(unfinished work of distill.0: {work}, distill.0 at step 299,000)" in result.stderr
+        assert "--overwrite to make them anew" in result.stderr
     assert {p: p.stat().st_mtime_ns for p in work.rglob("*")} == before
     made = run(cli, task.recipe, run_copy, "--overwrite", "distill.0.steps=2")
     assert made.exit_code in (0, 3), made.output  # two steps may be too few for the gates
@@ -265,7 +267,39 @@ def test_how_often_checkpoints_are_written_decides_no_result(cli: Cli, task: Any
 def test_a_description_is_part_of_the_card(cli: Cli, task: Any, run_copy: Path) -> None:
     again = run(cli, task.recipe, run_copy, "description=for lamps")
     assert again.exit_code == 2
-    assert f"{run_copy}/phone: was made with another recipe" in again.stderr
+    assert f'{run_copy}: description was "", is "for lamps": pack would be made anew.' in again.stderr
+
+
+def test_what_other_versions_made_is_taken_as_it_is(
+    cli: Cli, task: Any, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pocketbert.pipeline.run_folder import step
+
+    undo(run_copy, "pack")
+    before = step.installed
+    monkeypatch.setattr(
+        step, "installed", lambda names: {**before(names), **({"torch": "99.0"} if "torch" in names else {})}
+    )
+    torch = before(("torch",))["torch"]
+    refused = run(cli, task.recipe, run_copy)
+    assert refused.exit_code == 2, refused.output
+    names = "teacher, distill.0, student and onnx"
+    assert (
+        f"torch was {torch}, is 99.0: {names} were made with the former versions. Fix: --resume-anyway"
+        in refused.stderr
+    )
+    dry = run(cli, task.recipe, run_copy, "--resume-anyway", "--dry-run")
+    assert [line.split("\t")[0] for line in dry.stdout.splitlines()[1:] if "to do" in line] == ["pack"]
+    taken = run(cli, task.recipe, run_copy, "--resume-anyway")
+    assert taken.exit_code == 0, taken.output
+    assert "  taken as they are, made with other library versions: teacher, distill.0, student, onnx" in taken.stderr
+    lineage = json.loads((run_copy / "phone" / "artifacts.json").read_text())["lineage"]
+    said = lineage["made with other library versions (--resume-anyway)"]
+    assert said.startswith(f"teacher (torch {torch}, taken on with 99.0); distill.0 (torch ")
+    assert f"teacher (torch {torch}, taken on with 99.0)" in (run_copy / "phone" / "README.md").read_text()
+    assert run(cli, task.recipe, run_copy).exit_code == 0  # decided once
+    for verb in ("finetune", "distill"):
+        assert cli(verb, task.recipe, "-o", run_copy, "--resume-anyway").exit_code == 0
 
 
 def test_a_folder_that_only_looks_like_a_run_is_left_alone(cli: Cli, task: Any, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from pocketbert.core.disk.ownership import write_marker
 from support.commands import command, one_core
 from support.folders import tree
+from support.tiny_texts import task_rows, write_lines
 from support.victims import TIMED, Victim, leftovers
 
 
@@ -27,15 +28,15 @@ def test_killed_three_times(task: Any, finished: Path, tmp_path: Path) -> None:
     run = victim.folder
     assert victim.kill(lambda: any(run.glob(".work/teacher-*/latest")), draw.uniform(0, 0.2))
     assert not (run / "teacher").exists()
-    assert victim.kill(lambda: any(run.glob(".work/student-*/distill.0/latest")), draw.uniform(0, 0.2))
-    assert not (run / "student").exists()
+    assert victim.kill(lambda: any(run.glob(".work/distill.0-*/distill.0/latest")), draw.uniform(0, 0.2))
+    assert not (run / "distill").exists()
     assert victim.kill((run / ".work" / "onnx.new").exists, draw.uniform(0, 2))
     assert not (run / "onnx").exists()
     said = victim.finish()
     assert "student: finished before, skipped" in said
     log = (run / "run.log").read_text()
     assert "step teacher unfinished" in log
-    assert "step student unfinished" in log
+    assert "step distill.0 unfinished" in log
     victim.check_whole(finished)
     assert api.verify(run / "phone").status == "passed"
 
@@ -82,6 +83,43 @@ def test_killed_between_any_two_steps_of_a_commit(task: Any, run_copy: Path, fin
     assert deaths >= 5
     assert tree(run_copy / "phone") == tree(finished / "phone")
     assert leftovers(run_copy) == []
+
+
+@pytest.mark.slow
+def test_killed_inside_each_kind_of_step(task: Any, tmp_path: Path) -> None:
+    text = write_lines(tmp_path / "text.jsonl", [{"text": r["text"]} for r in task_rows(3000, 9)])
+    plan = {"batch": 16, "lr": 1e-3, "checkpoint": 5}
+    recipe = task.variant(
+        tmp_path / "r.yaml",
+        data={"corpus": {"sources": [{"path": str(text)}], "length": 32}},
+        distill=[{"method": "minilm", "steps": 60, **plan}, {"method": "task", "steps": 120, **plan, "lr": 3e-3}],
+        benchmark={"threads": [1], "runs": 10, "repeats": 2},
+    )
+    reference = Victim(["run", recipe, "-o", tmp_path / "reference"], tmp_path / "reference")
+    reference.finish()
+    run = tmp_path / "run"
+    victim = Victim(["run", recipe, "-o", run], run)
+    for step, seen in {
+        "corpus": ".work/corpus.new",
+        "teacher": ".work/teacher-*/latest",
+        "distill.0": ".work/distill.0-*/distill.0/latest",
+        "distill.1": ".work/distill.1-*/distill.1/latest",
+        **{s: f".work/{s}.new" for s in ("student", "onnx", "onnx-int8", "golden", "verify", "benchmark", "pack")},
+    }.items():
+        assert victim.kill(lambda seen=seen: any(run.glob(seen)), 0), step
+        if step.startswith("distill."):
+            edited = Victim(["run", recipe, f"{step}.steps=130", "-o", run], run)
+            with edited.running() as process:
+                _, err = process.communicate(timeout=300)
+            assert process.returncode == 2, err
+            assert f"{step}.steps was " in err
+            assert f"unfinished work of {step}: {run}/.work/{step}-" in err
+    victim.finish()
+    assert victim.kills == 11
+    victim.check_whole(tmp_path / "reference", ignored=TIMED)
+    for number in (0, 1):
+        ours, theirs = (tree(base / "distill" / str(number)) for base in (run, tmp_path / "reference"))
+        assert ours == theirs
 
 
 @pytest.mark.slow

@@ -34,7 +34,8 @@ class Victim:
         self._finished: dict[str, tuple[bytes, int]] = {}
 
     @contextmanager
-    def _running(self) -> Iterator[subprocess.Popen[str]]:
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        """The command, killed at the end of the block at the latest."""
         process = subprocess.Popen(
             one_core(command(*self.arguments)),
             stdout=subprocess.PIPE,
@@ -49,7 +50,7 @@ class Victim:
 
     def kill(self, ready: Callable[[], bool], wait: float) -> bool:
         """Start, wait for a moment and some seconds more, kill; False if it ended before."""
-        with self._running() as process:
+        with self.running() as process:
             while process.poll() is None and not ready():
                 time.sleep(0.002)
             end = time.monotonic() + wait
@@ -65,7 +66,7 @@ class Victim:
 
     def finish(self) -> str:
         """Start once more and let it end; what it said."""
-        with self._running() as process:
+        with self.running() as process:
             _, err = process.communicate(timeout=300)
             assert process.returncode == 0, err
         self.check_marks()

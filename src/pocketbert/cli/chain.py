@@ -32,6 +32,7 @@ def run(
     output: options.OptionalOutput = None,
     seed: options.Seed = None,
     overwrite: options.Overwrite = False,
+    resume_anyway: options.ResumeAnyway = False,
     dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
@@ -45,13 +46,14 @@ def run(
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
     folder = _output(output, resolved.name)
     if dry_run:
-        steps = api.plan(resolved, folder, overwrite)
+        steps = api.plan(resolved, folder, overwrite, resume_anyway)
         if json:
             print_json([vars(s) for s in steps])
         else:
-            print_table(["step", "writes", "state"], [[s.name, f"{folder}/{s.output}", s.state] for s in steps])
+            rows = [[s.name, f"{folder}/{s.output}", f"{s.state}: {s.why}" if s.why else s.state] for s in steps]
+            print_table(["step", "writes", "state"], rows)
         return
-    result = api.run(resolved, folder, overwrite)
+    result = api.run(resolved, folder, overwrite, resume_anyway)
     if json:
         print_json(
             {
@@ -73,13 +75,14 @@ def finetune(
     output: options.OptionalOutput = None,
     seed: options.Seed = None,
     overwrite: options.Overwrite = False,
+    resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
     """Make the teacher of a recipe, and stop there. (recipe: teacher)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
-    folder = api.finetune(resolved, _output(output, resolved.name), overwrite)
+    folder = api.finetune(resolved, _output(output, resolved.name), overwrite, resume_anyway)
     print_json({"teacher": str(folder)}) if json else print(f"teacher: {folder}")
 
 
@@ -89,11 +92,12 @@ def distill(
     output: options.OptionalOutput = None,
     seed: options.Seed = None,
     overwrite: options.Overwrite = False,
+    resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
     """Make the teacher and the student of a recipe, and stop there. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
-    folder = api.distill(resolved, _output(output, resolved.name), overwrite)
+    folder = api.distill(resolved, _output(output, resolved.name), overwrite, resume_anyway)
     print_json({"student": str(folder)}) if json else print(f"student: {folder}")

@@ -55,6 +55,10 @@ OptionalOutput = Annotated[
 Folder = Annotated[Path, typer.Option("-m", "--model", help="Open this artefact folder.")]
 Seed = Annotated[int | None, sets("--seed", "Seed every random choice with this number.", "seed", min=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results that were made with other settings.")]
+ResumeAnyway = Annotated[
+    bool,
+    typer.Option("--resume-anyway", help="Use results of other library versions as they are, and record that."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the steps and their state, and do nothing.")]
 Text = Annotated[str, sets("--text", "Read the text from this column.", "data.eval.text")]

@@ -14,6 +14,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import DEMO_TEACHER, open_model_folder
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.pipeline.run import Run, RunResult
+from pocketbert.pipeline.run_folder import Permission
 from pocketbert.pipeline.shipped import recipe_path
 
 _KIND = "demo corpus"
@@ -37,7 +38,7 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
     paths = [f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))]
     recipe = load_recipe(recipe_path("demo"), [*paths, *overrides])
     write_corpus(corpus)
-    run = Run(recipe, output, overwrite)
+    run = Run(recipe, output, Permission(overwrite))
     run.execute()
     return run.finish()
 

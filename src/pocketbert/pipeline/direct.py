@@ -23,11 +23,11 @@ from pocketbert.core.recipe.recipe import CoremlSection, VerifySection
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, option_problems
 from pocketbert.pipeline.gates.verify import Verification, report_gates, verify_artefacts
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.pack import make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
-from pocketbert.pipeline.run_folder import KIND
-from pocketbert.pipeline.steps import Inputs
+from pocketbert.pipeline.run_folder import KIND, Permission
 
 _WORK = "export"
 """What the workspace of an export remembers, so that a later one finds it."""
@@ -57,7 +57,7 @@ def export_model(
             say(f"continuing the interrupted work in {own.path}")
         try:
             with naming_flags():
-                Run(recipe, own.path / "run", overwrite=True, inputs=inputs).execute()
+                Run(recipe, own.path / "run", Permission(overwrite=True), inputs).execute()
         except (InputError, MissingBackendError):
             if not own.resumed:
                 own.discard()  # nothing in it could be continued
@@ -210,7 +210,7 @@ def verify_folder(
 def _verify_run(folder: Path) -> Verification:
     run = open_run(folder)
     with run.folder.locked():
-        missing = [name for name in (*run.recipe.export.formats, "golden") if run.folder.mark(name) is None]
+        missing = [name for name in (*run.recipe.export.formats, "golden") if run.folder.marks.read(name) is None]
         if missing:
             raise InputError(
                 Problem(
@@ -221,14 +221,14 @@ def _verify_run(folder: Path) -> Verification:
             )
         result = run.verify()
         write_json(folder / "verify.json", json.loads(result.model_dump_json()))
-        mark = run.folder.mark("verify")
+        mark = run.folder.marks.read("verify")
         if mark is not None:
             changed = {
                 "status": result.status,
                 "failures": result.failures,
                 "files": digests(folder / "verify.json"),
             }
-            run.folder.write_mark(mark.model_copy(update=changed))
+            run.folder.marks.write(mark.model_copy(update=changed))
     report_gates(result)
     return result
 
@@ -240,7 +240,7 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
     check_writable(output.parent)
     with run.folder.locked():
         steps = {s.name for s in run.steps()}  # an earlier recipe may have left others
-        for mark in run.folder.marks():
+        for mark in run.folder.marks.all():
             if mark.name in steps and mark.status is Status.FAILED:
                 raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
         with building(output, strangers) as target:

@@ -30,17 +30,20 @@ from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_
 from pocketbert.pipeline.formats.recipe_files import open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel, open_weights
 from pocketbert.pipeline.gates.verify import Verification, recorded_evidence, report_gates, run_subjects, verify_files
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn import training
+from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
+from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.make import exporting, golden, measuring, quantizing
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
-from pocketbert.pipeline.run_folder import Places, RunFolder, Step
+from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_log import logged
-from pocketbert.pipeline.steps import CORPUS, Inputs, Makers, steps_of
+from pocketbert.pipeline.steps import AUGMENTED, CORPUS, Makers, stage_folder, steps_of
 
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
@@ -71,12 +74,14 @@ class Run:
     Args:
         recipe: What to do.
         folder: Where.
-        overwrite: Whether results of other settings may be replaced.
+        allowed: Whether results of other settings may be replaced, and those of other library versions be used.
         inputs: Models and files of the recipe, where the caller opened them already.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, overwrite: bool = False, inputs: Inputs | None = None) -> None:
-        self.recipe, self.folder = recipe, RunFolder(folder, overwrite)
+    def __init__(
+        self, recipe: Recipe, folder: Path, allowed: Permission | None = None, inputs: Inputs | None = None
+    ) -> None:
+        self.recipe, self.folder = recipe, RunFolder(folder, allowed or Permission())
         self.path, self.inputs = folder, inputs or Inputs(recipe)
         self.ready = self.inputs.ready
 
@@ -107,7 +112,9 @@ class Run:
     @property
     def origin(self) -> Origin:
         """What decides the artefact folder."""
-        return Origin(self.model.sha256, self.folder.hash(self.steps())["pack"])
+        steps = self.steps()
+        self.folder.hash(steps)
+        return Origin(self.model.sha256, self.folder.exact["pack"], tuple(self.folder.accepted_versions(steps)))
 
     @property
     def weights(self) -> Path:
@@ -120,6 +127,8 @@ class Run:
             data=self._make_data,
             corpus=self._make_corpus,
             teacher=self._make_teacher,
+            copies=self._make_copies,
+            stage=self._make_stage,
             student=self._make_student,
             export=self._make_export,
             quantized=self._make_quantized,
@@ -156,16 +165,17 @@ class Run:
                 steps = steps[: [s.name for s in steps].index(until) + 1]
             self.folder.hash(steps)
             self.folder.recover(steps)
-            for outdated in self.folder.plan(steps):
-                self.folder.forget(next(s for s in steps if s.name == outdated))
+            plan = self.folder.plan(steps)
+            if plan.anew:
                 remove(self.path / REPORT_FILE)
             with logged(self.path / "run.log"):
+                self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
                 for step in steps:
                     self.folder.run(step)
 
-    def plan(self) -> list[tuple[str, str, str]]:
-        """Name, output and state of every step, without running anything.
+    def plan(self) -> list[tuple[str, str, str, str]]:
+        """Name, output and state of every step, and why it is made again, without running anything.
 
         Raises:
             InputError: If the folder holds results of other settings, or a data file is not there.
@@ -174,8 +184,12 @@ class Run:
         self.inputs.check_exported()
         steps = self.steps()
         self.folder.refuse_foreign()
-        outdated = self.folder.plan(steps)
-        return [(s.name, s.output, "to do" if s.name in outdated else self.folder.state(s)) for s in steps]
+        plan = self.folder.plan(steps)
+        again = {**plan.anew, **plan.retried}
+        return [
+            (s.name, s.output, "to do" if s.name in again else self.folder.state(s), again.get(s.name, ""))
+            for s in steps
+        ]
 
     # One method per step: what it reads is decided here, how it works in the module it calls.
 
@@ -190,9 +204,28 @@ class Run:
         return training.make_teacher(self.recipe, self.model, self.data, self.length, at)
 
     def _make_student(self, at: Places) -> Sequence[str]:
-        return training.make_student(
-            self.recipe, self.path / "teacher", self.model, self.data, self.length, at, self.path / CORPUS
+        last = self.path / stage_folder(len(self.recipe.distill) - 1)
+        return training.make_student_of(self._learning(), last, at)
+
+    def _make_stage(self, number: int, at: Places) -> Sequence[str]:
+        before = self.path / stage_folder(number - 1) if number else None
+        return training.make_stage(self._learning(), number, before, at)
+
+    def _learning(self) -> Learning:
+        """What a stage reads; made anew for each, so that nothing of one stage stays in memory in the next."""
+        return Learning(
+            self.recipe,
+            self.model,
+            self.path / "teacher",
+            self.data,
+            self.length,
+            self.path / CORPUS,
+            self.path / AUGMENTED,
         )
+
+    def _make_copies(self, at: Places) -> Sequence[str]:
+        write_copies(self.recipe, self.model, self.data, at.work, at.output)
+        return ()
 
     def _make_corpus(self, at: Places) -> Sequence[str]:
         assert self.recipe.data.corpus is not None

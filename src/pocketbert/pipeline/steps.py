@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 
-from pydantic import BaseModel
-
-from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.families import all_families, check_exported
+from pocketbert.core.disk.files import sha256_file, sha256_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import task_of
+from pocketbert.core.recipe.recipe import CorpusSource, Recipe
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
-from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import check_bounds
+from pocketbert.pipeline.inputs import Inputs, dumped, without
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
-from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, max_length
+from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
 from pocketbert.pipeline.make import exporting, golden, measuring
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.run_folder import Places, Step, data_digest
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
-CORPUS = "corpus"
+CORPUS, AUGMENTED = "corpus", "augmented"
 
 Make = Callable[[Places], Sequence[str]]
 """Writes the output of a step; returns gate failures."""
@@ -41,7 +35,9 @@ class Makers:
         data: Reads and checks the rows.
         corpus: Writes the corpora of general stages.
         teacher: Trains or copies the teacher.
-        student: Trains the student.
+        copies: Writes copies of the training rows in which words are replaced.
+        stage: Trains the student in one stage of `distill`, by its number.
+        student: Scores the student that the last stage left and writes its folder.
         export: Writes the files of a format.
         quantized: Writes a format's files of one scheme.
         golden: Records golden rows.
@@ -54,6 +50,8 @@ class Makers:
     data: Make
     corpus: Make
     teacher: Make
+    copies: Make
+    stage: Callable[[int, Places], Sequence[str]]
     student: Make
     export: Callable[[Format, Places], Sequence[str]]
     quantized: Callable[[Format, Scheme, Places], Sequence[str]]
@@ -62,74 +60,6 @@ class Makers:
     teacher_file: Make
     benchmark: Make
     pack: Make
-
-
-class Inputs:
-    """What decides the steps of a recipe; models are opened when they are first asked for.
-
-    Args:
-        recipe: What to do.
-        ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
-        model: The model the recipe starts from, where the caller opened it already.
-    """
-
-    def __init__(
-        self, recipe: Recipe, ready: Mapping[str, Path] | None = None, model: ModelFolder | None = None
-    ) -> None:
-        self.recipe, self.ready = recipe, dict(ready or {})
-        if model is not None:
-            self.model = model
-
-    @cached_property
-    def model(self) -> ModelFolder:
-        """The model the recipe starts from."""
-        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
-
-    @cached_property
-    def start(self) -> ModelFolder | None:
-        """The student that the recipe goes on with."""
-        wanted = self.recipe.student
-        if wanted is None or wanted.model is None:
-            return None
-        return open_model_folder(wanted.model, wanted.revision, "student.model")
-
-    @cached_property
-    def vectors(self) -> str | None:
-        """Digest of the word vectors that rows are augmented with."""
-        augment = self.recipe.data.augment
-        path = augment.vectors if augment else None
-        return sha256_file(path) if path is not None and path.is_file() else None
-
-    @cached_property
-    def ready_digests(self) -> dict[str, str]:
-        """Digest of each file that is used instead of exporting anew."""
-        return {name: sha256_path(path) for name, path in self.ready.items()}
-
-    @cached_property
-    def length(self) -> int:
-        """Longest input in tokens."""
-        return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
-
-    def check_exported(self) -> None:
-        """Refuse a model that no file can be written of before it is trained."""
-        wanted = self.recipe.student
-        if wanted is not None and wanted.size is not None:
-            return  # a MobileBERT, whatever its teacher is
-        where, family = "teacher.model", self.model.family
-        if self.start is not None:
-            where, family = "student.model", self.start.family
-        elif wanted is not None:
-            where = "student.family"
-            family = next((f for f in all_families() if f.name == wanted.family), family)
-        check_exported(family, where)
-
-    def export_settings(self, format: Format) -> object:
-        """Settings that decide the fp32 files of a format."""
-        section = self.recipe.export
-        common: dict[str, object] = {"atol": section.atol, "lengths": section.lengths, "length": self.length}
-        common |= place_of(format).settings(self.recipe)
-        ready = {name: digest for name, digest in self.ready_digests.items() if name.startswith(f"{format}/")}
-        return {**common, "ready": ready}
 
 
 def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
@@ -148,68 +78,134 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
         check_augmentable(recipe, inputs.model)
     learned = [*_data_steps(inputs, make), _teacher_step(inputs, make)]
     if recipe.student is not None:
-        learned.append(_student_step(inputs, make))
+        learned += [*_copies_step(inputs, make), *_stage_steps(inputs, make), _student_step(inputs, make)]
     written = [s for format in recipe.export.formats for s in _format_steps(inputs, make, format, learned[-1].name)]
-    return [*learned, *written, *_check_steps(inputs, make, written), *_last_steps(inputs, make)]
+    return [*learned, *written, *_check_steps(inputs, make, written), *_last_steps(inputs, make, written)]
 
 
 def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
     """The rows, and the corpus of general stages."""
     recipe = inputs.recipe
-    data = {
-        "settings": recipe.data.model_dump(mode="json", exclude={"corpus", "augment"}),
-        "train": data_digest(recipe.data.train),
-        "eval": data_digest(recipe.data.eval),
-        "length": inputs.length,
-        "model": inputs.model.digest,
-    }
-    steps = [Step("data", "data", "data.json", data, (), make.data, ("tokenizers",))]
-    if recipe.data.corpus is not None:
-        section = recipe.data.corpus
-        settings = {
-            "section": _dump(section),
-            "tokenizer": sha256_file(inputs.model.path / "tokenizer.json"),
-            "sources": [[data_digest(s), source_digest(s)] for s in section.sources],
-        }
-        steps.append(Step(CORPUS, "corpus", CORPUS, settings, (), make.corpus, ("tokenizers", "pyarrow")))
-    return steps
+    section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment"})
+    data = Step(
+        name="data",
+        title="data",
+        output="data.json",
+        settings={"task": recipe.task, "data": {**section, "max_length": inputs.length}},
+        contents={
+            "data.train": data_digest(recipe.data.train),
+            "data.eval": data_digest(recipe.data.eval),
+            "teacher.model": inputs.model.digest,
+        },
+        needs=(),
+        make=make.data,
+        libraries=("tokenizers",),
+    )
+    if recipe.data.corpus is None:
+        return [data]
+    sources = {f"data.corpus.sources.{i}": _source_content(s) for i, s in enumerate(recipe.data.corpus.sources)}
+    corpus = Step(
+        name=CORPUS,
+        title="corpus",
+        output=CORPUS,
+        settings={"data": {"corpus": dumped(recipe.data.corpus)}},
+        contents={**sources, "the teacher's tokenizer.json": sha256_file(inputs.model.path / "tokenizer.json")},
+        needs=(),
+        make=make.corpus,
+        libraries=("tokenizers", "pyarrow"),
+    )
+    return [data, corpus]
+
+
+def _source_content(source: CorpusSource) -> str | None:
+    """Digest of a source of plain text, whether it is a file or a prepared corpus."""
+    prepared = source_digest(source)
+    return data_digest(source) if prepared is None else sha256_json(prepared)
 
 
 def _teacher_step(inputs: Inputs, make: Makers) -> Step:
     recipe = inputs.recipe
-    settings = {
-        "task": recipe.task,
-        "model": inputs.model.digest,
-        "licence": inputs.model.licence,
-        "seed": recipe.seed,
-        "finetune": _dump(recipe.teacher.finetune),
-        "answer": _dump(recipe.answer),
-    }
     return Step(
-        "teacher",
-        f"teacher {recipe.teacher.model}",
-        "teacher",
-        settings,
-        ("data",),
-        make.teacher,
-        _TRAIN,
+        name="teacher",
+        title=f"teacher {recipe.teacher.model}",
+        output="teacher",
+        settings={
+            "task": recipe.task,
+            "seed": recipe.seed,
+            "teacher": {"finetune": dumped(recipe.teacher.finetune)},
+            "answer": dumped(recipe.answer),
+            "the teacher's licence": inputs.model.licence,
+        },
+        contents={"teacher.model": inputs.model.digest},
+        needs=("data",),
+        make=make.teacher,
+        libraries=_TRAIN,
         trains=recipe.teacher.finetune is not None,
     )
 
 
-def _student_step(inputs: Inputs, make: Makers) -> Step:
+def _copies_step(inputs: Inputs, make: Makers) -> list[Step]:
+    """The copies of training rows that stages with ``augmented: true`` learn on; none where no stage does."""
     recipe = inputs.recipe
-    settings = {
-        "student": _dump(recipe.student),
-        "distill": [_dump(s) for s in recipe.distill],
-        "seed": recipe.seed,
-        "answer": _dump(recipe.answer),
-        "augment": _dump(recipe.data.augment),
-        "vectors": inputs.vectors,
-        "start": inputs.start.digest if inputs.start else None,
-    }
-    needs = ("teacher",) if recipe.data.corpus is None else ("teacher", CORPUS)
-    return Step("student", "student", "student", settings, needs, make.student, _TRAIN, trains=True)
+    if recipe.data.augment is None:
+        return []
+    return [
+        Step(
+            name=AUGMENTED,
+            title="augmented rows",
+            output=AUGMENTED,
+            settings={"seed": recipe.seed, "data": {"augment": dumped(recipe.data.augment)}},
+            contents={"data.augment.vectors": inputs.vectors, "teacher.model": inputs.model.digest},
+            needs=("data",),
+            make=make.copies,
+            libraries=_TRAIN,
+        )
+    ]
+
+
+def stage_folder(number: int) -> str:
+    """Where a stage of `distill` leaves the student, relative to the run folder."""
+    return f"distill/{number}"
+
+
+def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
+    """A step for each entry of `distill`; a general one reads the text and the model, not the task's teacher."""
+    recipe, steps = inputs.recipe, list[Step]()
+    for number, stage in enumerate(recipe.distill):
+        settings = {**inputs.student_settings, "distill": {str(number): dumped(stage)}}
+        contents = dict(inputs.student_contents)
+        if stage.general:
+            contents["teacher.model"] = inputs.model.digest
+            if inputs.heads is not None:
+                settings["heads that the general stages train"] = inputs.heads
+        needs = (CORPUS,) if stage.general else ("teacher", *([AUGMENTED] if stage.on_augmented else []))
+        steps.append(
+            Step(
+                name=f"distill.{number}",
+                title=f"distill.{number}, method {stage.method}",
+                output=stage_folder(number),
+                settings=settings,
+                contents=contents,
+                needs=(*needs, *(s.name for s in steps[-1:])),
+                make=partial(make.stage, number),
+                libraries=_TRAIN,
+                trains=True,
+            )
+        )
+    return steps
+
+
+def _student_step(inputs: Inputs, make: Makers) -> Step:
+    return Step(
+        name="student",
+        title="student",
+        output="student",
+        settings=inputs.student_settings,
+        contents=inputs.student_contents,
+        needs=("teacher", f"distill.{len(inputs.recipe.distill) - 1}"),
+        make=make.student,
+        libraries=_TRAIN,
+    )
 
 
 def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) -> list[Step]:
@@ -217,29 +213,31 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
     recipe, row = inputs.recipe, FORMATS[format]
     steps = [
         Step(
-            format.value,
-            f"export to {row.title}",
-            format.value,
-            inputs.export_settings(format),
-            (weights,),
-            partial(make.export, format),
-            exporting.libraries(format),
+            name=format.value,
+            title=f"export to {row.title}",
+            output=format.value,
+            settings=inputs.export_settings(format),
+            contents=inputs.ready_contents(format),
+            gates=inputs.export_gates,
+            needs=(weights,),
+            make=partial(make.export, format),
+            libraries=exporting.libraries(format),
         )
     ]
     for scheme, runtimes in quantized_forms(recipe, format).items():
         name = quantized_step(format, scheme)
-        settings: dict[str, object] = {"scheme": scheme, "runtimes": runtimes}
+        settings: dict[str, object] = {"quantize": {"scheme": scheme, "runtimes": runtimes}}
         if scheme.static:
-            settings["calibration"] = CALIBRATION_ROWS
+            settings["rows for calibration"] = CALIBRATION_ROWS
         steps.append(
             Step(
-                name,
-                f"quantize {row.title} to {scheme}",
-                name,
-                settings,
-                (format.value,),
-                partial(make.quantized, format, scheme),
-                row.libraries,
+                name=name,
+                title=f"quantize {row.title} to {scheme}",
+                output=name,
+                settings=settings,
+                needs=(format.value,),
+                make=partial(make.quantized, format, scheme),
+                libraries=row.libraries,
             )
         )
     return steps
@@ -254,46 +252,80 @@ def _engines(recipe: Recipe) -> tuple[str, ...]:
 def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
     """Golden rows of all files that were written, and the gates."""
     recipe, engines = inputs.recipe, _engines(inputs.recipe)
-    needs = tuple(s.name for s in written)
     return [
-        Step("golden", "golden rows", "golden", golden.ROWS, needs, make.golden, engines),
-        Step("verify", "verify", "verify.json", _dump(recipe.verify), ("golden",), make.verify, engines),
+        Step(
+            name="golden",
+            title="golden rows",
+            output="golden",
+            settings={"golden rows": golden.ROWS},
+            needs=tuple(s.name for s in written),
+            make=make.golden,
+            libraries=engines,
+        ),
+        Step(
+            name="verify",
+            title="verify",
+            output="verify.json",
+            settings={},
+            gates={"verify": dumped(recipe.verify)},
+            needs=("golden",),
+            make=make.verify,
+            libraries=engines,
+        ),
     ]
 
 
-def _last_steps(inputs: Inputs, make: Makers) -> list[Step]:
+def _last_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[Step]:
     """The benchmark with the teacher's file where the recipe has one, and the artefact folder."""
-    recipe, steps, before = inputs.recipe, [], ["verify"]
+    recipe, steps, read = inputs.recipe, list[Step](), ["verify"]
     if measuring.is_timed(recipe):
-        needs = ["verify"]
+        measured = [s.name for s in written]  # the gates decide whether it is done, not what is measured
         if recipe.student is not None and inputs.model.family.instead_of_export is None:
-            first = measuring.teacher_file(recipe).format
-            name = measuring.teacher_file(recipe).step
-            steps.append(
-                Step(
-                    name,
-                    "export the teacher to compare with",
-                    name,
-                    inputs.export_settings(first),
-                    ("teacher",),
-                    make.teacher_file,
-                    exporting.libraries(first),
-                )
+            steps.append(_teacher_file_step(inputs, make))
+            measured.append(steps[0].name)
+        steps.append(
+            Step(
+                name="benchmark",
+                title="benchmark",
+                output="benchmark.json",
+                settings={"benchmark": dumped(recipe.benchmark), "export": {"lengths": recipe.export.lengths}},
+                needs=tuple(measured),
+                make=make.benchmark,
+                libraries=_engines(recipe),
             )
-            needs.append(name)
-        settings, engines = _dump(recipe.benchmark), _engines(recipe)
-        steps.append(Step("benchmark", "benchmark", "benchmark.json", settings, (*needs,), make.benchmark, engines))
-        before.append("benchmark")
-    steps.append(Step("pack", "pack", "phone", _dump(portable(recipe)), (*before,), make.pack, ()))
-    return steps
+        )
+        read.append("benchmark")
+    return [*steps, _pack_step(recipe, make, tuple(read))]
 
 
-def _dump(section: BaseModel | None) -> object:
-    """A section as it decides a result: how often a checkpoint is written does not."""
-    return _without(section.model_dump(mode="json"), "checkpoint") if section is not None else None
+def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
+    file = measuring.teacher_file(inputs.recipe)
+    return Step(
+        name=file.step,
+        title="export the teacher to compare with",
+        output=file.step,
+        settings=inputs.export_settings(file.format),
+        contents=inputs.ready_contents(file.format),
+        gates=inputs.export_gates,
+        needs=("teacher",),
+        make=make.teacher_file,
+        libraries=exporting.libraries(file.format),
+    )
 
 
-def _without(value: object, key: str) -> object:
-    if isinstance(value, dict):
-        return {k: _without(v, key) for k, v in value.items() if k != key}
-    return [_without(v, key) for v in value] if isinstance(value, list) else value
+def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
+    """The artefact folder: it holds the whole recipe, of which the gates' settings decide no other file."""
+    sections = portable(recipe).model_dump(mode="json", by_alias=True)
+    atol = sections["export"].pop("atol")
+    gates = {"verify": sections.pop("verify"), "export": {"atol": atol}}
+    settings = without(sections, "checkpoint")
+    assert isinstance(settings, dict)
+    return Step(
+        name="pack",
+        title="pack",
+        output="phone",
+        settings=settings,
+        gates=gates,
+        needs=needs,
+        make=make.pack,
+    )

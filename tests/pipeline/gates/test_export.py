@@ -158,14 +158,14 @@ def test_teacher_at_chance_closes_the_gate(cli: Cli, task: Any, tmp_path: Path) 
 def test_other_settings_are_refused_and_replace_only_what_they_change(task: Any, run_copy: Path) -> None:
     changed = api.load_recipe(task.recipe, ["verify.max_drop=0.5"])
     before = {p: p.stat().st_mtime_ns for p in run_copy.rglob("*") if p.is_file() and p.name != ".lock"}
-    with pytest.raises(InputError, match="was made with another recipe"):
-        api.run(changed, run_copy)
-    planned = api.plan(changed, run_copy, overwrite=True)
+    with pytest.raises(InputError, match="description was .* pack would be made anew"):
+        api.run(api.load_recipe(task.recipe, ["description=for lamps"]), run_copy)
+    planned = api.plan(changed, run_copy)  # it only judges: made again without being asked
     assert [s.name for s in planned if s.state != "finished"] == ["verify", "pack"]
     after = {p: p.stat().st_mtime_ns for p in run_copy.rglob("*") if p.is_file() and p.name != ".lock"}
     assert after == before  # a plan, and a refusal, change nothing
     teacher = (run_copy / "teacher" / "model.safetensors").stat().st_mtime_ns
-    api.run(changed, run_copy, overwrite=True)
+    api.run(changed, run_copy)
     assert (run_copy / "teacher" / "model.safetensors").stat().st_mtime_ns == teacher
     assert "max_drop: 0.5" in (run_copy / "phone" / "recipe.resolved.yaml").read_text()
 

@@ -24,7 +24,7 @@ from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.gates.verify import verify_artefacts
 from pocketbert.pipeline.make.measuring import folder_variants
 from pocketbert.pipeline.run import Run
-from pocketbert.pipeline.run_folder import RunFolder
+from pocketbert.pipeline.run_folder import Permission, RunFolder
 from pocketbert.runtime import openvino as runtime
 from pocketbert.runtime import race
 from pocketbert.runtime.engines import EngineFile
@@ -203,7 +203,8 @@ def test_other_training_rows_make_another_file(finished_openvino: Path, task: An
     recipe = load_recipe(task.recipe, [WITH_IT])
 
     def outdated(recipe: Any) -> set[str]:
-        return set(RunFolder(finished_openvino, True).plan(Run(recipe, finished_openvino).steps()))
+        allowed = Permission(overwrite=True)
+        return set(RunFolder(finished_openvino, allowed).plan(Run(recipe, finished_openvino).steps()).anew)
 
     assert "onnx-a8w8" not in outdated(recipe)
     shorter = load_recipe(task.recipe, [WITH_IT, "data.holdout=100"])

@@ -68,7 +68,7 @@ class CoremlPlace(FormatPlace):
     def settings(self, recipe: Recipe) -> dict[str, object]:
         """Return the recipe's section on packages, and what they tell about themselves."""
         section = recipe.export.coreml.model_dump(mode="json")
-        return {"coreml": section, "about": [recipe.name, recipe.description]}
+        return {"export": {"coreml": section}, "name": recipe.name, "description": recipe.description}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
         """Choose one length in packages of fixed shape, which pad everything to it: the recipe's longest."""

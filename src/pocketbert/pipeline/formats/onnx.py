@@ -50,7 +50,7 @@ class OnnxPlace(FormatPlace):
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
         """Return the operator set."""
-        return {"opset": recipe.export.opset}
+        return {"export": {"opset": recipe.export.opset}}
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
         """Export with both axes free."""

@@ -113,7 +113,7 @@ class FormatPlace(ABC):
         return Layout.PLAIN
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Collect the settings that decide the exported files, beside those that every format reads."""
+        """Collect the settings that decide the exported files, in addition to those that every format reads, nested as in a recipe."""
         return {}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:

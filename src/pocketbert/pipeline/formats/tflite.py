@@ -48,7 +48,7 @@ class TflitePlace(FormatPlace):
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
         """Return the clients, and what MediaPipe's file tells about itself."""
-        return {"clients": recipe.export.clients, "about": [recipe.name, recipe.description]}
+        return {"export": {"clients": recipe.export.clients}, "name": recipe.name, "description": recipe.description}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
         """List MediaPipe, where the recipe asks for it and it can run the model."""

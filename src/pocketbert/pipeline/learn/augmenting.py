@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -164,7 +165,28 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
     return counts
 
 
-def augmented_set(recipe: Recipe, model: ModelFolder, data: RunData, length: int, work: Path) -> TrainData:
+def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, destination: Path) -> None:
+    """Write the copies of a run's training rows, for all stages that learn on them.
+
+    Args:
+        recipe: What to do.
+        model: The model the recipe starts from: its embeddings and its masked-language-model head give the words.
+        data: The run's data.
+        work: A folder whose copies are not made again after a kill.
+        destination: An existing folder to fill.
+
+    Raises:
+        InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
+    """
+    check_augmentable(recipe, model)
+    store = _copies(recipe, model, data.splits["train"].examples, work / "copies")
+    for number in range(store.parts):
+        shutil.copyfile(store.part(number), destination / store.part(number).name)
+
+
+def augmented_set(
+    recipe: Recipe, model: ModelFolder, data: RunData, length: int, work: Path, written: Path | None = None
+) -> TrainData:
     """Training rows of a run, each followed by its copies, as stages with ``augmented: true`` learn from them.
 
     Nothing of the held-out and evaluation rows is among them: copies are made of ``data.splits["train"]``, and a copy
@@ -175,7 +197,8 @@ def augmented_set(recipe: Recipe, model: ModelFolder, data: RunData, length: int
         model: The model the recipe starts from: its embeddings and its masked-language-model head give the words.
         data: The run's data.
         length: Longest input in tokens.
-        work: A folder for the copies, the same for all stages of the run; what is there is not made again.
+        work: A folder for the copies; what is there is not made again.
+        written: What `write_copies` wrote; without it the copies are made in `work`.
 
     Returns:
         The rows, tokenized, with the task's targets.
@@ -184,12 +207,13 @@ def augmented_set(recipe: Recipe, model: ModelFolder, data: RunData, length: int
         InputError: If the task's rows cannot be augmented, or the settings do not fit the model.
     """
     from pocketbert.distill.augment.packed_set import PackedSet
+    from pocketbert.distill.augment.store import CopyStore
 
     check_augmentable(recipe, model)
     assert recipe.data.train is not None
     title, labelled = recipe.data.train.title, is_labelled(data.head.task, "train")
     examples, counts = data.splits["train"].examples, AugmentCounts()
-    store = _copies(recipe, model, examples, work)
+    store = CopyStore(written, "", len(examples)) if written else _copies(recipe, model, examples, work)
     tokenizer = TextTokenizer(model.path, length)
     portions = (
         data.head.prepare(some, tokenizer, title, labelled)

@@ -37,6 +37,7 @@ class Learning:
         data: The run's data.
         length: Longest input in tokens.
         corpora: Where the run's corpora are.
+        augmented: Where the copies of training rows are; None to make them in each stage that learns on them.
     """
 
     recipe: Recipe
@@ -45,6 +46,7 @@ class Learning:
     data: RunData
     length: int
     corpora: Path
+    augmented: Path | None = None
 
     @property
     def task(self) -> Task:
@@ -73,7 +75,8 @@ class Learning:
 
     def copies(self, at: Places) -> TrainData:
         """Training rows with copies in which words are replaced."""
-        return augmented_set(self.recipe, self.model, self.data, self.length, at.work / "augmented")
+        work = at.work / "augmented"
+        return augmented_set(self.recipe, self.model, self.data, self.length, work, self.augmented)
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,12 @@ class Origin:
     Attributes:
         weights: sha256 of the weights that the run started from.
         everything: Digest of recipe, model, data and library versions: equal, and the same folder would be written.
+        accepted: Steps whose results were made with other library versions and taken as they are, each with the versions.
     """
 
     weights: str
     everything: str
+    accepted: tuple[str, ...] = ()
 
 
 def sources(model: RunModel) -> dict[str, Path]:
@@ -209,6 +211,8 @@ def _lineage(model: RunModel, facts: CardFacts, origin: Origin) -> dict[str, str
     }
     if train is not None:
         lineage["training data"] = Path(train.title).name if train.path else train.title
+    if origin.accepted:
+        lineage["made with other library versions (--resume-anyway)"] = "; ".join(origin.accepted)
     return lineage
 
 

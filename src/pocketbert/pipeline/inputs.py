@@ -1,0 +1,141 @@
+"""What decides the steps of a recipe: settings by recipe key, and digests of the models and files that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from pydantic import BaseModel
+
+from pocketbert.core.disk.files import sha256_file, sha256_path
+from pocketbert.core.families import all_families, check_exported
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import task_of
+from pocketbert.core.types import Format
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.learn.data import max_length
+from pocketbert.pipeline.learn.general import head_wanted
+from pocketbert.pipeline.requirements import require
+
+
+class Inputs:
+    """What decides the steps of a recipe; models are opened when they are first asked for.
+
+    Args:
+        recipe: What to do.
+        ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
+        model: The model the recipe starts from, where the caller opened it already.
+    """
+
+    def __init__(
+        self, recipe: Recipe, ready: Mapping[str, Path] | None = None, model: ModelFolder | None = None
+    ) -> None:
+        self.recipe, self.ready = recipe, dict(ready or {})
+        if model is not None:
+            self.model = model
+
+    @cached_property
+    def model(self) -> ModelFolder:
+        """The model the recipe starts from."""
+        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
+
+    @cached_property
+    def start(self) -> ModelFolder | None:
+        """The student that the recipe goes on with."""
+        wanted = self.recipe.student
+        if wanted is None or wanted.model is None:
+            return None
+        return open_model_folder(wanted.model, wanted.revision, "student.model")
+
+    @cached_property
+    def vectors(self) -> str | None:
+        """Digest of the word vectors that rows are augmented with."""
+        augment = self.recipe.data.augment
+        path = augment.vectors if augment else None
+        return sha256_file(path) if path is not None and path.is_file() else None
+
+    @cached_property
+    def ready_digests(self) -> dict[str, str]:
+        """Digest of each file that is used instead of exporting anew."""
+        return {name: sha256_path(path) for name, path in self.ready.items()}
+
+    @cached_property
+    def length(self) -> int:
+        """Longest input in tokens."""
+        return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
+
+    @property
+    def student_settings(self) -> dict[str, object]:
+        """Settings that decide the student in every stage."""
+        recipe = self.recipe
+        return {
+            "task": recipe.task,
+            "seed": recipe.seed,
+            "student": dumped(recipe.student),
+            "answer": dumped(recipe.answer),
+        }
+
+    @property
+    def student_contents(self) -> dict[str, str | None]:
+        """Digest of the model that the student starts from, where the recipe names one."""
+        return {"student.model": self.start.digest if self.start else None}
+
+    @cached_property
+    def heads(self) -> str | None:
+        """Heads that several general stages share, which the later ones decide too; None where one stage decides all."""
+        if sum(stage.general for stage in self.recipe.distill) < 2:
+            return None
+        require("train")
+        return head_wanted(self.recipe).head
+
+    def check_exported(self) -> None:
+        """Refuse a model that no file can be written of before it is trained."""
+        wanted = self.recipe.student
+        if wanted is not None and wanted.size is not None:
+            return  # a MobileBERT, whatever its teacher is
+        where, family = "teacher.model", self.model.family
+        if self.start is not None:
+            where, family = "student.model", self.start.family
+        elif wanted is not None:
+            where = "student.family"
+            family = next((f for f in all_families() if f.name == wanted.family), family)
+        check_exported(family, where)
+
+    def export_settings(self, format: Format) -> dict[str, object]:
+        """Settings that decide the fp32 files of a format."""
+        own = place_of(format).settings(self.recipe)
+        export = {"lengths": self.recipe.export.lengths, **cast(dict[str, object], own.pop("export", {}))}
+        return {"export": export, "data": {"max_length": self.length}, **own}
+
+    def ready_contents(self, format: Format) -> dict[str, str | None]:
+        """Digests of the files of a format that are used instead of exporting anew."""
+        return {name: digest for name, digest in self.ready_digests.items() if name.startswith(f"{format}/")}
+
+    @property
+    def export_gates(self) -> dict[str, object]:
+        """Settings that only judge an exported file."""
+        return {"export": {"atol": self.recipe.export.atol}}
+
+
+def dumped(section: BaseModel | None) -> object:
+    """A section as it decides a result: how often a checkpoint is written does not.
+
+    Args:
+        section: A part of a recipe, if there is one.
+    """
+    return without(section.model_dump(mode="json"), "checkpoint") if section is not None else None
+
+
+def without(value: object, key: str) -> object:
+    """Nested sections without one key.
+
+    Args:
+        value: Sections, or lists of them.
+        key: What to leave out wherever it is.
+    """
+    if isinstance(value, dict):
+        return {k: without(v, key) for k, v in value.items() if k != key}
+    return [without(v, key) for v in value] if isinstance(value, list) else value
