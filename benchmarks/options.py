@@ -71,3 +71,7 @@ class BenchmarkOptions:
             bad.append(Problem("lengths", f"{list(self.lengths)}; allowed: whole numbers from 3, and 'text'."))
         numbers = {"runs": self.runs, "repeats": self.repeats, "budget_s": self.budget_s}
         return [*bad, *(Problem(k, f"{n}; allowed: above 0.") for k, n in numbers.items() if n <= 0)]
+
+
+FOLDER_OPTIONS = BenchmarkOptions(threads=(1, 2), lengths=(TEXT, 32, 64, 128), runs=100, repeats=3, budget_s=120.0)
+"""Options of `pocketbert benchmark` where none are given."""

@@ -15,7 +15,7 @@ import griffe
 INTRO = """# API reference
 
 Generated from the source by `scripts/api_reference.py`. It lists the facades: `pocketbert` for app developers, `pocketbert.api` with the verbs
-of the command line, `pocketbert.distill` for researchers, and `pocketbert.runtime` for single model files. Deeper modules may change.
+of the command line, `pocketbert.distill` for researchers, `pocketbert.runtime` for single model files, and `pocketbert.plugins` for packages that add something. Deeper modules may change.
 Everything raises [`PocketBertError`](#pocketbertpocketberterror) or one of its four kinds; the [exit codes](how-it-works.md#exit-codes) of the
 command line are theirs. The sections of a recipe are in the [recipe reference](recipe-reference.md).
 """
@@ -33,7 +33,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     VERBS: ("`from pocketbert import api`: the commands as functions.", ""),
     "Options and results of the verbs": (
         "",
-        "ExportOptions AnswerOptions PlannedStep RunResult Verification Gate BenchmarkResult DataReport AugmentCounts Diagnosis",
+        "ExportOptions AnswerOptions BenchmarkOptions PlannedStep RunResult Verification Gate BenchmarkResult DataReport AugmentCounts Diagnosis",
     ),
     "Errors": (
         "",
@@ -85,23 +85,49 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "runtime.activation_statistics runtime.layer_differences runtime.TextTokenizer runtime.feed",
     ),
     "Families": (
-        "`register_family` adds a row to the table of systems, for classes that work like those of a listed one.",
+        "`register_family` adds a row to the table of systems; [Extending](extending.md) shows the code that a row may name.",
         "register_family family_of all_families Family",
     ),
     "Recipes": ("", "Recipe"),
+    "Plug-ins: families": (
+        "`pocketbert.plugins` has the names for packages that add something; [Extending](extending.md) shows how they are used.",
+        "plugins.register_family plugins.register_adapter plugins.register_capture plugins.register_layer_parts "
+        "plugins.register_checkpoints plugins.register_class_change plugins.LayerParts plugins.CheckpointCode plugins.ClassChange "
+        "plugins.ExportPlan plugins.TokenizerKind plugins.Objective plugins.bert_layer plugins.with_additive_mask plugins.active_recorder",
+    ),
+    "Plug-ins: methods": (
+        "",
+        "plugins.register_method plugins.Method plugins.Stage plugins.StagePlace plugins.GeneralText plugins.Optimisation plugins.StageJob "
+        "plugins.StageResult plugins.Needs plugins.Heads plugins.CarriedPart",
+    ),
+    "Plug-ins: formats and schemes": (
+        "",
+        "plugins.register_format plugins.register_format_place plugins.register_engine plugins.register_reader plugins.register_scheme "
+        "plugins.Format plugins.FormatInfo plugins.FormatPlace plugins.Bounds plugins.Extras plugins.ModelFile plugins.RunModel "
+        "plugins.Scheme plugins.Runtime plugins.SchemeRow plugins.Reader plugins.Plan plugins.ExpectedWeights",
+    ),
+    "Plug-ins: devices": (
+        "",
+        "plugins.register_device plugins.Device plugins.DeviceInfo plugins.Figure plugins.Provenance plugins.Connection plugins.OpenedFile "
+        "plugins.Sample plugins.Watch",
+    ),
 }
 """Title to (one sentence, names below ``pocketbert``)."""
 
-FACADES = ("", "api", "distill", "runtime")
+FACADES = ("", "api", "distill", "plugins", "runtime")
 ELSEWHERE = {
     "Text",
     "api",
     "distill",
+    "plugins",
     "runtime",
     "runtime.load",
     "runtime.Model",
     "distill.Family",
     "distill.family_of",
+    "plugins.Family",
+    "plugins.AttentionRecorder",
+    "plugins.QueryKeyValue",
 }
 """Names of facades without an entry: modules, an alias of types, and what another facade has already."""
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {
     "pocketbert": ROOT / "src/pocketbert/__init__.py",
     "pocketbert.distill": ROOT / "distill/__init__.py",
+    "pocketbert.plugins": ROOT / "src/pocketbert/plugins.py",
     "pocketbert.runtime": ROOT / "runtime/__init__.py",
 }
 FACADES = {*SOURCES, "pocketbert.api"}

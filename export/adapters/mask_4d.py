@@ -19,7 +19,7 @@ MASKED = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
 
 
-def wrap(model: Any, plan: ExportPlan) -> nn.Module:
+def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     """A module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
@@ -77,4 +77,4 @@ class _WithoutSegments(_Wrapped):
         return self._run(attention_mask, input_ids=input_ids)
 
 
-ADAPTERS.add("mask-4d", wrap)
+ADAPTERS.add("mask-4d", with_additive_mask)

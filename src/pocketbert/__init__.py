@@ -14,9 +14,10 @@ from pocketbert.core.loading.facade import importer
 from pocketbert.core.loading.registry import add_wing
 
 if TYPE_CHECKING:
-    from pocketbert import api, distill, runtime
+    from pocketbert import api, distill, plugins, runtime
     from pocketbert.api import PlannedStep
     from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.options import BenchmarkOptions
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.errors import (
         ExitCode,
@@ -54,6 +55,7 @@ __all__ = [
     "Answer",
     "AnswerOptions",
     "AugmentCounts",
+    "BenchmarkOptions",
     "BenchmarkResult",
     "DataReport",
     "Diagnosis",
@@ -87,6 +89,7 @@ __all__ = [
     "distill",
     "family_of",
     "load",
+    "plugins",
     "register_family",
     "runtime",
 ]
@@ -113,6 +116,7 @@ _PLACES = {
     "pipeline.gates.verify": ("Verification",),
     "pipeline.formats.gate": ("Gate",),
     "benchmarks.measurement": ("BenchmarkResult",),
+    "benchmarks.options": ("BenchmarkOptions",),
     "core.data_report": ("DataReport",),
     "pipeline.learn.augmenting": ("AugmentCounts",),
     "pipeline.doctor": ("Diagnosis",),
@@ -137,7 +141,7 @@ def _checkpoints_of_distill() -> None:
 add_wing("checkpoints", _checkpoints_of_distill)
 switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
 
-__getattr__ = importer(__name__, _PLACES, modules=("api", "distill", "runtime"))
+__getattr__ = importer(__name__, _PLACES, modules=("api", "distill", "plugins", "runtime"))
 
 
 def __dir__() -> list[str]:

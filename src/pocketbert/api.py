@@ -16,6 +16,7 @@ from pocketbert.pipeline.options import ExportOptions
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.options import BenchmarkOptions
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.tokenization import Text
@@ -247,30 +248,20 @@ def predict(
 
 
 def benchmark(
-    models: Sequence[Path],
+    models: Sequence[str | Path],
+    options: BenchmarkOptions | None = None,
     *,
-    threads: Sequence[int] = (1, 2),
-    lengths: Sequence[int] = (32, 64, 128),
-    runs: int = 100,
-    repeats: int = 3,
     texts: Sequence[Text] = (),
-    budget_s: float = 120.0,
-    imports: Sequence[Path] = (),
-    devices: Sequence[str] = ("local",),
+    imports: Sequence[str | Path] = (),
 ) -> BenchmarkResult:
     """Measure every model file of some artefact folders side by side on each device, and add what a Mac measured.
 
     Args:
         models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
-        threads: Thread counts.
-        lengths: Lengths in tokens, beside real text.
-        runs: Timed inferences per file, thread count, length and repeat.
-        repeats: Passes over everything.
+        options: Devices, thread counts, lengths, runs and budget; default as on the command line.
         texts: Real texts; default the project's own sentences.
-        budget_s: Most seconds it may take on all devices; fewer runs are made where they do not fit, and the result says so.
         imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac. Their packages must be those of `models`;
-            without `models` nobody checks that, and the result says so.
-        devices: Names of `pocketbert devices`, measured one after the other; none where only `imports` are shown.
+            without `models` that is not checked, and the result records it.
 
     Returns:
         The session of the first device, which holds those of the others and the imported ones; the first imported one
@@ -279,35 +270,9 @@ def benchmark(
     Raises:
         InputError: Listing every problem.
     """
-    from pocketbert.benchmarks.devices.mac.importing import import_mac
-    from pocketbert.benchmarks.options import BenchmarkOptions
-    from pocketbert.core.devices import devices_named
-    from pocketbert.core.errors import InputError, Problem
-    from pocketbert.pipeline.make.measuring import folder_variants, measure
+    from pocketbert.pipeline.make.measuring import benchmark_folders
 
-    names = [str(name) for name in devices_named(list(devices), "--device")]
-    imported = import_mac(imports, models)
-    variants = folder_variants(models, names) if names else []
-    if imported and not variants:
-        return imported[0].model_copy(update={"others": imported[1:]})
-    if not variants:
-        raise InputError(
-            Problem(
-                "-m/--model",
-                f"nothing to measure on {', '.join(names) or 'any device'}, and nothing is imported.",
-                "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
-            )
-        )
-    options = BenchmarkOptions(
-        devices=names,
-        threads=threads,
-        lengths=["text", *lengths],
-        runs=runs,
-        repeats=repeats,
-        budget_s=budget_s,
-    )
-    result = measure(variants, texts, options)
-    return result.model_copy(update={"others": [*result.others, *imported]})
+    return benchmark_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports])
 
 
 def report(run: Path, output: Path) -> Path:

@@ -78,7 +78,7 @@ def random_model(make_classifier: Callable[..., Any]) -> Models:
 
 def wrapped(model: Any, name: str, task: TaskName = CLASSIFY.name) -> nn.Module:
     plan = ExportPlan(family_of(name), TASKS[task], Format.COREML, Layout.ANE)
-    return mask_4d.wrap(copy.deepcopy(model), plan)
+    return mask_4d.with_additive_mask(copy.deepcopy(model), plan)
 
 
 def batch(family: Family, rows: int, length: int, padding: tuple[int, ...] = ()) -> dict[str, torch.Tensor]:

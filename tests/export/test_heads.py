@@ -230,7 +230,7 @@ def test_a_ranged_package_answers_for_as_many_tokens_as_it_is_given(
 @pytest.mark.parametrize("size", [16, 32])
 def test_the_decoder_in_two_parts_is_exact(size: int, headed: Models) -> None:
     family, model = family_of("mobilebert"), headed("mobilebert", FILL, embedding_size=size).double()
-    module = mask_4d.wrap(copy.deepcopy(model), ExportPlan(family, FILL))
+    module = mask_4d.with_additive_mask(copy.deepcopy(model), ExportPlan(family, FILL))
     (decoder,) = [m for m in module.modules() if isinstance(m, SplitDecoder)]
     assert decoder.decoder.weight is module.model.get_input_embeddings().weight
     inputs = {n: torch.from_numpy(batch(family, 13, (0, 4))[n]) for n in family.inputs}

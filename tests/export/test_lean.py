@@ -84,7 +84,7 @@ def random_model(family: str, layers: int = 3, head: str = TASK.head, **changes:
 
 def slimmed(model: Any, family: Family, format: Format, task: TaskName = TASK.name) -> nn.Module:
     first = replace(TASKS[task], outputs=TASKS[task].outputs[:1])
-    return mask_4d.wrap(copy.deepcopy(model), ExportPlan(family, first, format))
+    return mask_4d.with_additive_mask(copy.deepcopy(model), ExportPlan(family, first, format))
 
 
 def batch(family: Family, rows: int, length: int, padding: tuple[int, ...] = ()) -> dict[str, torch.Tensor]:

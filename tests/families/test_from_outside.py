@@ -130,7 +130,7 @@ def test_it_teaches_a_student(
 def test_its_graph_is_the_cheaper_one_and_its_numbers_the_models_own(electra: None) -> None:
     row, task = family_named("electra"), TASKS[TaskName.TEXT_CLASSIFICATION]
     model = tiny_classifier("electra", 2, LABELS)
-    module = mask_4d.wrap(tiny_classifier("electra", 2, LABELS), ExportPlan(row, task))
+    module = mask_4d.with_additive_mask(tiny_classifier("electra", 2, LABELS), ExportPlan(row, task))
     ids = torch.randint(5, 90, (2, 13), generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     inputs["attention_mask"][1, 7:] = 0

@@ -75,6 +75,7 @@ def benchmark(
     figures that were imported from a Mac.
     """
     from pocketbert import api
+    from pocketbert.benchmarks.options import BenchmarkOptions
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data.files import read_lines
     from pocketbert.core.errors import GateError
@@ -87,14 +88,16 @@ def benchmark(
     texts = [t for t in read_lines(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
-        threads=numbers(threads, "--threads"),
-        lengths=numbers(lengths, "--lengths"),
-        runs=runs,
-        repeats=repeats,
+        BenchmarkOptions(
+            devices=[name for name in device or ["local"] if local or name != "local"],
+            threads=numbers(threads, "--threads"),
+            lengths=["text", *numbers(lengths, "--lengths")],
+            runs=runs,
+            repeats=repeats,
+            budget_s=budget,
+        ),
         texts=texts,
-        budget_s=budget,
         imports=files,
-        devices=[name for name in device or ["local"] if local or name != "local"],
     )
     if output is not None:
         write_result(result, output, folders)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.devices import LOCAL
+from pocketbert.core.devices import LOCAL, devices_named
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.predict.tokenization import Text
@@ -123,6 +124,31 @@ def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> Benchm
         repeats=section.repeats,
         budget_s=BUDGET_S,
     )
+
+
+def benchmark_folders(
+    models: Sequence[Path], options: BenchmarkOptions | None, texts: Sequence[Text], imports: Sequence[Path]
+) -> BenchmarkResult:
+    """Measure the files of artefact folders; see `pocketbert.api.benchmark`."""
+    from pocketbert.benchmarks.devices.mac.importing import import_mac
+    from pocketbert.benchmarks.options import FOLDER_OPTIONS
+
+    chosen = options or FOLDER_OPTIONS
+    names = [str(name) for name in devices_named(list(chosen.devices), "--device")]
+    imported = import_mac(imports, models)
+    variants = folder_variants(models, names) if names else []
+    if imported and not variants:
+        return imported[0].model_copy(update={"others": imported[1:]})
+    if not variants:
+        raise InputError(
+            Problem(
+                "-m/--model",
+                f"nothing to measure on {', '.join(names) or 'any device'}, and nothing is imported.",
+                "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
+            )
+        )
+    result = measure(variants, texts, chosen)
+    return result.model_copy(update={"others": [*result.others, *imported]})
 
 
 def measure(

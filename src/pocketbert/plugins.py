@@ -1,0 +1,200 @@
+"""Names for packages that add families, methods, formats, schemes or devices; docs/extending.md shows how they are used.
+
+Names are imported when they are first used, because some of them need torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pocketbert.core.loading.facade import importer
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.devices.protocol import Connection, Device, OpenedFile, Sample, Watch
+    from pocketbert.benchmarks.devices.table import register_device
+    from pocketbert.core.devices import DeviceInfo, Figure
+    from pocketbert.core.families import (
+        CheckpointCode,
+        Family,
+        LayerParts,
+        Objective,
+        TokenizerKind,
+        register_adapter,
+        register_capture,
+        register_checkpoints,
+        register_family,
+        register_layer_parts,
+    )
+    from pocketbert.core.formats import FormatInfo, register_format
+    from pocketbert.core.recipe.methods import Stage, StagePlace
+    from pocketbert.core.recipe.stages import GeneralText
+    from pocketbert.core.recipe.updates import Optimisation
+    from pocketbert.core.types import Format, Provenance, Runtime, Scheme
+    from pocketbert.distill.capture.recorder import AttentionRecorder, QueryKeyValue, active_recorder
+    from pocketbert.distill.methods.method import (
+        CarriedPart,
+        Heads,
+        Method,
+        Needs,
+        StageJob,
+        StageResult,
+        register_method,
+    )
+    from pocketbert.distill.students.class_changes import ClassChange, register_class_change
+    from pocketbert.export.adapters.mask_4d import with_additive_mask
+    from pocketbert.export.adapters.plan import ExportPlan
+    from pocketbert.export.adapters.post_norm_parts import bert_layer
+    from pocketbert.pipeline.formats.model_files import ModelFile
+    from pocketbert.pipeline.formats.place import Bounds, Extras, FormatPlace, register_format_place
+    from pocketbert.pipeline.formats.run_model import RunModel
+    from pocketbert.quantize.plan import Plan
+    from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
+    from pocketbert.quantize.weights import ExpectedWeights
+    from pocketbert.runtime.engines import register_engine
+
+__all__ = [
+    "AttentionRecorder",
+    "Bounds",
+    "CarriedPart",
+    "CheckpointCode",
+    "ClassChange",
+    "Connection",
+    "Device",
+    "DeviceInfo",
+    "ExpectedWeights",
+    "ExportPlan",
+    "Extras",
+    "Family",
+    "Figure",
+    "Format",
+    "FormatInfo",
+    "FormatPlace",
+    "GeneralText",
+    "Heads",
+    "LayerParts",
+    "Method",
+    "ModelFile",
+    "Needs",
+    "Objective",
+    "OpenedFile",
+    "Optimisation",
+    "Plan",
+    "Provenance",
+    "QueryKeyValue",
+    "Reader",
+    "RunModel",
+    "Runtime",
+    "Sample",
+    "Scheme",
+    "SchemeRow",
+    "Stage",
+    "StageJob",
+    "StagePlace",
+    "StageResult",
+    "TokenizerKind",
+    "Watch",
+    "active_recorder",
+    "bert_layer",
+    "register_adapter",
+    "register_capture",
+    "register_checkpoints",
+    "register_class_change",
+    "register_device",
+    "register_engine",
+    "register_family",
+    "register_format",
+    "register_format_place",
+    "register_layer_parts",
+    "register_method",
+    "register_reader",
+    "register_scheme",
+    "with_additive_mask",
+]
+
+_PLACES = {
+    "benchmarks.devices.protocol": (
+        "Connection",
+        "Device",
+        "OpenedFile",
+        "Sample",
+        "Watch",
+    ),
+    "benchmarks.devices.table": ("register_device",),
+    "core.devices": (
+        "DeviceInfo",
+        "Figure",
+    ),
+    "core.families": (
+        "CheckpointCode",
+        "Family",
+        "LayerParts",
+        "Objective",
+        "TokenizerKind",
+        "register_adapter",
+        "register_capture",
+        "register_checkpoints",
+        "register_family",
+        "register_layer_parts",
+    ),
+    "core.formats": (
+        "FormatInfo",
+        "register_format",
+    ),
+    "core.recipe.methods": (
+        "Stage",
+        "StagePlace",
+    ),
+    "core.recipe.stages": ("GeneralText",),
+    "core.recipe.updates": ("Optimisation",),
+    "core.types": (
+        "Format",
+        "Provenance",
+        "Runtime",
+        "Scheme",
+    ),
+    "distill.capture.recorder": (
+        "AttentionRecorder",
+        "QueryKeyValue",
+        "active_recorder",
+    ),
+    "distill.methods.method": (
+        "CarriedPart",
+        "Heads",
+        "Method",
+        "Needs",
+        "StageJob",
+        "StageResult",
+        "register_method",
+    ),
+    "distill.students.class_changes": (
+        "ClassChange",
+        "register_class_change",
+    ),
+    "export.adapters.mask_4d": ("with_additive_mask",),
+    "export.adapters.plan": ("ExportPlan",),
+    "export.adapters.post_norm_parts": ("bert_layer",),
+    "pipeline.formats.model_files": ("ModelFile",),
+    "pipeline.formats.place": (
+        "Bounds",
+        "Extras",
+        "FormatPlace",
+        "register_format_place",
+    ),
+    "pipeline.formats.run_model": ("RunModel",),
+    "quantize.plan": ("Plan",),
+    "quantize.table": (
+        "Reader",
+        "SchemeRow",
+        "register_reader",
+        "register_scheme",
+    ),
+    "quantize.weights": ("ExpectedWeights",),
+    "runtime.engines": ("register_engine",),
+}
+"""Names by the module that defines them."""
+
+__getattr__ = importer(__name__, _PLACES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
