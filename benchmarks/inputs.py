@@ -50,10 +50,12 @@ def row_of_length(rows: Sequence[Encoded], length: int) -> Encoded:
         InputError: If the texts hold no tokens besides the special ones, or `length` is too small.
     """
     if length < 3:
-        raise InputError(Problem("lengths", f"{length} leaves no room beside 2 special tokens; allowed: 3 or more."))
+        raise InputError(
+            Problem("lengths", f"{length} leaves no room for text next to 2 special tokens; allowed: 3 or more.")
+        )
     inner = np.concatenate([r.ids[1:-1] for r in rows]) if rows else np.zeros(0, np.int64)
     if not inner.size:
-        raise InputError(Problem("texts", "hold no tokens besides the special ones.", "Give longer texts."))
+        raise InputError(Problem("texts", "hold no tokens except the special ones.", "Give longer texts."))
     ids = np.concatenate([rows[0].ids[:1], np.resize(inner, length - 2), rows[0].ids[-1:]])
     return Encoded(ids, np.zeros(length, np.int64), False)
 

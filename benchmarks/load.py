@@ -12,7 +12,7 @@ from pocketbert.core.host.hardware import load_average
 
 
 class Load(BaseModel):
-    """Load beside a measurement.
+    """Load during a measurement.
 
     Attributes:
         before: Load average over the last minute at the start; None where the system does not tell.

@@ -1,4 +1,4 @@
-"""The smaller records of a benchmark: what a session says beside its measurements."""
+"""Records of a benchmark session in addition to its measurements."""
 
 from __future__ import annotations
 

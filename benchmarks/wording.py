@@ -64,7 +64,7 @@ def luck(metric: Metric) -> str:
 
 
 def beside(name: str, value: float) -> str:
-    """A figure beside the deciding one: ``mcc 71.20``, or in the label's own units ``rmse 0.238``."""
+    """A figure in addition to the deciding one: ``mcc 71.20``, or in the label's own units ``rmse 0.238``."""
     return f"{name} {value:.3g}" if name in _OWN_UNITS else f"{name} {value * 100:.2f}"
 
 
@@ -78,7 +78,7 @@ def length(value: Length) -> str:
 
 
 def threads(number: int) -> str:
-    """``1 thread``, ``2 threads``; 0 stands for an engine that decides itself."""
+    """``1 thread``, ``2 threads``; 0 means that the engine decides itself."""
     if not number:
         return "the engine's own threads"
     return f"{number} thread" + ("s" if number != 1 else "")

@@ -77,7 +77,7 @@ class MediaPipeTokenizer(TextTokenizer):
         if missing:
             raise InputError(Problem("vocabulary", f"{', '.join(missing)} missing; MediaPipe would use id 0 instead."))
         if max_length <= 2:
-            raise InputError(Problem("max_length", f"{max_length} leaves no room beside 2 special tokens."))
+            raise InputError(Problem("max_length", f"{max_length} leaves no room for text next to 2 special tokens."))
         self._tokenizer = Tokenizer(models.WordPiece(index, unk_token=UNKNOWN, max_input_chars_per_word=MAX_WORD_BYTES))
         self._tokenizer.post_processor = processors.BertProcessing((LAST, index[LAST]), (FIRST, index[FIRST]))
         self._tokenizer.enable_truncation(max_length)

@@ -62,6 +62,6 @@ def vocabulary_problem(vocabulary: Mapping[str, int]) -> str | None:
     if not all(isinstance(i, int) for i in vocabulary.values()) or set(vocabulary.values()) != set(
         range(len(vocabulary))
     ):
-        return f"its ids are not 0 to {len(vocabulary) - 1}, so line numbers cannot stand for them"
+        return f"its ids are not 0 to {len(vocabulary) - 1}, so line numbers cannot replace them"
     bad = [token for token in vocabulary if not token or "\n" in token or token.endswith("\r")]
-    return f"the tokens {bad[:3]} cannot stand on a line of vocab.txt" if bad else None
+    return f"the tokens {bad[:3]} cannot be written on a line of vocab.txt" if bad else None

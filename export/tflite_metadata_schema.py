@@ -88,7 +88,7 @@ def labels_file(labels: Sequence[str]) -> bytes:
     """
     bad = [name for name in labels if not name or len(name.splitlines()) != 1]
     if bad:
-        raise InputError(Problem("labels", f"{bad} cannot stand in a file with one label a line.", "Rename them."))
+        raise InputError(Problem("labels", f"{bad} cannot be written to a file with one label a line.", "Rename them."))
     return "".join(f"{name}\n" for name in labels).encode()
 
 

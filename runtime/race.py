@@ -90,7 +90,7 @@ class _Runner:
 
 
 def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
-    """`race` in a process of its own; in this one where no Python can be started for it, or not with these packages.
+    """Run `race` in a separate process, or in this one if no Python with these packages can be started.
 
     Raises:
         MachineError: If the process crashes or hangs, as this one then would.

@@ -50,7 +50,7 @@ class OpenedFile(Protocol):
     engine_version: str
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Hand the inputs over once and return what times them; nothing else stands in the timed path."""
+        """Hand the inputs over once and return what times them; the timed path contains nothing else."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The report's plots: SVG text without colours or identifiers of its own, so that the page's theme rules."""
+"""The report's plots: SVG text without colours or identifiers, so that the page's theme applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words of a text may be replaced, and where they stand."""
+"""Which words of a text may be replaced, and their positions."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class WordReader:
         return sorted(out, key=lambda w: w.start)
 
     def pieces(self, words: Sequence[str]) -> list[list[int]]:
-        """Token ids of single words as they stand within a text; empty where one of them is unknown."""
+        """Token ids of single words as they occur within a text; empty where one of them is unknown."""
         blank = "" if self.kind is TokenizerKind.WORDPIECE else " "
         encoded = self._tokenizer.encode_batch([blank + w for w in words], add_special_tokens=False)
         return [[] if self.base.unknown_id in e.ids else list(e.ids) for e in encoded]

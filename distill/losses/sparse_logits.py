@@ -54,7 +54,7 @@ class SparseLogits:
 
 
 def uniform_draws(positions: int, samples: int, seed: int, row: int, epoch: int) -> Tensor:
-    """Random numbers for one row in one epoch, the same in whatever batch the row stands.
+    """Random numbers for one row in one epoch, the same in whatever batch the row is.
 
     Args:
         positions: How many positions of the row are distilled.

@@ -111,7 +111,7 @@ class DistilBertDistillation:
         self._cached, self.teacher, self._teacher = cached, None, None
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tokens that each term is a mean over, from the batch alone."""
+        """The number of tokens in the mean of each term, computed from the batch only."""
         real, hidden = batch["attention_mask"].sum(), (batch["labels"] != IGNORED).sum()
         every = {"logits": hidden if self.stage.masked_only else real, "mlm": hidden, "cosine": real}
         return {name: every[name] for name in self.weights}

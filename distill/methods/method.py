@@ -143,7 +143,7 @@ class Heads(IntEnum):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a stage needs of its models. Stages on the task's own text have the task's head on both, whatever is said here.
+    """What a stage needs of its models. Stages on the task's own text always have the task's head on both.
 
     Attributes:
         heads: Heads of both models.

@@ -240,7 +240,7 @@ def needs(stage: MobileBertStage, where: str) -> Needs:
     advice = Problem(
         f"{where}.truth",
         f"{stage.truth}: the teacher's guesses are learnt, so it needs the head that makes them.",
-        "Set truth: 1 to learn its layers, and the original tokens alone.",
+        "Set truth: 1 to learn only its layers and the original tokens.",
     )
     heads = Heads.WORDS_AND_PAIRS if stage.weights.next_sentence else Heads.WORDS
     return Needs(heads, asked, advice if asked else None)
@@ -261,7 +261,7 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
             reduce_embeddings(pair.teacher, pair.student, adapter)
         notes.append(
             f"{pair.family.title} has no bottlenecks: {adapter.width} principal components of its states, {adapter.kept:.1%} of "
-            "their variance, stand in for them"
+            "their variance, replace them"
         )
         say(f"  {notes[-1]}")
     objective = MobileBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where, adapter=adapter)

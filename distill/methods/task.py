@@ -131,7 +131,7 @@ def check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
             problems.append(
                 Problem(
                     f"{where}.signals.labels",
-                    "feature-extraction is trained on the teacher's vectors alone.",
+                    "feature-extraction is trained only on the teacher's vectors.",
                     "Set labels: 0.",
                 )
             )

@@ -224,7 +224,7 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
 
 
 def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
-    """Train a prediction stage: a stage of method `task` with the outputs alone."""
+    """Train a prediction stage: a stage of method `task` that learns only the outputs."""
     return task_method.train(job.with_stage(prediction_stage(job.pair.stage, job.task)))
 
 

@@ -119,7 +119,7 @@ class TransferPhases:
 
     @property
     def name(self) -> str:
-        """The strategy; where there are fewer steps than published, it says so. No phase can have more."""
+        """The strategy, with a note where there are fewer steps than published. No phase can have more."""
         if self.steps == self.published:
             return self.strategy
         return f"{self.strategy}, reduced to {self.steps:,} of {self.published:,} steps"

@@ -34,7 +34,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     Raises:
         InputError: If the sizes do not fit, or the family cannot be made from this teacher.
     """
-    assert wanted.layers is not None, "a student with a model of its own is loaded, not built"
+    assert wanted.layers is not None, "a student with `model` is loaded, not built"
     name = wanted.family or family.name
     change = class_change(family.name, name) if name != family.name else None
     fold = wanted.fold_segments

@@ -132,7 +132,7 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
 
 
 def has_bottlenecks(config: Any) -> bool:
-    """Whether a model's blocks have a width of their own inside: an IB-BERT's and a MobileBERT's."""
+    """Whether a model's blocks have another width inside, as an IB-BERT's and a MobileBERT's have."""
     return isinstance(config, MobileBertConfig) and bool(config.use_bottleneck)
 
 

@@ -1,1 +1,1 @@
-"""What a teacher says about a batch: computed beside the training, or read from a cache."""
+"""A teacher's outputs for a batch: computed during training, or read from a cache."""

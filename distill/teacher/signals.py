@@ -1,4 +1,4 @@
-"""What a teacher teaches about a batch, and who says it: here the teacher itself, running beside the student."""
+"""The signals that a teacher gives for a batch; here the teacher itself runs next to the student."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TeacherSignals(Protocol):
 
 
 def signals_for(teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None) -> TeacherSignals:
-    """The signals an objective learns from: those given, else the teacher beside the student.
+    """The signals an objective learns from: those given, else the teacher that runs next to the student.
 
     Args:
         teacher: A transformers model.
@@ -124,7 +124,7 @@ def all_states(made: Any, depth: int) -> tuple[Tensor, ...]:
 
 
 def move_to(teacher: Any, device: torch.device) -> None:
-    """Make a teacher ready beside a batch: in eval mode, and where the batch is. The loop moves the student alone.
+    """Put a teacher into eval mode on the device of the batch. The loop moves only the student.
 
     Args:
         teacher: A transformers model.

@@ -41,7 +41,7 @@ class GeneralSet:
         return lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of a *global* batch, a function of (rows, step) alone.
+        """Tensors of a *global* batch, a function of only (rows, step).
 
         Frequency-smoothed masking decides over all rows of the step: a process that trains on a part of them masks
         them all and takes its part of the result.

@@ -1,4 +1,4 @@
-"""How a tokenizer puts two texts into one input: which special tokens stand where, and the segments."""
+"""How a tokenizer puts two texts into one input: the positions of the special tokens, and the segments."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ WINDOW = 64
 
 
 class BatchOrder:
-    """Which rows make up the batch of a step: a function of (seed, purpose, step) alone.
+    """Which rows make up the batch of a step: a function of only (seed, purpose, step).
 
     Each epoch is a new permutation, cut into windows whose rows are sorted by length and batched; the
     batches are then shuffled. Rows that do not fill a last batch wait for the next epoch.

@@ -55,7 +55,7 @@ def candidates(work: Path) -> list[Path]:
         newest = int(pointed[1])
         return [work / checkpoint_name(step) for step in (newest, *(s for s in own if s < newest))]
     if pointer.exists() and not own:
-        raise InputError(Problem(str(pointer), "names no checkpoint, and there is none beside it.", TO_FIX))
+        raise InputError(Problem(str(pointer), "names no checkpoint, and there is none next to it.", TO_FIX))
     # killed before the first pointer was written, or the pointer is damaged: folders appear whole
     return [work / checkpoint_name(step) for step in own]
 

@@ -71,7 +71,7 @@ def saved_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
 
 
 def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
-    """Continue from the newest checkpoint, or from the one before where the newest is broken; that is said.
+    """Continue from the newest checkpoint, or, with a note, from the one before where the newest is damaged.
 
     Returns:
         Where the run was, or None at the start.

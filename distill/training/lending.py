@@ -1,4 +1,4 @@
-"""What training changes on a model beside its weights, and takes back at its end."""
+"""What training changes on a model in addition to its weights, and takes back at its end."""
 
 from __future__ import annotations
 

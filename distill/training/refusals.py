@@ -1,4 +1,4 @@
-"""What is said when training stops at a NaN or an infinity: what it was, what is kept, and what to do."""
+"""The message when training stops at a NaN or an infinity: what it was, what is kept, and what to do."""
 
 from __future__ import annotations
 

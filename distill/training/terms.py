@@ -28,7 +28,7 @@ class Term:
 
     @classmethod
     def of(cls, mean: Tensor, count: Tensor | float) -> Term:
-        """A term with its count as a tensor beside the mean.
+        """A term with its count as a tensor next to the mean.
 
         Args:
             mean: Mean over the items, scalar.
@@ -52,7 +52,7 @@ class Counting(Protocol):
     """An objective some of whose terms are means over something else than rows."""
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Items that each such term is a mean over, by name, from the batch alone: no forward pass."""
+        """The number of items in the mean of each such term, by name, from the batch only: no forward pass."""
         ...
 
 

@@ -30,7 +30,7 @@ class TrainData(Protocol):
         ...
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Tensors of some rows by name, padded to the longest; random choices depend on (seed, step, row) alone."""
+        """Tensors of some rows by name, padded to the longest; random choices depend only on (seed, step, row)."""
         ...
 
 

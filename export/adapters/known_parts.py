@@ -1,4 +1,4 @@
-"""How the layers of a family are taken apart: what the package itself knows, and what was registered beside it."""
+"""The parts of the layers of each family: those that the package knows, and those that were registered."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class SpelledSegments(nn.Module):
         self.difference = nn.Parameter((segments.weight[1] - segments.weight[0]).detach().clone())
 
     def forward(self, ids: Tensor) -> Tensor:
-        """What to add beside the position, [B, L] to [B, L, H]."""
+        """What to add in addition to the position, [B, L] to [B, L, H]."""
         return ids[:, :, None].to(self.difference.dtype) * self.difference
 
 

@@ -66,6 +66,6 @@ def encoder_layers(base: Any, family: Family, known: LayerParts | None) -> tuple
 
 
 def reads_first_token(model: Any, family: Family, known: LayerParts) -> bool:
-    """Whether the outputs of a model depend on the first token's last state alone."""
+    """Tell whether the outputs of a model depend only on the first token's last state."""
     module = known.layer.rpartition(".")[0]
     return full_name(model) in {f"{module}.{family.classes}{suffix}" for suffix in known.first_token_heads}

@@ -78,7 +78,7 @@ def cached_teacher(
                 where,
                 f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
                 "cheaper than storing them.",
-                "Let the teacher run beside the student.",
+                "Run the teacher during training instead.",
             )
         )
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ class Part(BaseModel):
         return tuple(tokens if n == TOKENS else n for n in self.shape)
 
     def place(self, first: int, tokens: int) -> tuple[slice, ...]:
-        """Where a row's own values stand in its padded array."""
+        """The positions of a row's own values in its padded array."""
         return tuple(slice(first, first + tokens) if n == TOKENS else slice(None) for n in self.shape)
 
     def values(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StoreSettings(BaseModel):
-    """What the numbers in a store depend on, beside row and epoch.
+    """What the numbers in a store depend on, in addition to row and epoch.
 
     Bytes a position: ``6 + (k + samples) * (i + w)`` with i = 2 up to 65,536 tokens in the vocabulary,
     else 4, and w = 2 for fp16 weights, 4 for fp32. With k + samples = 64, fp16 and BERT's vocabulary that

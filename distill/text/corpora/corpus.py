@@ -152,7 +152,7 @@ class Corpus:
         return out
 
     def verify(self) -> None:
-        """Hash every file and compare with ``corpus.json``; finds changed ids, which opening alone does not.
+        """Hash every file and compare with ``corpus.json``; finds changed ids, which opening does not.
 
         Raises:
             InputError: Naming every file that is not as it was written.

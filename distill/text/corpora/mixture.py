@@ -1,4 +1,4 @@
-"""Several corpora as one: so many rows, each source giving its share, chosen by the seed alone."""
+"""Several corpora as one: a given number of rows, a share from each source, chosen only by the seed."""
 
 from __future__ import annotations
 

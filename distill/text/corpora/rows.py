@@ -34,7 +34,7 @@ class RowBuilder(Protocol):
 
 
 class CutTexts:
-    """One row per text; longer texts are cut into pieces, each wrapped in special tokens like a text of its own.
+    """One row per text; longer texts are cut into pieces, each wrapped in special tokens like a separate text.
 
     As in the code of DistilBERT (Sanh et al. 2019, arXiv 1910.01108), where too short and too unknown rows are
     dropped after cutting; that code cuts the wrapped text, which makes its first piece one token shorter than here.

@@ -99,7 +99,9 @@ def _check(maker: CorpusTokenizer, settings: CorpusSettings, destination: Path, 
     problems = []
     special = len(maker.before) + len(maker.after)
     if settings.length <= special:
-        problems.append(Problem("length", f"{settings.length} leaves no room beside {special} special tokens."))
+        problems.append(
+            Problem("length", f"{settings.length} leaves no room for text next to {special} special tokens.")
+        )
     if rows_per_shard < 1:
         problems.append(Problem("rows_per_shard", f"{rows_per_shard}; at least 1 is needed."))
     if destination.is_file() or (

@@ -104,7 +104,7 @@ class Masking:
         return out
 
     def wanted(self, tokens: int) -> int:
-        """How many of so many tokens are predicted."""
+        """How many of this number of tokens are predicted."""
         # rounded first: 0.15 * 20 must stay 3, whatever the last bit of the product says
         return math.ceil(round(self.share * tokens, 9))
 

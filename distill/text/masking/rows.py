@@ -1,4 +1,4 @@
-"""Masking that decides about each row alone: single tokens, whole words, spans; and none at all."""
+"""Masking that decides about each row separately: single tokens, whole words, spans; and none at all."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RowMasking(ABC):
         return np.maximum(1, np.rint(np.round(self.share * lengths, 9))).astype(np.int64)
 
     def estimate(self, lengths: Ids) -> int:
-        """At most so many are hidden in rows of such lengths, [B], but where all words of a row are too long."""
+        """The largest number of hidden tokens in rows of these lengths, [B], except where all words of a row are too long."""
         return int(self.wanted(lengths).sum())
 
     def key(self) -> list[Any]:

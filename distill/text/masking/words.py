@@ -66,7 +66,7 @@ def word_starts(continues: NDArray[np.bool_], apart: NDArray[np.bool_]) -> NDArr
 
 
 def wordless_ids(tokenizer: TextTokenizer, size: int) -> list[int]:
-    """Ids that stand for no piece of a text that could be guessed: special tokens and the unknown token, ascending.
+    """Ids that mean no piece of a text that could be predicted: special tokens and the unknown token, ascending.
 
     The unknown token is found by its name, as some tokenizer files do not declare it special.
 

@@ -1,1 +1,1 @@
-"""The vocabulary all wings speak. Imports with the core dependencies alone, without torch."""
+"""The vocabulary of all wings. It imports with only the core dependencies, without torch."""

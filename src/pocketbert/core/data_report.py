@@ -137,8 +137,8 @@ def _rank(ordered: np.ndarray, share: float) -> int:
 
 
 def majority_note(report: SplitReport, kind: LabelKind) -> str | None:
-    """A warning when one label of several that exclude each other holds most rows, so that accuracy alone would mislead."""
+    """A warning when one label of several that exclude each other holds most rows, so that accuracy by itself would mislead."""
     share = max(report.labels.values(), default=0) / report.rows
     if share > 0.8 and kind is LabelKind.NAME and len(report.labels) > 1:
-        return f"{report.name}: one label holds {share:.0%} of the rows; look at macro F1 beside accuracy"
+        return f"{report.name}: one label holds {share:.0%} of the rows; look at macro F1 and accuracy"
     return None

@@ -126,7 +126,7 @@ _BUILT_IN = (
             ),
             Figure.PLACEMENT: Provenance.ESTIMATED,
         },
-        "a Mac, by a script in the artefact folder whose figures are imported",
+        "a Mac, by a script in the artefact folder; its figures are imported",
         instead="run coreml/benchmark_on_mac.py of the artefact folder on a Mac, then "
         "'pocketbert benchmark -m FOLDER --import FILE'",
     ),

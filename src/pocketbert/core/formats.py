@@ -68,7 +68,7 @@ class FormatInfo:
         return wanted in self.schemes or wanted in self.instead
 
     def smaller(self, wanted: Scheme) -> Scheme | None:
-        """Scheme of the file that is made beside the exported one; None where there is nothing to make."""
+        """Scheme of the file that is made in addition to the exported one; None where there is nothing to make."""
         scheme = self.instead.get(wanted, wanted)
         return None if scheme in (Scheme.FP32, self.base) else scheme
 

@@ -175,13 +175,13 @@ def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def entropy(gold: IntArray) -> float:
-    """Entropy in nats of the distribution of ids in [N]: what knowing the frequencies alone costs per guess."""
+    """Entropy in nats of the distribution of ids in [N]: the cost per prediction of a model that knows only the frequencies."""
     shares = np.unique(gold, return_counts=True)[1] / max(1, len(gold))
     return float(-(shares * np.log(shares)).sum())
 
 
 def luck(share: float, rows: int, sigmas: float = 3.0) -> float:
-    """A share plus `sigmas` standard errors over so many rows, at most 1."""
+    """A share plus `sigmas` standard errors over this number of rows, at most 1."""
     if not rows:
         return float("nan")
     return min(1.0, share + sigmas * math.sqrt(max(0.0, share * (1 - share)) / rows))

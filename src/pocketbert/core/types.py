@@ -41,7 +41,7 @@ class Scheme(StrEnum):
 
 
 class Runtime(StrEnum):
-    """A runtime that needs a file of its own."""
+    """A runtime that needs a separate file."""
 
     TFLITE_2_16 = "tflite216"
     """TFLite up to 2.16 accepts the default int8 file and computes it wrongly without an error."""
@@ -58,7 +58,7 @@ class Runtime(StrEnum):
 
 
 class Client(StrEnum):
-    """A client that needs a file of its own."""
+    """A client that needs a separate file."""
 
     MEDIAPIPE = "mediapipe"
     """MediaPipe Tasks: one signature, probabilities, tokenizer and labels inside the file."""

@@ -21,7 +21,7 @@ _KIND = "demo corpus"
 
 
 def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
-    """Generate the corpus beside the run folder, then run the shipped recipe ``demo``.
+    """Generate the corpus next to the run folder, then run the shipped recipe ``demo``.
 
     Args:
         output: Run folder.

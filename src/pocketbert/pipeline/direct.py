@@ -1,4 +1,4 @@
-"""Verbs that start from a folder instead of a recipe: the same steps, in a work folder beside the output."""
+"""Verbs that start from a folder instead of a recipe: the same steps, in a work folder next to the output."""
 
 from __future__ import annotations
 

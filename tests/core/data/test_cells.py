@@ -198,7 +198,7 @@ def test_answers_in_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"label": {"text": ["Ada"], "answer_start": [3]}}, "does not stand in the context at character 3"),
+        ({"label": {"text": ["Ada"], "answer_start": [3]}}, "is not in the context at character 3"),
         ({"label": {"text": ["Ada"], "answer_start": [-42]}}, "does not stand in the context"),
         ({"label": ["Charles"]}, "'Charles' does not stand in the context"),
         ({"label": "Ada", "answer_start": 1}, "at character 1"),

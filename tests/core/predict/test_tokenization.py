@@ -142,7 +142,7 @@ def test_golden_rows_hold_ids_and_code_point_offsets(folder: Path) -> None:
 
 
 def test_no_room_beside_the_special_tokens(folder: Path) -> None:
-    with pytest.raises(InputError, match="3 leaves no room beside 3 special tokens"):
+    with pytest.raises(InputError, match="3 leaves no room for text next to 3 special tokens"):
         TextTokenizer(folder, 3)
 
 

@@ -172,7 +172,7 @@ def test_a_checkpoint_beyond_the_pointer_waits_to_be_made_again(tmp_path: Path) 
 
 def test_a_foreign_file_in_the_pointers_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("my own notes")
-    with pytest.raises(InputError, match=r"latest: names no checkpoint, and there is none beside it. Fix: "):
+    with pytest.raises(InputError, match=r"latest: names no checkpoint, and there is none next to it. Fix: "):
         load_checkpoint(tmp_path, *made(0))
     assert (tmp_path / "latest").read_text() == "my own notes"
 

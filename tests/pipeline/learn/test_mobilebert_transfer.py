@@ -218,7 +218,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(
     headless = {"model": str(wide), "finetune": {"steps": 10}}
     words = said([{**STAGE, "truth": 0.5}, TASK], teacher=headless)
     assert "has no trained head for fill-mask" in words
-    assert "Set truth: 1 to learn its layers, and the original tokens alone." in words
+    assert "Set truth: 1 to learn only its layers and the original tokens." in words
     assert "the student has 4 heads, the teacher 2" in said([{**STAGE, "weights": {}}, TASK], teacher=headless)
     narrow = said([STAGE, TASK])
     assert "'mini' is 128 wide between its blocks, the teacher only 32" in narrow

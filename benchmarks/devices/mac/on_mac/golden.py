@@ -31,6 +31,6 @@ class Golden:
         self.inputs = "tokens of the golden rows" if single else "ids 1 to 90: no golden_tokens.jsonl here"
 
     def of_length(self, length: int) -> list[int]:
-        """Exactly so many ids: the golden texts strung together between the first one's special tokens."""
+        """Exactly this number of ids: the golden texts joined between the first one's special tokens."""
         inner = (self._inner * (length // len(self._inner) + 1))[: max(0, length - 2)]
         return [self._ends[0], *inner, self._ends[1]][:length]

@@ -97,7 +97,7 @@ class Package:
             self.lengths = [x for x in LENGTHS if low <= x <= self.range[1]] or [self.default_length]
 
     def fitting(self, length: int) -> int | None:
-        """The smallest length the package takes that holds so many tokens; None where it takes none."""
+        """The smallest length of the package that holds this number of tokens; None where it takes none."""
         if self.range is not None:
             least = max(length, self.range[0])
             return least if least <= self.range[1] else None

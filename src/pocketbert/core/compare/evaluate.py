@@ -33,7 +33,7 @@ class EvalSet:
     rows: Prepared
 
     def within(self, length: int) -> EvalSet:
-        """The same rows, cut to at most so many tokens."""
+        """Cut the same rows to at most this number of tokens."""
         return replace(self, rows=self.rows.within(length))
 
 

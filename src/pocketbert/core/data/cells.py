@@ -33,7 +33,7 @@ class LabelError(ValueError):
 
 
 def joined(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Words as one text, a blank between two, and where each of them stands."""
+    """Join words with blanks into one text, and return the position of each."""
     places, at = [], 0
     for word in words:
         places.append((at, at + len(word)))
@@ -163,7 +163,7 @@ def _answer(answer: Any, start: Any, context: str) -> GoldAnswer:
     elif isinstance(start, str) and start.isdecimal():  # csv and tsv write numbers as text
         start = int(start)
     if type(start) is not int or start < 0 or context[start : start + len(answer)] != answer:
-        raise LabelError(f"answer {answer[:40]!r} does not stand in the context at character {start}.")
+        raise LabelError(f"answer {answer[:40]!r} is not in the context at character {start}.")
     return GoldAnswer(start, answer)
 
 

@@ -137,7 +137,7 @@ def _table_rows(path: Path, separator: str, bad: BadRows) -> Iterator[tuple[int,
                     Problem(
                         f"{path}:1",
                         f"the header names {', '.join(map(repr, twice))} twice.",
-                        "Give each column a name of its own.",
+                        "Give each column another name.",
                     )
                 )
             for number, cells in enumerate(reader, 2):

@@ -32,7 +32,7 @@ def tags_of(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def begins(tag: str) -> bool:
-    """Whether a span starts at a word with this tag whatever stands before it."""
+    """Tell whether a span starts at a word with this tag, whatever tag comes before it."""
     return tag.startswith(_BEGIN)
 
 

@@ -208,7 +208,7 @@ def move_aside(path: Path, recognise: Recognise) -> Path | None:
 
 @contextlib.contextmanager
 def temporary_file(destination: Path) -> Iterator[Path]:
-    """An empty file beside `destination`, removed at the end where it is still there.
+    """Make an empty file next to `destination`, and remove it at the end if it is still there.
 
     Yields:
         ``.NAME.<random>.pocketbert-tmp``, with the permissions that a new file has.
@@ -286,7 +286,7 @@ def refuse_unmarked(folder: Path, kind: str) -> None:
 
 
 def lock_beside(folder: Path) -> FileLock:
-    """A lock that all processes see which use the same folder: an empty file ``.NAME.lock`` beside it.
+    """Lock a folder for all processes that use it, with an empty file ``.NAME.lock`` next to it.
 
     Raises:
         InputError: If something else has that name.

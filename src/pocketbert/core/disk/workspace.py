@@ -1,4 +1,4 @@
-"""Temporary folders beside an output: built whole, renamed at the end, found again after a kill."""
+"""Temporary folders next to an output: built completely, renamed at the end, found again after a kill."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEW, _OLD = "new", "old"
 
 @dataclass(frozen=True)
 class Workspace:
-    """A temporary folder beside an output: ``.NAME.<random>`` with an owner marker.
+    """A temporary folder next to an output: ``.NAME.<random>`` with an owner marker.
 
     Attributes:
         path: The folder.

@@ -43,7 +43,7 @@ class Prepared:
     tokenizer: TextTokenizer | None = None
 
     def within(self, length: int) -> Prepared:
-        """The same rows, cut to at most so many tokens."""
+        """Cut the same rows to at most this number of tokens."""
         if all(len(e) <= length for e in self.encoded):
             return self
         return replace(self, encoded=[cut(e, length) for e in self.encoded])

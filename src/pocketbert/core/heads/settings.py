@@ -1,4 +1,4 @@
-"""What a user decides about answers, beside the model: thresholds, windows, pooling."""
+"""The settings of answers that a user chooses in addition to the model: thresholds, windows, pooling."""
 
 from __future__ import annotations
 

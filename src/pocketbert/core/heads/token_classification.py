@@ -1,4 +1,4 @@
-"""token-classification: named pieces of a text, with the characters where they stand."""
+"""token-classification: named pieces of a text, with their character positions."""
 
 from __future__ import annotations
 

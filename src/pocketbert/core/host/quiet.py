@@ -79,7 +79,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_coremltools() -> Iterator[None]:
-    """Silence what coremltools says through loggers and progress bars of its own: eight missing proxies, 93 passes."""
+    """Silence what coremltools says through its loggers and progress bars: eight missing proxies, 93 passes."""
     logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
     level = logger.level
     logger.setLevel(logging.ERROR)

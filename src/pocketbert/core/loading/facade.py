@@ -1,4 +1,4 @@
-"""Facades: packages whose names are imported from deeper modules when they are first used."""
+"""Build facades: packages that import their names from deeper modules when the names are first used."""
 
 from __future__ import annotations
 

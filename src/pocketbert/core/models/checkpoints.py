@@ -100,7 +100,7 @@ def load_model(
 
 
 def checkpoint_code(family: Family) -> CheckpointCode:
-    """What it takes to read checkpoints of a family, besides transformers."""
+    """Return the code that reads checkpoints of a family in addition to transformers."""
     if family.checkpoints is None:
         return CheckpointCode()
     return CHECKPOINTS.find(family.checkpoints, f"family {family.name}")

@@ -208,14 +208,14 @@ def _download(name: str, revision: str | None, where: str) -> Path:
         raise InputError(
             Problem(
                 where,
-                f"'{name}' is no folder here and could not be had from the Hub ({type(error).__name__}).",
+                f"'{name}' is no folder here and could not be loaded from the Hub ({type(error).__name__}).",
                 "Check the name and the network, or give a local folder.",
             )
         ) from error
 
 
 def check_safetensors(path: Path) -> None:
-    """Check that a safetensors file is whole, by its header alone.
+    """Check by its header that a safetensors file is complete.
 
     Raises:
         InputError: If it is truncated or no safetensors file.

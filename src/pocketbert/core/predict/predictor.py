@@ -61,7 +61,7 @@ def output_order(name: str) -> int:
 
 
 def fitting(lengths: Sequence[int], length: int) -> int:
-    """The smallest of the lengths that a predictor takes which holds so many tokens; `length` itself where all are taken.
+    """The smallest length of a predictor that holds this number of tokens; `length` itself where all are taken.
 
     Raises:
         InputError: If it is longer than the longest.

@@ -29,7 +29,7 @@ MAX_MIB = 128
 
 @dataclass(frozen=True)
 class Places:
-    """Where the tokens of one input stand in its text.
+    """The positions of an input's tokens in its text.
 
     Attributes:
         offsets: First and behind-last character of each token in its text, [L, 2] code points; [0, 0] of special tokens.
@@ -97,7 +97,9 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         special = self._tokenizer.num_special_tokens_to_add(True)
         if max_length <= special:
-            raise InputError(Problem("max_length", f"{max_length} leaves no room beside {special} special tokens."))
+            raise InputError(
+                Problem("max_length", f"{max_length} leaves no room for text next to {special} special tokens.")
+            )
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
@@ -113,7 +115,7 @@ class TextTokenizer:
 
     @property
     def mask_token(self) -> str | None:
-        """The token that stands for a word to be guessed; None where the vocabulary has none."""
+        """The token that replaces a word to be predicted; None where the vocabulary has none."""
         return next((t for t in MASK_TOKENS if self._tokenizer.token_to_id(t) is not None), None)
 
     @property
@@ -124,7 +126,7 @@ class TextTokenizer:
 
     @property
     def special_ids(self) -> list[int]:
-        """Ids that stand for no piece of text: the special tokens, padding and unknown among them."""
+        """Ids that mean no piece of text: the special tokens, padding and unknown among them."""
         added = self._tokenizer.get_added_tokens_decoder()
         return sorted(int(i) for i, token in added.items() if token.special)
 

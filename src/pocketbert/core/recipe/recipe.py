@@ -199,7 +199,7 @@ class ExportSection(Section):
         description="Lengths in tokens to check and to time; TFLite and Core ML files take these and max_length.",
     )
     clients: list[Client] = Field(
-        [Client.MEDIAPIPE], description="Clients that get a file of their own where they can run the model."
+        [Client.MEDIAPIPE], description="Clients that get a separate file where they can run the model."
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
     coreml: CoremlSection = Field(
@@ -302,7 +302,7 @@ class Recipe(Section):
             problems.append("data.augment: no stage learns on the augmented rows: set augmented: true in one")
         if general and all(general) and self.task is not TaskName.FILL_MASK:
             problems.append(
-                f"distill: general stages alone give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
+                f"distill: general stages give no head for {self.task}: add {{method: task, steps: 1000}}, or set task: fill-mask"
             )
         return problems
 

@@ -1,4 +1,4 @@
-"""MediaPipe's file: what it carries beside the graph, and what its own tokenizer changes, measured with an emulation."""
+"""MediaPipe's file: its contents in addition to the graph, and how its tokenizer changes the answers, measured with an emulation."""
 
 from __future__ import annotations
 

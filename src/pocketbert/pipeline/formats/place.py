@@ -117,7 +117,7 @@ class FormatPlace(ABC):
         return {}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
-        """List the clients that get an exported file of their own."""
+        """List the clients that get a separate exported file."""
         return []
 
     def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:

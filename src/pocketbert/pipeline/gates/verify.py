@@ -69,7 +69,7 @@ class Verification(BaseModel):
     reference: Score | None = None
     files: dict[str, str] = {}
     seen_right: dict[str, SeenRight] = {}
-    protocol: str = "every row alone and unpadded (batch 1): dynamic int8 depends on batch and padding"
+    protocol: str = "every row by itself and unpadded (batch 1): dynamic int8 depends on batch and padding"
 
     @property
     def failures(self) -> list[str]:

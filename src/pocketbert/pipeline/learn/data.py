@@ -179,7 +179,7 @@ def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> Ru
 
 
 def is_labelled(task: Task, split: str) -> bool:
-    """Whether rows of a split get labels: the text alone teaches fill-mask and vectors."""
+    """Whether rows of a split get labels: fill-mask and vectors need only the text."""
     return split != "train" or task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
 
 

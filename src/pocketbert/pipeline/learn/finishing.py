@@ -57,7 +57,7 @@ class Curve(BaseModel):
 
 
 class Training(BaseModel):
-    """How a folder of weights came to be; ``training.json`` beside them.
+    """How a folder of weights was made; ``training.json`` next to them.
 
     Attributes:
         parameters: Number of weights.

@@ -21,7 +21,7 @@ from pocketbert.pipeline.run_folder import Places
 
 
 def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: Places) -> Sequence[str]:
-    """Write the teacher: fine-tuned where the recipe says so, its labels in the run's order."""
+    """Write the teacher, fine-tuned where the recipe has `finetune`, with its labels in the run's order."""
     task = data.head.task
     finetune = recipe.teacher.finetune
     teacher = load_model(model, task, data.labels, new_head=finetune is not None)

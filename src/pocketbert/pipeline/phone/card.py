@@ -21,7 +21,7 @@ _PIPELINES = {TaskName.MULTI_LABEL: "text-classification", TaskName.REGRESSION: 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What the card tells beside `Artefacts`.
+    """What the card tells in addition to `Artefacts`.
 
     Attributes:
         family: Row of the family table.
@@ -128,7 +128,7 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
     if facts.teacher_score:
         text.append(facts.teacher_score)
     text.append(
-        f"Scores: provenance measured, on the file itself, every row alone and unpadded. Machine: {artefacts.machine}."
+        f"Scores: provenance measured, on the file itself, every row by itself and unpadded. Machine: {artefacts.machine}."
     )
     if emulated := [f"`{r.path}`" for r in artefacts.models() if _emulated(r)]:
         text.append(f"Those of {', '.join(emulated)}: provenance emulated, by the project's evaluator.")
@@ -159,7 +159,7 @@ def _processing(artefacts: Artefacts) -> str:
     lines = [
         f"At most {p.max_length} tokens, special ones included, {cut}; padding on the {p.padding_side}, masked.{pair}",
         _decision(artefacts),
-        "`golden.jsonl` holds texts with the answers that each file must give (tolerance beside them), "
+        "`golden.jsonl` holds texts with the answers that each file must give (with the tolerance), "
         "`golden_tokens.jsonl` the ids a tokenizer must give: `pocketbert verify -m .` checks both without labels.",
     ]
     lines += [line for place in places() for line in place.processing(artefacts)]

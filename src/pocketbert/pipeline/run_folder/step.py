@@ -77,6 +77,6 @@ class Step:
 
 
 def data_digest(source: DataSource | None) -> str | None:
-    """Digest of a local data file; None for Hub data, which its settings alone identify."""
+    """Digest of a local data file; None for Hub data, which its settings identify."""
     path = Path(source.path) if source is not None and source.path is not None else None
     return sha256_file(path) if path is not None and path.is_file() else None

@@ -84,7 +84,7 @@ def _pipeline(artefacts: Artefacts) -> tuple[str, str, str]:
                 "question-answering",
                 f"const answer = await run({texts});",
                 (
-                    f"; it reads the first {p.max_length} tokens alone, knows no longest answer, scores otherwise, and gives decoded "
+                    f"; it reads the first {p.max_length} tokens only, has no limit of the answer's length, scores differently, and gives decoded "
                     "tokens instead of a piece of the text"
                 ),
             )
@@ -92,7 +92,7 @@ def _pipeline(artefacts: Artefacts) -> tuple[str, str, str]:
             return (
                 "fill-mask",
                 ("const answer = await run(`your text with a ${run.tokenizer.mask_token}`);"),
-                "; it fills the first mask alone",
+                "; it fills only the first mask",
             )
         case TaskName.FEATURE_EXTRACTION:
             options = f'{{ pooling: "{p.pooling}", normalize: {str(bool(p.normalize)).lower()} }}'

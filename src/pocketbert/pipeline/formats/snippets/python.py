@@ -51,7 +51,7 @@ answer = model.predict([{text}])[0]
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime and tokenizers."""
-    return f"""Python, with ONNX Runtime and tokenizers alone, from inside this folder:
+    return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
 ```python
 {_NO_TELEMETRY}import json, numpy as np, onnxruntime, tokenizers
@@ -81,7 +81,7 @@ def litert(artefacts: Artefacts, record: ModelRecord) -> str:
         else "out"
     )
     longest = max(lengths(record), default=artefacts.processing.max_length)
-    return f"""Python, with LiteRT and tokenizers alone, from inside this folder (one signature per length):
+    return f"""Python, with only LiteRT and tokenizers, from inside this folder (one signature per length):
 
 ```python
 import json, numpy as np, tokenizers
