@@ -27,9 +27,26 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.run import RunResult
 
 __all__ = [
-    "PlannedStep", "benchmark", "data_augment", "data_check", "data_demo", "data_prepare", "demo", "distill", "doctor", "export", "finetune", "load_recipe", "pack",
-    "plan", "predict", "quantize", "report", "run", "verify",
-]  # fmt: skip
+    "PlannedStep",
+    "benchmark",
+    "data_augment",
+    "data_check",
+    "data_demo",
+    "data_prepare",
+    "demo",
+    "distill",
+    "doctor",
+    "export",
+    "finetune",
+    "load_recipe",
+    "pack",
+    "plan",
+    "predict",
+    "quantize",
+    "report",
+    "run",
+    "verify",
+]
 
 if text := refusal():
     raise ImportError(text)
