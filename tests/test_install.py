@@ -93,7 +93,7 @@ def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
         "recipes/text-classification/demo.yaml",
         "recipes/text-classification/sst2.yaml",
         "recipes/recipe.schema.json",
-        "benchmarks/report.html.j2",
+        "benchmarks/report/report.html.j2",
         "py.typed",
     ):
         assert f"pocketbert/{name}" in names

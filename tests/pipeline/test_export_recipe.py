@@ -12,7 +12,7 @@ from pocketbert.core.disk import files
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.pipeline import steps
+from pocketbert.pipeline import inputs
 from pocketbert.pipeline.export_recipe import export_recipe, option_problems
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 
@@ -149,6 +149,6 @@ def test_quantize_hashes_each_exported_file_once(
         hashed.append(path)
         return files.sha256_path(path)
 
-    monkeypatch.setattr(steps, "sha256_path", counted)
+    monkeypatch.setattr(inputs, "sha256_path", counted)
     api.quantize(phone, tmp_path / "small")
     assert hashed == [phone / "onnx/model.onnx"]

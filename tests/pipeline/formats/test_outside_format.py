@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="needs pocketbert[onnx]")
 
 import pocketbert
-from pocketbert import api
+from pocketbert import ExportOptions, api
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.formats import FORMATS, register_format
 from pocketbert.core.types import Format, Scheme
@@ -54,7 +54,9 @@ def _nothing(self: Any, *_: Any) -> registry.Extras:
 
 
 def test_the_whole_way(outside: Format, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    phone = api.export(str(tiny_model("bert", 2)), tmp_path / "phone", formats=["outside"], schemes=["int8"])
+    phone = api.export(
+        str(tiny_model("bert", 2)), tmp_path / "phone", ExportOptions(formats=["outside"], schemes=["int8"])
+    )
     made = read_artefacts(phone)
     assert [(r.path, r.format, r.scheme, r.default) for r in made.models()] == [
         ("outside/model.outside", outside, Scheme.FP32, False),

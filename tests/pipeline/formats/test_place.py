@@ -131,9 +131,9 @@ def test_exported_scheme_layout_and_settings() -> None:
     assert [p.exported_scheme(recipe()) for p in places()] == [Scheme.FP32, Scheme.FP32, Scheme.FP16]
     assert [p.layout(given) for p in places()] == [Layout.PLAIN, Layout.PLAIN, Layout.ANE]
     onnx, tflite, coreml = (p.settings(given) for p in places())
-    assert onnx == {"opset": 19}
-    assert tflite == {"clients": [Client.MEDIAPIPE], "about": ["a", ""]}
-    assert coreml == {"coreml": given.export.coreml.model_dump(mode="json"), "about": ["a", ""]}
+    assert onnx == {"export": {"opset": 19}}
+    assert tflite == {"export": {"clients": [Client.MEDIAPIPE]}, "name": "a", "description": ""}
+    assert coreml == {"export": {"coreml": given.export.coreml.model_dump(mode="json")}, "name": "a", "description": ""}
 
 
 @pytest.mark.parametrize(("wanted", "most", "lengths"), [([32, 64], 128, [32, 64, 128]), ([32, 256], 128, [32, 128])])

@@ -28,7 +28,7 @@ def test_tflite_alone_and_a_model_that_mediapipe_cannot_run(
     made = cli("export", "-m", source, "-o", output, "--format", "tflite", "--max-length", "24")
     assert made.exit_code == 0, made.output
     reason = "MediaPipe would feed this model wrong ids: its tokenizer is WordPiece, the model's is BPE."
-    assert f"no tflite/mediapipe.tflite: {reason}" in made.stdout
+    assert f"not written: tflite/mediapipe.tflite: {reason}" in made.stdout
     assert f"{output}/tflite/model_int8.tflite  " in made.stdout
     listed = json.loads((output / "artifacts.json").read_text())
     assert listed["absent"] == {"tflite/mediapipe.tflite": reason}

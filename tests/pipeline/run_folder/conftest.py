@@ -95,7 +95,7 @@ class Desk:
             stage=lambda number, at: self._make(f"distill.{number}", at),
             student=make("student"),
             export=lambda format, at: self._make(format.value, at),
-            quantized=lambda format, at: self._make(f"{format}-int8", at),
+            quantized=lambda format, scheme, at: self._make(f"{format}-{scheme}", at),
             golden=make("golden"),
             verify=make("verify"),
             teacher_file=make("onnx-teacher"),
