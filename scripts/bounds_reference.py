@@ -11,7 +11,7 @@ from pocketbert.pipeline.formats.place import FormatPlace, form_title, places
 
 HEAD = """# Bounds of the gates
 
-Generated from `src/pocketbert/pipeline/formats/` by `scripts/bounds_reference.py`. [The gates](how-it-works.md#gates) compare every file with these bounds. All but the last column are
+Generated from `src/pocketbert/core/formats.py` by `scripts/bounds_reference.py`. [The gates](how-it-works.md#gates) compare every file with these bounds. All but the last column are
 relative to the spread of the logits.
 
 | file | parity (`export.atol` changes it) | reference | padding | tolerance of golden rows | drop against torch |
@@ -28,7 +28,7 @@ def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
     """The rows of one scheme of a format."""
     out = []
     for form in (f for f in place.info.every_form if f[0] is scheme):
-        bounds, exported = place.bounds[form], scheme in (Scheme.FP32, place.info.base)
+        bounds, exported = place.info.bounds[form], scheme in (Scheme.FP32, place.info.base)
         parity = f"{Family.parity_atol * bounds.loss:g}" if exported else "–"
         drop = f"{bounds.drop:.1%}" if exported else "–"
         kind = "" if scheme is Scheme.FP32 else " (RMS)"

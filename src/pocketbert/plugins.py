@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         register_family,
         register_layer_parts,
     )
-    from pocketbert.core.formats import FormatInfo, register_format
+    from pocketbert.core.formats import Bounds, FormatInfo, register_format
     from pocketbert.core.recipe.methods import Stage, StagePlace
     from pocketbert.core.recipe.stages import GeneralText
     from pocketbert.core.recipe.updates import Optimisation
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pocketbert.export.adapters.plan import ExportPlan
     from pocketbert.export.adapters.post_norm_parts import bert_layer
     from pocketbert.pipeline.formats.model_files import ModelFile
-    from pocketbert.pipeline.formats.place import Bounds, Extras, FormatPlace, register_format_place
+    from pocketbert.pipeline.formats.place import Extras, FormatPlace, register_format_place
     from pocketbert.pipeline.formats.run_model import RunModel
     from pocketbert.quantize.plan import Plan
     from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
@@ -137,6 +137,7 @@ _PLACES = {
         "register_layer_parts",
     ),
     "core.formats": (
+        "Bounds",
         "FormatInfo",
         "register_format",
     ),
@@ -175,7 +176,6 @@ _PLACES = {
     "export.adapters.post_norm_parts": ("bert_layer",),
     "pipeline.formats.model_files": ("ModelFile",),
     "pipeline.formats.place": (
-        "Bounds",
         "Extras",
         "FormatPlace",
         "register_format_place",

@@ -34,10 +34,10 @@ TITLE = "Outside"
 def outside() -> Iterator[Format]:
     """What an installed package would do when it is loaded: ONNX under another name."""
     name = Format.register("outside")
-    row = replace(FORMATS[Format.ONNX], name=name, title=TITLE, suffix=".outside", forms=())
+    bounds = {form: b for form, b in FORMATS[Format.ONNX].bounds.items() if form[1] is None}
+    row = replace(FORMATS[Format.ONNX], name=name, title=TITLE, suffix=".outside", bounds=bounds)
     register_format(row)
-    schemes = {(s, None): OnnxPlace.bounds[s, None] for s in row.schemes}
-    place = type("OutsidePlace", (OnnxPlace,), {"format": name, "bounds": schemes, "pack": _nothing})
+    place = type("OutsidePlace", (OnnxPlace,), {"format": name, "pack": _nothing})
     register_format_place(place())
     register_engine(name, OnnxPredictor)
     register_reader(name, Reader(quantize_onnx.weight_types, quantize_onnx.stored_numbers))

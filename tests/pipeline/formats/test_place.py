@@ -14,16 +14,13 @@ import pytest
 from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, Signature, Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.formats import FORMATS, FormatInfo, register_format
+from pocketbert.core.formats import FORMATS, FP32, Bounds, FormatInfo, register_format
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
 from pocketbert.pipeline.formats import place as registry
 from pocketbert.pipeline.formats.model_files import ModelFile, exported_file
 from pocketbert.pipeline.formats.place import (
-    FP32,
-    Bounds,
-    Form,
     FormatPlace,
     bounds_of,
     place_of,
@@ -72,7 +69,7 @@ def folder(format: Format, scheme: Scheme, runtime: Runtime | None, task: TaskNa
 @pytest.mark.parametrize(("format", "scheme", "runtime"), FORMS)
 def test_every_form_is_complete(format: Format, scheme: Scheme, runtime: Runtime | None) -> None:
     place = place_of(format)
-    bounds = place.bounds[scheme, runtime]
+    bounds = place.info.bounds[scheme, runtime]
     assert all(math.isfinite(v) and v > 0 for v in (bounds.reference, bounds.padding, bounds.golden, bounds.loss))
     assert bounds.reference < 1.4, "unrelated answers would pass"
     assert bounds.padding <= 1, "a file that ignores the mask moves by 1 to 4"
@@ -98,13 +95,11 @@ def re_colon_then_code(text: str) -> bool:
 def test_every_format_has_one_place_and_an_engine() -> None:
     assert [p.format for p in places()][:3] == [*Format][:3]
     assert {p.format for p in places()} == set(FORMATS) == set(_ENGINES)
-    for place in places():
-        assert set(place.bounds) == set(place.info.every_form), "no bounds for what does not exist"
 
 
 def test_measured_bounds() -> None:
     """The numbers that files were measured against; a change is a decision, not an accident."""
-    assert {(p.format, *form): b for p in places() for form, b in p.bounds.items() if b != FP32} == {
+    assert {(p.format, *form): b for p in places() for form, b in p.info.bounds.items() if b != FP32} == {
         ("onnx", "int8", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
         ("onnx", "a8w8", "openvino"): Bounds(reference=0.5, padding=0.1, golden=0.25),
         ("tflite", "fp16", None): Bounds(reference=0.02),
@@ -188,7 +183,6 @@ class Toy(FormatPlace):
     """A format that an installed package brings."""
 
     format = Format.ONNX  # replaced when it is registered
-    bounds: dict[Form, Bounds] = {(Scheme.FP32, None): FP32}  # noqa: RUF012
 
     def write(self, *_: Any) -> None:
         raise NotImplementedError
@@ -204,18 +198,19 @@ class Toy(FormatPlace):
 def toy() -> Iterator[Format]:
     """A registered name with a row, and no place yet."""
     name = Format.register("toy")
-    register_format(replace(FORMATS[Format.ONNX], name=name, title="Toy", suffix=".toy", forms=()))
+    bounds = {(Scheme.FP32, None): FP32, (Scheme.INT8, None): Bounds(reference=0.5)}
+    register_format(replace(FORMATS[Format.ONNX], name=name, title="Toy", suffix=".toy", bounds=bounds))
     yield name
     del Format._known["toy"], FORMATS[name]
     registry._PLACES.pop(name, None)
 
 
-def place(format: Format, *forms: Form) -> FormatPlace:
-    return type("Mine", (Toy,), {"format": format, "bounds": dict.fromkeys(forms, FP32)})()
+def place(format: Format) -> FormatPlace:
+    return type("Mine", (Toy,), {"format": format})()
 
 
 def test_a_package_brings_a_format(toy: Format, tmp_path: Path) -> None:
-    register_format_place(place(toy, (Scheme.FP32, None), (Scheme.INT8, None)))
+    register_format_place(place(toy))
     given = recipe(export={"formats": ["toy", "onnx"]})
     check_bounds(given)
     assert [f.path for f in model_files(given, tmp_path)][:2] == ["toy/model.toy", "toy/model_int8.toy"]
@@ -225,11 +220,16 @@ def test_a_package_brings_a_format(toy: Format, tmp_path: Path) -> None:
     assert "`pocketbert benchmark -m .` measures it" in card
 
 
-def test_a_form_without_bounds_is_not_registered(toy: Format) -> None:
-    with pytest.raises(ValueError, match="format 'toy' has no bounds for int8$"):
-        register_format_place(place(toy, (Scheme.FP32, None)))
+def test_a_format_has_one_place(toy: Format) -> None:
     with pytest.raises(ValueError, match="format 'onnx' has a place already"):
-        register_format_place(place(Format.ONNX, *place_of(Format.ONNX).bounds))
+        register_format_place(place(Format.ONNX))
+
+
+def test_a_file_of_a_form_that_its_format_does_not_have_is_refused(toy: Format) -> None:
+    register_format_place(place(toy))
+    with pytest.raises(InputError, match="Toy has no bounds for w8") as caught:
+        bounds_of(ModelFile("a/b", "a/b", toy, Scheme.W8))
+    assert "Choose among fp32, int8." in str(caught.value)
 
 
 def test_a_row_is_registered_once_and_before_its_place(toy: Format) -> None:
@@ -239,7 +239,7 @@ def test_a_row_is_registered_once_and_before_its_place(toy: Format) -> None:
     del FORMATS[toy]
     try:
         with pytest.raises(ValueError, match="format 'toy' has no row"):
-            register_format_place(place(toy, (Scheme.FP32, None)))
+            register_format_place(place(toy))
     finally:
         FORMATS[toy] = row
 
@@ -250,12 +250,11 @@ def test_a_recipe_without_bounds_is_refused_before_its_first_step(
     from pocketbert.pipeline.run import Run
 
     given = recipe(export={"formats": ["toy", "onnx", "tflite"], "clients": []})
-    short = {f: b for f, b in place_of(Format.TFLITE).bounds.items() if f[0] is not Scheme.INT8}
-    monkeypatch.setattr(type(place_of(Format.TFLITE)), "bounds", short)
+    monkeypatch.setattr(type(place_of(Format.TFLITE)), "exported_scheme", lambda place, recipe: Scheme.A8W8)
     with pytest.raises(InputError) as caught:
         Run(given, tmp_path / "run").execute()
     [unwritable, unbound] = map(str, caught.value.problems)
     assert "'toy' can be opened, but not written" in unwritable
-    assert "TFLite has no bounds for int8" in unbound
-    assert "fp32, fp16, w8" in unbound
+    assert "TFLite has no bounds for a8w8" in unbound
+    assert "fp32, fp16, w8, int8" in unbound
     assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.pipeline.formats.about import description_of, maker
 from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.place import FP32, Bounds, Extras, Form, FormatPlace, shorter
+from pocketbert.pipeline.formats.place import Extras, FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import mobile
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
-FP16_LOSS = 300.0
-"""How many times the bound of fp32 a file may be off that stores and computes in fp16: 2**13 times less precision, of which
-rounding errors that cancel take most back."""
 SCANNED = 6
 """Golden rows whose every intermediate result is looked at."""
 PROBABILITY = 2e-3
@@ -44,17 +41,9 @@ PROBABILITY = 2e-3
 
 
 class CoremlPlace(FormatPlace):
-    """The Core ML packages of a run.
-
-    fp16 is emulated off macOS; a device adds up in another order, some in fp16, hence the tolerance of golden rows.
-    """
+    """The Core ML packages of a run."""
 
     format = Format.COREML
-    bounds: ClassVar[Mapping[Form, Bounds]] = {
-        (Scheme.FP32, None): FP32,
-        (Scheme.FP16, None): Bounds(reference=0.02, padding=0.05, golden=0.1, loss=FP16_LOSS, drop=0.003),
-        (Scheme.W8, None): Bounds(reference=0.5, padding=0.05, golden=0.1),
-    }
     timing = f"`python3 {MAC_SCRIPT}` measures it on a Mac"
 
     def exported_scheme(self, recipe: Recipe) -> Scheme:

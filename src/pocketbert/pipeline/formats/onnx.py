@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
@@ -14,9 +14,9 @@ from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.place import FP32, Bounds, Extras, Form, FormatPlace
+from pocketbert.pipeline.formats.place import Extras, FormatPlace
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import javascript, mobile, python
 from pocketbert.pipeline.formats.snippets.parts import smallest
@@ -29,24 +29,9 @@ ALIAS = "onnx/model_quantized.onnx"
 
 
 class OnnxPlace(FormatPlace):
-    """The ONNX files of a run.
-
-    Dynamic int8: ONNX Runtime takes one range for the whole tensor, padding included, so padding moves the answers by up to
-    their spread (a file that ignores the mask moves by 1 to 4). Its kernels saturate on some ISAs and not on others.
-
-    Static int8: measured ranges do not know of padding; a sum in another order may round to the next of 255 steps, no more
-    (below 0.02 on random and trained models). OpenVINO and ONNX Runtime round differently, and so does OpenVINO on CPUs with
-    bf16 and without; only CPUs with AVX-512 VNNI were tried.
-
-    Unrelated answers have an RMS error of 1.4; sound int8 files were measured at 0.02 to 0.25.
-    """
+    """The ONNX files of a run."""
 
     format = Format.ONNX
-    bounds: ClassVar[Mapping[Form, Bounds]] = {
-        (Scheme.FP32, None): FP32,
-        (Scheme.INT8, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
-        (Scheme.A8W8, Runtime.OPENVINO): Bounds(reference=0.5, padding=0.1, golden=0.25),
-    }
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
         """Return the operator set."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from pocketbert.core.artefacts import Artefacts, Kind
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.formats import FORMATS, FormatInfo
+from pocketbert.core.formats import FORMATS, Bounds, Form, FormatInfo
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
@@ -21,35 +21,6 @@ from pocketbert.pipeline.formats.run_model import RunModel
 
 if TYPE_CHECKING:
     from torch import nn
-
-EXACT = 1e-3
-"""Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What files of one scheme, made for one runtime, must keep; all but `loss` and `drop` relative to the logits' spread.
-
-    Attributes:
-        reference: Largest difference to the torch model on golden rows: of fp32 the largest of all, of others the RMS.
-        padding: Largest move of the answers by padding.
-        golden: How far a right engine may be from the recorded answers.
-        loss: How many times the parity bound of fp32 an exported file may be off.
-        drop: Most of the deciding metric that an exported file may lose to the torch model.
-    """
-
-    reference: float
-    padding: float = EXACT
-    golden: float = EXACT
-    loss: float = 1.0
-    drop: float = 0.001
-
-
-FP32 = Bounds(reference=EXACT)
-"""Files that store and compute in fp32, in every format."""
-
-Form = tuple[Scheme, Runtime | None]
-"""What a file is: how its numbers are stored, and the one runtime that it is made for."""
 
 
 class Formed(Protocol):
@@ -89,12 +60,10 @@ class FormatPlace(ABC):
 
     Attributes:
         format: Its name.
-        bounds: What its files must keep, for every scheme and runtime of its row in `pocketbert.core.formats.FORMATS`.
         timing: Command that measures the latency of its files, for a card without latencies.
     """
 
     format: ClassVar[Format]
-    bounds: ClassVar[Mapping[Form, Bounds]]
     timing: ClassVar[str] = "`pocketbert benchmark -m .` measures it on your machine"
 
     @property
@@ -186,15 +155,12 @@ def register_format_place(place: FormatPlace) -> None:
     """Add a format to the pipeline; its row is registered with `pocketbert.core.formats.register_format` before.
 
     Raises:
-        ValueError: If the format has no row, has a place already, or a scheme or runtime of its row has no bounds.
+        ValueError: If the format has no row, or has a place already.
     """
     if place.format not in FORMATS:
         raise ValueError(f"format '{place.format}' has no row: call register_format first")
     if place.format in _PLACES:
         raise ValueError(f"format '{place.format}' has a place already")
-    missing = [form for form in place.info.every_form if form not in place.bounds]
-    if missing:
-        raise ValueError(f"format '{place.format}' has no bounds for {', '.join(map(form_title, missing))}")
     _PLACES[place.format] = place
 
 
@@ -232,13 +198,13 @@ def bounds_of(file: Formed) -> Bounds:
     Raises:
         InputError: If its format has no bounds for its scheme and runtime.
     """
-    place, form = place_of(file.format), (file.scheme, file.runtime)
-    if form not in place.bounds:
+    info, form = place_of(file.format).info, (file.scheme, file.runtime)
+    if form not in info.bounds:
         raise InputError(
             Problem(
                 "quantize",
-                f"{place.info.title} has no bounds for {form_title(form)}, so nothing could tell whether the file is right.",
-                f"Choose among {', '.join(map(form_title, place.bounds))}.",
+                f"{info.title} has no bounds for {form_title(form)}, so nothing could tell whether the file is right.",
+                f"Choose among {', '.join(map(form_title, info.bounds))}.",
             )
         )
-    return place.bounds[form]
+    return info.bounds[form]

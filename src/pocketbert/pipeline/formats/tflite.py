@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Client, Format, Runtime, Scheme
+from pocketbert.core.types import Client, Format
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.mediapipe import tokenizer_effect, write_client_data
 from pocketbert.pipeline.formats.model_files import ModelFile
-from pocketbert.pipeline.formats.place import FP32, Bounds, Form, FormatPlace, shorter
+from pocketbert.pipeline.formats.place import FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import mobile, python
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
@@ -27,24 +27,9 @@ MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
 
 
 class TflitePlace(FormatPlace):
-    """The TFLite files of a run, MediaPipe's among them.
-
-    Dynamic int8: XNNPACK takes one range for each token, so padding hardly moves the answers, and its kernels agree (8e-3
-    between x86 and arm64); the wrong answers of an old TFLite to the default form were mostly 0.3 and more away. fp16 and w8
-    store less and compute in fp32.
-
-    Files for TFLite 2.16: old kernels are exact to 0.02 on trained models (SST-2, 872 rows), but an activation that one
-    kernel rounds up and the other one down moves the logits: 0.14 was seen on a random model of 4 layers.
-    """
+    """The TFLite files of a run, MediaPipe's among them."""
 
     format = Format.TFLITE
-    bounds: ClassVar[Mapping[Form, Bounds]] = {
-        (Scheme.FP32, None): FP32,
-        (Scheme.FP16, None): Bounds(reference=0.02),
-        (Scheme.W8, None): Bounds(reference=0.5),
-        (Scheme.INT8, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
-        (Scheme.INT8, Runtime.TFLITE_2_16): Bounds(reference=0.5, padding=0.02, golden=0.25),
-    }
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
         """Return the clients, and what MediaPipe's file tells about itself."""
