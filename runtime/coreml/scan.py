@@ -93,10 +93,10 @@ class Scan:
         first, top = self.first, self.largest
         if first is not None:
             what = f"reaches {first.largest:.4g}" if first.largest > LARGEST else "is NaN or infinite in places"
-            return f"{first.op_type} {first.output!r} {what}; fp16 ends at {LARGEST:.0f}"
+            return f"{first.op_type} {first.output!r} {what}; the largest fp16 number is {LARGEST:.0f}"
         if top is None:
             return "no floating-point results"
-        return f"largest magnitude {top.largest:.4g} ({top.op_type} {top.output!r}), {top.headroom:.3g} times below fp16's end"
+        return f"largest magnitude {top.largest:.4g} ({top.op_type} {top.output!r}), {top.headroom:.3g} times below the largest fp16 number"
 
 
 @dataclass
