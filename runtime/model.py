@@ -35,7 +35,7 @@ SLACK = 0.0
 
 
 class Model:
-    """An artefact folder opened for prediction; made by `load`."""
+    """An artefact folder that was opened for prediction; `load` makes it."""
 
     def __init__(self, folder: Path, artefacts: Artefacts, record: ModelRecord, predictor: Predictor) -> None:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor

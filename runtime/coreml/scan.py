@@ -186,7 +186,7 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
 def activation_statistics(
     path: Path, inputs: Iterable[Inputs], precision: Precision = Precision.DECLARED
 ) -> dict[str, Statistic]:
-    """Ranges of all floating-point results, as a calibration needs them; memory does not grow with the inputs.
+    """Measure the ranges of all floating-point results, for calibration; memory does not grow with the inputs.
 
     Args:
         path: The package.
@@ -212,7 +212,7 @@ def activation_statistics(
 
 
 def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> list[Difference]:
-    """Where rounding, or compression, moves the results.
+    """Find where rounding, or compression, changes the results.
 
     Args:
         path: The package whose results are looked at, with the declared precision.

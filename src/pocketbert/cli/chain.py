@@ -78,7 +78,7 @@ def finetune(
     resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
-    """Load or fine-tune the teacher of a recipe; make no student and no files. (recipe: teacher)"""
+    """Load or fine-tune the teacher of a recipe, then stop. (recipe: teacher)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
@@ -95,7 +95,7 @@ def distill(
     resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
-    """Make the teacher and the student of a recipe; export no files. (recipe: teacher, student, distill)"""
+    """Make the teacher and the student of a recipe, then stop. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))

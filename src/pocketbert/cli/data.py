@@ -60,7 +60,7 @@ def augment(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Write the training rows, and copies of them with replaced words, to a file. (recipe: data.augment)
+    """Write training rows and copies with replaced words to a file. (recipe: data.augment)
 
     A run does this itself for stages with `augmented: true`; use the command to look at the rows or to train on them
     elsewhere. The file contains no held-out rows, so train on it with data.holdout=0. If the command was interrupted,

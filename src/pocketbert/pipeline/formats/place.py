@@ -28,7 +28,7 @@ EXACT = 1e-3
 
 @dataclass(frozen=True)
 class Bounds:
-    """What files of one scheme, made for one runtime, must keep; all but `loss` and `drop` relative to the logits' spread.
+    """The bounds of files of one scheme and runtime; all but `loss` and `drop` are relative to the logits' spread.
 
     Attributes:
         reference: Largest difference to the torch model on golden rows: of fp32 the largest of all, of others the RMS.
@@ -73,7 +73,7 @@ class Formed(Protocol):
 
 @dataclass(frozen=True)
 class Extras:
-    """What a format adds to an artefact folder.
+    """The files that a format adds to an artefact folder.
 
     Attributes:
         kinds: Kind of every further file, by its path.
@@ -85,7 +85,7 @@ class Extras:
 
 
 class FormatPlace(ABC):
-    """One format: what it reads of a recipe, how its files are written, what they must keep, what is told about them.
+    """One format: what it reads of a recipe, how it writes files, their bounds, and what is reported of them.
 
     Attributes:
         format: Its name.
