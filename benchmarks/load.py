@@ -33,9 +33,11 @@ class Load(BaseModel):
     def summary(self) -> str:
         """For the line under a figure."""
         average = (
-            [f"load {self.before:.2f} → {self.after:.2f}"] if self.before is not None and self.after is not None else []
+            [f"load average {self.before:.2f} → {self.after:.2f}"]
+            if self.before is not None and self.after is not None
+            else []
         )
-        others = [] if self.others is None else [f"{self.others * 100:.0f} % of the CPU time went to others"]
+        others = [] if self.others is None else [f"other processes used {self.others * 100:.0f} % of the CPU time"]
         thermal = [self.thermal] if self.thermal else []
         return ", ".join([*average, *others, *thermal]) or "load not known"
 

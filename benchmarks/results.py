@@ -161,7 +161,7 @@ def profiles(variants: Sequence[Variant], cold: Mapping[str, ColdRun | None], th
 def missing_profiles(variants: Sequence[Variant], made: Sequence[Profile]) -> list[str]:
     """A note that names the variants without a profile."""
     names = [v.name for v in variants if v.name not in {p.variant for p in made}]
-    return [f"No profile of {', '.join(names)}: the engine has none."] if names else []
+    return [f"No profile of {', '.join(names)}: the engine cannot make one."] if names else []
 
 
 def protocol(session: Session, lengths: list[Length], measurements: Sequence[Measurement], took_s: float) -> Protocol:
@@ -192,13 +192,13 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
     restless = sum(not m.warmup_stable for m in measurements)
     if restless:
         out.append(
-            f"{restless} of {len(measurements)} warm-ups did not settle within {STABLE * 100:.0f} %: other load, or a "
-            "changing clock. Compare by the paired ratios rather than by single times."
+            f"In {restless} of {len(measurements)} warm-ups the times still changed by more than {STABLE * 100:.0f} % at the "
+            "end: other load, or a changing clock rate. Compare the time ratios rather than single times."
         )
     busiest = max(m.load.others or 0.0 for m in measurements)
     if busiest > BUSY:
         out.append(
-            f"Other processes took up to {busiest * 100:.0f} % of the CPU time meanwhile; times are longer than on a quiet machine."
+            f"Other processes used up to {busiest * 100:.0f} % of the CPU time meanwhile; times are longer than on an idle machine."
         )
     cores = measurements[0].machine.cores
     many = sorted({m.threads for m in measurements if m.threads > cores})
@@ -209,10 +209,10 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
 
 def _describe(method: str) -> str:
     return (
-        "Batch 1; unpadded where a file takes any length, else padded to the smallest that it takes. Variants take turns in bursts "
+        "Batch 1; unpadded where a file takes any length, else padded to the smallest length that it takes. Files take turns in bursts "
         f"of {BURST} timed inferences, in a new order each round, "
         "after one untimed inference each; a repeat visits every length. Warm-up: every input shape once, then until "
         f"the medians of two windows agree within {STABLE * 100:.0f} %, {WARMUP_LEAST} to {WARMUP_MOST} runs. {method} "
-        "Percentiles are nearest-rank; intervals are 95 %: of times, t on logarithms of the repeats' medians; of ratios, "
-        "order statistics of the rounds' ratios."
+        "Percentiles are nearest-rank; intervals are 95 %: for times, Student's t on the logarithms of the repeats' "
+        "medians; for ratios, order statistics of the rounds' ratios."
     )

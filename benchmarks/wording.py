@@ -46,7 +46,7 @@ def factor(value: float) -> str:
 def speed(ratio: Ratio) -> str:
     """A ratio of times in words, with its interval: ``4.81× faster (4.62–5.03)``."""
     if not ratio.decided:
-        return f"no difference seen ({ratio.low:.2f}–{ratio.high:.2f} of the time)"
+        return f"no clear difference ({ratio.low:.2f}–{ratio.high:.2f} of the time)"
     if ratio.median < 1:
         return f"{factor(1 / ratio.median)} faster ({_plain(1 / ratio.high)}–{_plain(1 / ratio.low)})"
     return f"{factor(ratio.median)} slower ({_plain(ratio.low)}–{_plain(ratio.high)})"
@@ -59,8 +59,8 @@ def scale(metric: Metric) -> str:
 
 
 def luck(metric: Metric) -> str:
-    """What a model does that looks at nothing: ``always the commonest label``."""
-    return CHANCE[metric.name].removesuffix(", by luck up to")
+    """What a model answers that does not read its input: ``always the commonest label``."""
+    return CHANCE[metric.name]
 
 
 def beside(name: str, value: float) -> str:

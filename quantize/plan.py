@@ -16,7 +16,7 @@ Rows = Iterable[Mapping[str, NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Plan:
-    """Which file to make of an exported one.
+    """Settings of one quantized file.
 
     Attributes:
         format: Format of both files.

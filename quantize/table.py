@@ -22,7 +22,7 @@ Key = tuple[Format, Scheme, Runtime | None]
 
 @dataclass(frozen=True)
 class SchemeRow:
-    """One scheme of a format, for any runtime or for one.
+    """One scheme of a format, for all runtimes or for one.
 
     Attributes:
         format: The format.
@@ -76,7 +76,7 @@ def register_scheme(row: SchemeRow) -> None:
 
 
 def register_reader(format: Format, reader: Reader) -> None:
-    """Say how files of a format are read."""
+    """Register the functions that read what is stored in files of a format."""
     _READERS[format] = reader
 
 

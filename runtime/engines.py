@@ -61,7 +61,7 @@ _ENGINES: dict[Format, Opener] = {Format.ONNX: OnnxPredictor, Format.TFLITE: Tfl
 
 
 def register_engine(format: Format, opener: Opener) -> None:
-    """Name the engine that opens the files of a format.
+    """Register the engine that opens the files of a format.
 
     Raises:
         ValueError: If the format has one.

@@ -35,7 +35,7 @@ SLACK = 0.0
 
 
 class Model:
-    """An artefact folder opened for prediction; made by `load`."""
+    """An artefact folder that was opened for prediction; `load` makes it."""
 
     def __init__(self, folder: Path, artefacts: Artefacts, record: ModelRecord, predictor: Predictor) -> None:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
@@ -292,7 +292,7 @@ def _variant(artefacts: Artefacts, scheme: str | None, format: str | None, file:
         known = ", ".join(s.value for s in Scheme)
         names = list(dict.fromkeys(str(r.scheme) for r in models))
         problems.append(
-            Problem("scheme", f"no '{scheme}' file in the folder; {nearest(scheme, names)}. Known: {known}.")
+            Problem("scheme", f"no '{scheme}' file in the folder; {nearest(scheme, names)}. PocketBERT knows: {known}.")
         )
     if format is not None and format not in [str(r.format) for r in models]:
         names = list(dict.fromkeys(str(r.format) for r in models))

@@ -21,7 +21,7 @@ from pocketbert.runtime.engines import EngineFile
 
 
 class Sample(NamedTuple):
-    """One inference.
+    """The figures of one inference.
 
     Attributes:
         wall_ms: Wall time by the device's clock; of an emulator the emulator's own, which is kept out of the result.

@@ -16,7 +16,7 @@ _devices: dict[str, Device] = {
 
 
 def register_device(device: Device) -> None:
-    """Add a device: from then on recipes and ``--device`` may name it, and `pocketbert devices` lists it.
+    """Register a device: recipes and ``--device`` may then name it, and `pocketbert devices` lists it.
 
     Args:
         device: The device. Either it can be reached (``connect``), or its facts name the way to use it (``instead``).

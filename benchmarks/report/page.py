@@ -206,7 +206,7 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
             out.append(
                 Figure(
                     Markup(svg),  # noqa: S704 - our own drawing, texts escaped by matplotlib
-                    "Score against latency; areas are file sizes, bars 95 % intervals of the typical latency.",
+                    "Score against latency. The area of a circle is the file size, a bar the 95 % interval of the latency.",
                     measurement_stamp(*shown),
                 )
             )
@@ -247,7 +247,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
     shown = [m for m in result.measurements if (m.threads, m.length) == (threads, length)]
     samples = {m.variant: [x for repeat in m.wall_ms for x in repeat] for m in shown}
     svg = plots.distribution(samples, colors, condition_words(result) + on)
-    caption = f"How many inferences are done after a time ({condition_words(result)}); dashed: p50 and p90."
+    caption = f"Share of inferences that finish within a given time ({condition_words(result)}); dashed: p50 and p90."
     out = [Figure(Markup(svg), caption, measurement_stamp(*shown))]  # noqa: S704
     for count in result.protocol.threads:
         groups: dict[str, dict[str, list[float]]] = {}
@@ -295,7 +295,7 @@ def _curves(data: ReportData) -> list[Figure]:
             groups.setdefault(f"{owner}, layer by layer" if of_layer else owner, {})[term or "loss"] = points
     out = []
     for owner, lines in groups.items():
-        terms = ", with its terms." if len(lines) > 1 and "loss" in lines else "."
+        terms = " and of its terms." if len(lines) > 1 and "loss" in lines else "."
         caption = f"Training loss of the {owner}{terms}"
         out.append(Figure(Markup(plots.curve(lines, f"Training of {owner}")), caption, _stamp(data)))  # noqa: S704
     return out

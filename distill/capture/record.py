@@ -13,7 +13,7 @@ from pocketbert.distill.capture.recorder import AttentionRecorder
 def record_attention(
     model: Any, family: Family, layers: Iterable[int], relations: Iterable[int] = (), *, stop: bool = False
 ) -> AttentionRecorder:
-    """Make a model feed a recorder.
+    """Make a model hand its attention inputs to a recorder.
 
     Args:
         model: A transformers model; its attention implementation is switched.

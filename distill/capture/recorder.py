@@ -37,7 +37,7 @@ class _EnoughError(Exception):
 
 
 class AttentionRecorder:
-    """Collects what the attention of chosen layers works on, during forward passes.
+    """A recorder of the attention inputs of chosen layers during forward passes.
 
     Use as a context manager around one forward pass; leaving it asserts that every layer called in. After an
     error nothing is kept.
@@ -117,5 +117,5 @@ class AttentionRecorder:
 
 
 def active_recorder() -> AttentionRecorder | None:
-    """The recorder of the forward pass that is running, if any."""
+    """Return the recorder of the forward pass that is running, if any."""
     return _active[-1] if _active else None

@@ -15,7 +15,7 @@ from pocketbert.distill.losses.squared_error import squared_error_sum
 
 
 def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL divergence of temperature-softened class distributions, times T^2.
+    """Compute the KL divergence of temperature-softened class distributions, times T^2.
 
     ``T^2 * mean_B sum_C p_T (log p_T - log p_S)`` with ``p = softmax(z / T)`` (Hinton et al. 2015,
     arXiv 1503.02531, section 2; the T^2 keeps the gradient's size independent of T).
@@ -34,7 +34,7 @@ def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 def hard_targets(student: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy with gold labels.
+    """Compute the cross-entropy with gold labels.
 
     Args:
         student: Logits, [B, C].
@@ -47,7 +47,7 @@ def hard_targets(student: Tensor, labels: Tensor) -> Tensor:
 
 
 def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared error of hidden states over real tokens and all channels.
+    """Compute the mean squared error of hidden states over real tokens and all channels.
 
     ``L_hidn`` of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eq. 8) with equal widths, so without a
     projection, and without the padded rows that the released code lets in.
@@ -64,7 +64,7 @@ def hidden_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
 
 
 def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """KL divergence of attention distributions, averaged over heads and real query positions.
+    """Compute the KL divergence of attention distributions, averaged over heads and real query positions.
 
     ``mean_{B,H,q} sum_k p_T (log p_T - log p_S)`` (MobileBERT, Sun et al. 2020, arXiv 2004.02984, attention transfer;
     MiniLM, Wang et al. 2020, arXiv 2002.10957, eq. 1).
@@ -82,7 +82,7 @@ def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
 
 
 def mean_over_layers(losses: list[Tensor]) -> Tensor:
-    """Mean of per-layer losses.
+    """Average per-layer losses.
 
     Raises:
         ValueError: If there are none: a layer loss over nothing would silently be 0.

@@ -16,7 +16,7 @@ from pocketbert.distill.training.terms import Term
 
 
 def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Term:
-    """KL divergence of temperature-softened vocabulary distributions, times T^2.
+    """Compute the KL divergence of temperature-softened vocabulary distributions, times T^2.
 
     ``T^2 * (1/n) * sum_n sum_V p_T (log p_T - log p_S)`` with ``p = softmax(z / T)``: L_ce of DistilBERT (Sanh et
     al. 2019, arXiv 1910.01108, section 3) as the released code computes it. The paper writes a cross-entropy; the
@@ -53,7 +53,7 @@ def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
 
 
 def masked_lm(student: Tensor, labels: Tensor) -> Term:
-    """Cross-entropy of the hidden tokens (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+    """Compute the cross-entropy of the hidden tokens (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
 
     Args:
         student: Logits at the selected tokens, [n, V].
@@ -71,7 +71,7 @@ def masked_lm(student: Tensor, labels: Tensor) -> Term:
 
 
 def next_sentence(logits: Tensor, labels: Tensor) -> Term:
-    """Cross-entropy of whether the second segment follows the first (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
+    """Compute the cross-entropy of next-sentence prediction (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
 
     Args:
         logits: Of yes and no, [B, 2].
@@ -85,7 +85,7 @@ def next_sentence(logits: Tensor, labels: Tensor) -> Term:
 
 
 def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
-    """``1 - cos`` of the last hidden states: L_cos of DistilBERT (Sanh et al. 2019, arXiv 1910.01108, section 3).
+    """Compute ``1 - cos`` of the last hidden states (L_cos, Sanh et al. 2019, arXiv 1910.01108, section 3).
 
     Computed as ``|a/|a| - b/|b||^2 / 2``, the same number, which is exactly 0 for equal states and does not lose
     its digits close to 0 as a difference from 1 does.

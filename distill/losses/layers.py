@@ -21,7 +21,7 @@ MASKED_BELOW = -1e2
 
 
 def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared error of attention scores over heads and pairs of a real query and a real key.
+    """Compute the mean squared error of attention scores over heads and pairs of a real query and a real key.
 
     ``L_attn = 1/H * sum_i MSE(A_i^S, A_i^T)`` with A before the softmax (Jiao et al. 2020, arXiv 1909.10351, eq. 7),
     the mean over ``sum_B n_b^2`` pairs, n_b being the tokens of row b.
@@ -44,7 +44,7 @@ def real_pairs(mask: Tensor) -> Tensor:
 
 
 def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """Squared error of attention scores as in the released code: masked scores are set to 0, mean over B * H * S * S.
+    """Compute the error of attention scores as the released code: masked scores are 0, mean over B * H * S * S.
 
     Padded keys add 0 and stay in the denominator; padded queries count as real ones do.
 
@@ -60,7 +60,7 @@ def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """Squared error of hidden states as in the released code: mean over B * S * d, padding included.
+    """Compute the error of hidden states as the released code: squares, mean over B * S * d with padding.
 
     Args:
         student: Projected hidden states or embeddings, [B, S, d].
@@ -73,7 +73,7 @@ def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def sum_over_layers(losses: Sequence[Tensor]) -> Tensor:
-    """Sum of per-layer losses: all weights of layers are 1 (Jiao et al. 2020, arXiv 1909.10351, eqs. 6 and 11).
+    """Add up per-layer losses with weight 1 each (Jiao et al. 2020, arXiv 1909.10351, eqs. 6 and 11).
 
     Raises:
         ValueError: If there are none: a layer loss over nothing would silently be 0.

@@ -27,7 +27,7 @@ in its cache."""
 def relation_heads(
     student_width: int, teacher_width: int, wanted: int | None = None, where: str = "relation_heads"
 ) -> int:
-    """Relation heads A that divide the queries, keys and values of both models.
+    """Return the number of relation heads A that divides the queries, keys and values of both models.
 
     Args:
         student_width: Numbers of the student's query in all heads together; see `query_width`.
@@ -58,7 +58,7 @@ def relation_heads(
 
 
 def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """KL divergence of self-relations, averaged over relation heads and real query positions.
+    """Compute the KL divergence of self-relations, averaged over relation heads and real query positions.
 
     ``1/(A |x|) * sum_A sum_q KL(R_T || R_S)`` with ``R = softmax(X X^T / sqrt(d_r))`` over the real keys, for X
     the queries, keys or values (MiniLMv2, Wang et al. 2021, arXiv 2012.15828, section 3.1, eq. 1-5). With A the

@@ -24,7 +24,7 @@ PADDED = -1e4
 
 
 def gold_loss(task: Task, made: Any, batch: Mapping[str, Tensor]) -> Term:
-    """Loss against gold labels.
+    """Compute the task's loss against gold labels.
 
     Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label; squared
     error for regression; the mean of the two cross-entropies of start and end for answers (Devlin et al. 2019,
@@ -62,7 +62,7 @@ def soft_loss(
     temperature: float,
     pooling: Pooling,
 ) -> Term:
-    """Loss against a teacher's outputs; 0 where the two agree.
+    """Compute the task's loss against a teacher's outputs; it is 0 where the two agree.
 
     Of label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for each
     label by itself in multi-label; of numbers the squared error; of start and end the mean of the two divergences

@@ -59,7 +59,7 @@ class FeatureTransfer:
 
 
 def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> FeatureTransfer:
-    """Feature map transfer of one layer (Sun et al. 2020, arXiv 2004.02984, eq. 2) as the released code computes it.
+    """Compute the feature map transfer of one layer (Sun et al. 2020, arXiv 2004.02984, eq. 2) as the released code.
 
     The paper's ``L_FMT = 1/(TN) sum_{t,n} (H^tr - H^st)^2`` is of the states as they are. The released code normalises
     both over the channels, without learned scale and shift, and adds a term for each of the statistics that this takes
@@ -93,7 +93,7 @@ def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> Featu
 
 
 def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, truth: float = TRUTH_SHARE) -> Term:
-    """Cross-entropy of the hidden tokens with a mixture of the original ids and the teacher's guesses.
+    """Compute the cross-entropy of the hidden tokens with a mixture of the original ids and the teacher's guesses.
 
     ``alpha L_MLM + (1 - alpha) L_KD`` of ``L_PD = alpha L_MLM + (1 - alpha) L_KD + L_NSP`` (Sun et al. 2020, arXiv
     2004.02984, eq. 4), as one cross-entropy ``-sum_V q log p_S`` with ``q = alpha onehot + (1 - alpha) softmax(z_T)``, without

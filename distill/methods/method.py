@@ -53,7 +53,7 @@ class TeacherStudent(Generic[S]):
 
 @dataclass(frozen=True)
 class CarriedPart:
-    """What one method hands to the stages after it.
+    """A part that one method's stage hands to the stages after it.
 
     Attributes:
         tensors: Tensors by name.
@@ -184,7 +184,7 @@ _METHODS: dict[str, Method] = {}
 
 
 def register_method(method: Method) -> Method:
-    """Make a method known: recipes accept its section, and runs train it.
+    """Register a distillation method: recipes accept its section, and runs train it.
 
     Args:
         method: Section and code.

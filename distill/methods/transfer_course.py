@@ -15,7 +15,7 @@ from pocketbert.distill.training.lamb import Lamb
 
 
 class TransferCourse:
-    """LAMB with the learning rate of each layer that a strategy says; a `pocketbert.distill.training.course.Course`.
+    """LAMB with a learning rate per layer that the strategy sets.
 
     A phase begins with moments at 0, in all groups. What has rate 0 gets no gradient: neither momentum nor the norm to
     clip knows of it, and nothing is computed for it. The released code keeps the moments of such groups at 0, but clips

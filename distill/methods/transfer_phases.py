@@ -194,7 +194,7 @@ class TransferPhases:
 
 
 def progressive(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
-    """Layer after layer from the bottom, then pre-training distillation (PKT): what MobileBERT was trained with.
+    """Plan layer after layer from the bottom, then pre-training distillation (PKT), as MobileBERT was trained.
 
     The layer whose turn it is learns at 3 times the rate, those below at 0.3 times, those above and everything outside the
     encoder not at all. In pre-training distillation all learn alike.
@@ -210,7 +210,7 @@ def progressive(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
 
 
 def joint(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
-    """All layers at once for as many steps as in `progressive`, then pre-training distillation (JKT).
+    """Plan all layers at once, with as many steps as in `progressive`, then pre-training distillation (JKT).
 
     The rates of the first phase were not published: here every layer has the plain rate on the course of transfer, and what is
     outside the encoder stays as it is, as in `progressive`.
@@ -224,7 +224,7 @@ def joint(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
 
 
 def auxiliary(depth: int = PUBLISHED_DEPTH) -> TransferPhases:
-    """All layers together with pre-training distillation, in one phase of as many steps as `progressive` has (AKT).
+    """Plan one phase of all layers and pre-training distillation, with as many steps as `progressive` has (AKT).
 
     The rates were not published: here they take the course of pre-training distillation.
 

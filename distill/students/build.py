@@ -18,7 +18,7 @@ from pocketbert.distill.students.layer_map import layer_map
 
 
 def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: int) -> Any:
-    """A student for a teacher.
+    """Build a student for a teacher.
 
     Args:
         teacher: A transformers model.

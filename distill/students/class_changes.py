@@ -37,7 +37,7 @@ CLASS_CHANGES: Registry[ClassChange] = Registry("class-change", "register_class_
 
 
 def register_class_change(change: ClassChange) -> None:
-    """Let a teacher of one family have students of another.
+    """Register how a teacher of one family starts a student of another.
 
     Args:
         change: How; it replaces the one between the same families.

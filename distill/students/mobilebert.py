@@ -49,7 +49,7 @@ BLOCKS: Mapping[MobileBertSize, Block] = {
 
 
 def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
-    """An IB-BERT that can be pre-trained on two cores: six blocks, each a quarter as wide as IB-BERT-large's everywhere.
+    """Return the configuration of a small IB-BERT: six blocks, each a quarter as wide as IB-BERT-large's everywhere.
 
     Six blocks give progressive transfer six phases. The ratios stay (4 to 1 from inter-block width to embedding and to
     `MobileBertSize.MINI`'s blocks, 1 to 2 to its own), so that a block of the student has a fourteenth of the
@@ -139,7 +139,7 @@ def has_bottlenecks(config: Any) -> bool:
 def transfer_student(
     teacher: Any, size: MobileBertSize, seed: int, head: str | None = None
 ) -> MobileBertPreTrainedModel:
-    """A student, before knowledge transfer.
+    """Build a student of knowledge transfer, before its training.
 
     Its blocks are random. The rest is that of a teacher with bottlenecks, as `copy_outside_blocks` says; of another teacher
     it is random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings`.

@@ -88,7 +88,7 @@ def attach_projection(
     *,
     carried: LayerProjection | None = None,
 ) -> LayerProjection | None:
-    """Give a student its projection for the time of training.
+    """Give a student a trainable projection to its teacher's width for the time of training.
 
     It becomes a submodule: the training loop optimises it, and checkpoints hold it. Take it off with
     `detach_projection` before the student is saved, or its encoder is copied.
@@ -136,7 +136,7 @@ def attach_projection(
 
 
 def detach_projection(student: Any) -> LayerProjection | None:
-    """Take a student's projection off.
+    """Remove a student's projection.
 
     Args:
         student: A transformers model.
@@ -157,7 +157,7 @@ def projection_of(student: Any) -> LayerProjection | None:
 
 
 def projected(student: Any, number: int, state: Tensor) -> Tensor:
-    """A student's hidden state in its teacher's width, [B, S, D]; itself where no projection is attached.
+    """Return a student's hidden state in its teacher's width, [B, S, D]; without a projection, the state itself.
 
     Args:
         student: The model that the state is of.

@@ -53,7 +53,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Taught:
-    """A teacher's signals for one batch of B rows, padded to S tokens; no gradient.
+    """A teacher's signals for one batch of B rows, padded to S tokens, without gradients.
 
     Values at padded positions mean nothing and differ between the back ends; losses leave them out.
 
@@ -137,7 +137,7 @@ def move_to(teacher: Any, device: torch.device) -> None:
 
 
 class OnlineTeacher:
-    """The teacher runs on every batch.
+    """A teacher that runs on every batch.
 
     Takes no disk, and any text at any step: the right back end for general distillation on hidden states,
     attention and relations, where a cache would be larger than the teacher is slow. For task data that is seen

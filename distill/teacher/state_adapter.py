@@ -54,7 +54,7 @@ class StateAdapter:
 
 @torch.no_grad()
 def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> StateAdapter:
-    """Principal components of a teacher's states, those of all layers and real tokens of the first rows.
+    """Compute the principal components of a teacher's states from all layers and real tokens of the first rows.
 
     On the CPU, with the loop's threads, so that a run that resumes finds the same ones wherever its teacher was.
 
@@ -93,7 +93,7 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
 
 @torch.no_grad()
 def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None:
-    """Start a student's embeddings where an ordinary teacher's are, as far as their width allows.
+    """Initialise a student's embeddings from a wider teacher's, reduced to the student's width.
 
     Words: principal components of the teacher's table, and, from the token itself, back to where the adapter puts them; from
     its two neighbours nothing. Positions and segments: through the adapter. The norm's scale makes up for the teacher's

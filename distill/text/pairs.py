@@ -155,7 +155,7 @@ class Pairs:
 
 
 def pairs_of(tokenizer: TextTokenizer, vocabulary: int, seed: int, purpose: str) -> Pairs:
-    """Pairs as a tokenizer writes them.
+    """Build the pairs of a corpus as a tokenizer writes them.
 
     Args:
         tokenizer: The teacher's. Where its vocabulary does not tell where words begin, rows are cut between any tokens.

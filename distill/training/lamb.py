@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Lamb(torch.optim.Optimizer):
-    """Adam whose step is, for each weight matrix, as long as the learning rate says in parts of the matrix (LAMB).
+    """LAMB: Adam with the step of each weight matrix scaled to the matrix's norm times the learning rate.
 
     You et al. 2020, arXiv 1904.00962, Algorithm 2, with phi the identity; ``x`` a parameter, ``g`` its gradient::
 

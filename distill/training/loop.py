@@ -44,7 +44,7 @@ reading from it. One that fails is noticed within seconds, whatever this is."""
 
 
 class Objective(Protocol):
-    """What a step computes.
+    """What one training step computes: a loss as named terms.
 
     An objective some of whose terms are means over tokens is a `pocketbert.distill.training.terms.Counting` as well: without
     that, what it computes on part of a batch could not be weighed against the rest. One that decides about optimiser and
@@ -72,7 +72,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training left behind.
+    """The result of a training.
 
     Attributes:
         history: Losses every `LOG_EVERY` steps.

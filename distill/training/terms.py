@@ -49,7 +49,7 @@ def as_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
 
 @runtime_checkable
 class Counting(Protocol):
-    """An objective some of whose terms are means over something else than rows."""
+    """An objective with terms that are means over something else than rows."""
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """The number of items in the mean of each such term, by name, from the batch only: no forward pass."""

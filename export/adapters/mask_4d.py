@@ -20,7 +20,7 @@ MASKED = -1e4
 
 
 def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
-    """A module with explicit named inputs and plain tensor outputs, ready for torch.export.
+    """Wrap a model into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
         model: A transformers model with a head in eval mode; switched to eager attention and rewritten in place by what is

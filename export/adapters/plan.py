@@ -16,7 +16,7 @@ from pocketbert.core.types import Format, Layout
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What a model is made ready for.
+    """Settings for which a model is prepared for export.
 
     Attributes:
         family: Its row of the family table: names the inputs and where the layers are.

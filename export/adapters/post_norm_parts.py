@@ -9,7 +9,7 @@ from pocketbert.export.adapters.parts import Parts
 
 
 def bert_layer(layer: Any) -> Parts:
-    """Modules of a layer with BERT's names: ``attention.self``, ``attention.output``, ``intermediate``, ``output``."""
+    """Return the modules of a layer with BERT's names, such as ``attention.self`` and ``intermediate``."""
     own, out = layer.attention.self, layer.attention.output
     return Parts(
         query=own.query,

@@ -5,9 +5,9 @@ from __future__ import annotations
 REFERENCE = "coreml-reference"
 """The evaluator's engine name."""
 LIMITS: tuple[str, ...] = (
-    "It computes what the file means, not what a device does: Core ML's order of summation and its fp16 sums differ.",
-    "Kernels of the Neural Engine and the GPU are not imitated; their results may lie further from float32.",
+    "It computes the operations as the file defines them; a device sums in another order and partly in fp16, so its results differ.",
+    "Kernels of the Neural Engine and the GPU are not emulated; their results may differ more from float32.",
     "Whether a device compiles the program, and on which unit each operation runs, is not known.",
-    "Its time says nothing about a device: it is never a latency.",
+    "The evaluator's time is not the latency of a device.",
 )
 """What the evaluator cannot tell."""

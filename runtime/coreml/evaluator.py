@@ -25,7 +25,7 @@ Result = NDArray[np.generic] | str | dict[str, float]
 
 
 class Precision(StrEnum):
-    """What floating-point results are rounded to."""
+    """The number type that floating-point results are rounded to."""
 
     DECLARED = "declared"
     """What the program says: results declared fp16 are rounded to fp16, sums inside an operation are not."""
@@ -55,7 +55,7 @@ class Step:
 
 
 class Evaluator:
-    """Computes what an ``.mlpackage`` means.
+    """An evaluator that computes an ``.mlpackage`` on any system.
 
     Every result's rank, sizes and dtype are compared with the declared ones, as Core ML's loader does.
 

@@ -35,7 +35,7 @@ def real_engine() -> str | None:
 
 
 class CoremlPredictor:
-    """Runs one ``.mlpackage``.
+    """A predictor that runs one ``.mlpackage``.
 
     On macOS with coremltools Core ML itself computes; elsewhere the reference evaluator, whose time means nothing (see
     `pocketbert.runtime.coreml.LIMITS`).

@@ -93,10 +93,10 @@ class Scan:
         first, top = self.first, self.largest
         if first is not None:
             what = f"reaches {first.largest:.4g}" if first.largest > LARGEST else "is NaN or infinite in places"
-            return f"{first.op_type} {first.output!r} {what}; fp16 ends at {LARGEST:.0f}"
+            return f"{first.op_type} {first.output!r} {what}; the largest fp16 number is {LARGEST:.0f}"
         if top is None:
             return "no floating-point results"
-        return f"largest magnitude {top.largest:.4g} ({top.op_type} {top.output!r}), {top.headroom:.3g} times below fp16's end"
+        return f"largest magnitude {top.largest:.4g} ({top.op_type} {top.output!r}), {top.headroom:.3g} times below the largest fp16 number"
 
 
 @dataclass
@@ -186,7 +186,7 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
 def activation_statistics(
     path: Path, inputs: Iterable[Inputs], precision: Precision = Precision.DECLARED
 ) -> dict[str, Statistic]:
-    """Ranges of all floating-point results, as a calibration needs them; memory does not grow with the inputs.
+    """Measure the ranges of all floating-point results, for calibration; memory does not grow with the inputs.
 
     Args:
         path: The package.
@@ -212,7 +212,7 @@ def activation_statistics(
 
 
 def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> list[Difference]:
-    """Where rounding, or compression, moves the results.
+    """Find where rounding, or compression, changes the results.
 
     Args:
         path: The package whose results are looked at, with the declared precision.

@@ -54,7 +54,7 @@ if text := refusal():
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One line of a dry run.
+    """One step of a dry run and what would happen to it.
 
     Attributes:
         name: Step.
@@ -86,7 +86,7 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def run(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
-    """The whole chain: teacher, student, files, gates, benchmark, artefact folder, report.
+    """Run the whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder and report.
 
     Started again with the same arguments it continues where it was, however it ended.
 
@@ -112,7 +112,7 @@ def run(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bo
 
 
 def finetune(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
-    """Make the teacher of a recipe, and nothing after it.
+    """Load or fine-tune the teacher of a recipe, without making a student or files.
 
     Returns:
         The teacher's folder, in Hugging Face layout.
@@ -125,7 +125,7 @@ def finetune(recipe: Recipe, output: Path, overwrite: bool = False, resume_anywa
 
 
 def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
-    """Make the teacher and the student of a recipe, and no files for phones.
+    """Make the teacher and the student of a recipe, without exporting files.
 
     Returns:
         The student's folder, in Hugging Face layout.
@@ -146,7 +146,7 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway
 
 
 def plan(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
-    """What `run` would do, without doing it."""
+    """List what `run` would do, without doing it."""
     from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission
 
@@ -156,7 +156,7 @@ def plan(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: b
 def export(
     model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
 ) -> Path:
-    """Turn a fine-tuned model into an artefact folder: no recipe, no data, no network.
+    """Export a fine-tuned model to an artefact folder, without recipe, data or network.
 
     Args:
         model: Hugging Face folder (or Hub name).
@@ -208,7 +208,7 @@ def verify(
     label: str = "label",
     max_drop: float = 0.01,
 ) -> Verification:
-    """Put an artefact folder, or the files of a run folder, through the gates.
+    """Check the files of an artefact folder or of a run folder with the gates.
 
     Args:
         model: Artefact folder or run folder.
@@ -227,7 +227,7 @@ def verify(
 
 
 def pack(run: Path, output: Path, overwrite: bool = False) -> Path:
-    """Assemble an artefact folder out of a run's verified files.
+    """Pack the verified files of a run into an artefact folder.
 
     Raises:
         GateError: If a file failed its gates or changed since.
@@ -247,7 +247,7 @@ def predict(
     engine: str | None = None,
     file: str | None = None,
 ) -> list[Answer]:
-    """Answer texts with an artefact folder; see `pocketbert.load` for how its file is chosen.
+    """Run the model of an artefact folder on texts; see `pocketbert.load` for how its file is chosen.
 
     Args:
         model: The folder.
@@ -271,7 +271,7 @@ def benchmark(
     texts: Sequence[Text] = (),
     imports: Sequence[str | Path] = (),
 ) -> BenchmarkResult:
-    """Measure every model file of some artefact folders side by side on each device, and add what a Mac measured.
+    """Measure the model files of artefact folders in turns on each device, and add imported figures of a Mac.
 
     Args:
         models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
@@ -293,7 +293,7 @@ def benchmark(
 
 
 def report(run: Path, output: Path) -> Path:
-    """Write the HTML page of a run folder again, e.g. elsewhere.
+    """Write the HTML report of a run folder.
 
     Returns:
         `output`.
@@ -305,7 +305,7 @@ def report(run: Path, output: Path) -> Path:
 
 
 def data_check(recipe: Recipe) -> DataReport | None:
-    """Read a recipe's data and describe it, without training. None where the recipe has no data."""
+    """Read a recipe's data and describe it, without training; return None if the recipe has no data."""
     from pocketbert.core.models.folder import open_model_folder
     from pocketbert.pipeline.learn.data import load_data
 
@@ -313,7 +313,7 @@ def data_check(recipe: Recipe) -> DataReport | None:
 
 
 def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
-    """Tokenize a recipe's plain text (``data.corpus``) into corpora that runs can name as sources.
+    """Tokenize a recipe's plain text (``data.corpus``) into prepared corpora, which recipes can name as sources.
 
     Args:
         recipe: Its teacher's tokenizer is used.
@@ -362,7 +362,7 @@ def data_augment(recipe: Recipe, output: Path, overwrite: bool = False) -> Augme
 
 
 def data_demo(output: Path) -> dict[str, Path]:
-    """Write the project's own corpus of assistant commands.
+    """Write the built-in corpus of assistant commands.
 
     Args:
         output: Folder for ``train.jsonl.gz``, ``dev.jsonl.gz`` and ``test.jsonl.gz``; must be empty, or hold these.
@@ -376,14 +376,14 @@ def data_demo(output: Path) -> dict[str, Path]:
 
 
 def doctor() -> Diagnosis:
-    """Versions, CPU features, training dtype, back ends present and missing."""
+    """Report versions, CPU features, the number type used in training, and which optional parts are installed."""
     from pocketbert.pipeline.doctor import diagnose
 
     return diagnose()
 
 
 def demo(output: Path, overwrite: bool = False, overrides: Sequence[str] = ()) -> RunResult:
-    """The whole chain on the project's own corpus and the real MiniLM teacher.
+    """Run the whole chain on the built-in corpus with the real MiniLM teacher.
 
     Raises:
         MissingBackendError: If the demo teacher is not installed.

@@ -20,8 +20,8 @@ def test_the_share_of_others_is_what_is_left_of_the_busy_time(monkeypatch, busy,
 
 
 def test_what_nobody_counted_is_left_out():
-    assert load.Load(before=1, after=2, others=None).summary == "load 1.00 → 2.00"
-    assert load.Load(before=None, after=None, others=0.5).summary == "50 % of the CPU time went to others"
+    assert load.Load(before=1, after=2, others=None).summary == "load average 1.00 → 2.00"
+    assert load.Load(before=None, after=None, others=0.5).summary == "other processes used 50 % of the CPU time"
     assert load.Load(before=None, after=None, others=None).summary == "load not known"
 
 

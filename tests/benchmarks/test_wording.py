@@ -31,7 +31,7 @@ def test_milliseconds(ms, text):
     [
         ((0.2, 0.19, 0.21), "5.00× faster (4.76–5.26)"),
         ((1.5, 1.2, 1.8), "1.50× slower (1.20–1.80)"),
-        ((0.99, 0.95, 1.02), "no difference seen (0.95–1.02 of the time)"),
+        ((0.99, 0.95, 1.02), "no clear difference (0.95–1.02 of the time)"),
     ],
 )
 def test_speed(ratio, text):

@@ -82,7 +82,7 @@ def test_a_label_missing_from_the_map(cli: Cli, task: Any, tmp_path: Path) -> No
     result = cli("run", recipe, "-o", tmp_path / "run")
     assert result.exit_code == 2
     assert "train.jsonl:3: label 'timer' is not in the label set; allowed: lamp, music." in result.stderr
-    assert "Fix: Correct the row, or add the label under data.labels." in result.stderr
+    assert "Fix: Correct the row or the name of the label column, or add the label under data.labels." in result.stderr
     assert "and 180 more bad rows (200 in all)." in result.stderr
     assert not (tmp_path / "run" / "teacher").exists()
 

@@ -26,7 +26,7 @@ from pocketbert.core.types import Format, Provenance, Scheme
 ENGINE = "Core ML"
 ENGINE_THREADS = 0
 """Core ML takes no thread count."""
-UNCHECKED = "No artefact folder was given (-m): nobody checked which files these figures belong to."
+UNCHECKED = "No artefact folder was given (-m): it was not checked which files these figures belong to."
 _DESCRIPTION = (
     "By coreml/benchmark_on_mac.py: batch 1, every length filled with {inputs}. Packages and compute units take turns in bursts "
     "of {burst} timed inferences, in a new order each round, after one untimed inference each; a repeat visits every length. "
@@ -262,11 +262,11 @@ def _notes(record: MacRecord, source: str, checked: bool) -> Iterator[str]:
                 yield f"{name} could not be measured: {unit.failed}"
                 continue
             if unit.answers is None:
-                yield f"{name}: answers were not checked, golden.jsonl had none of this file."
+                yield f"{name}: answers were not checked, golden.jsonl had no answers of this file."
             elif unit.answers.skipped:
                 yield f"{name}: {unit.answers.skipped} golden rows left out of the check: too long, or pairs without segment ids."
             if unit.plan.absent:
                 yield f"{name}: no compute plan: {unit.plan.absent}"
     restless = sum(not c.warmup_stable for p in record.packages for u in p.units for c in u.cells)
     if restless:
-        yield f"{restless} warm-ups did not settle. Compare by the paired ratios rather than by single times."
+        yield f"{restless} warm-ups ended while the times still changed. Compare the time ratios rather than single times."

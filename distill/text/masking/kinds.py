@@ -22,7 +22,7 @@ def masking_of(
     share: float = 0.15,
     smoothing: float = 0.7,
 ) -> MaskingScheme:
-    """The masking of one stage.
+    """Build the masking of one stage.
 
     Args:
         kind: How tokens to hide are chosen.

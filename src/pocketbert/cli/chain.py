@@ -38,8 +38,8 @@ def run(
 ) -> None:
     """Run every step of a recipe, from the teacher to the report.
 
-    The steps make the teacher, the student and the files, check the files, measure them, and pack the artefact folder.
-    The same command continues an interrupted run.
+    The steps make the teacher, the student and the model files, check the files, measure them, and pack the artefact
+    folder. The same command continues an interrupted run.
     """
     from pocketbert import api
 
@@ -78,7 +78,7 @@ def finetune(
     resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
-    """Make the teacher of a recipe, and stop there. (recipe: teacher)"""
+    """Load or fine-tune the teacher of a recipe, then stop. (recipe: teacher)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
@@ -95,7 +95,7 @@ def distill(
     resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
-    """Make the teacher and the student of a recipe, and stop there. (recipe: teacher, student, distill)"""
+    """Make the teacher and the student of a recipe, then stop. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))

@@ -22,7 +22,7 @@ def _data() -> None:
 def check(recipe: options.Recipe, overrides: options.Overrides = None, json: options.Json = False) -> None:
     """Describe a recipe's data: rows, duplicates, leaks, balance.
 
-    The texts that would be cut off are counted too. Nothing is trained. (recipe: data)
+    It also counts texts longer than data.max_length, which would be cut. Nothing is trained. (recipe: data)
     """
     from pocketbert import api
 
@@ -41,8 +41,8 @@ def prepare(
 ) -> None:
     """Tokenize a recipe's plain text once, for several runs. (recipe: data.corpus)
 
-    A run does this itself. Prepare a corpus that is large or that several recipes share, and set the `path` of each entry
-    of data.corpus.sources to a folder that is printed.
+    A run does this itself. Prepare a corpus that is large or that several recipes share. The command prints one folder
+    per entry of data.corpus.sources: set the `path` of that entry to it.
     """
     from pocketbert import api
 
@@ -60,10 +60,11 @@ def augment(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Write training rows and copies with replaced words. (recipe: data.augment)
+    """Write training rows and copies with replaced words to a file. (recipe: data.augment)
 
-    A run does this itself for stages with `augmented: true`. Write the file to read it, or to train on it elsewhere.
-    It does not contain held-out rows: train on it with data.holdout=0. The same command continues an interrupted one.
+    A run does this itself for stages with `augmented: true`; use the command to look at the rows or to train on them
+    elsewhere. The file contains no held-out rows, so train on it with data.holdout=0. If the command was interrupted,
+    the same command continues.
     """
     from pocketbert import api
 
@@ -77,7 +78,7 @@ def augment(
 def demo(output: options.Output, json: options.Json = False) -> None:
     """Write the built-in corpus of assistant commands.
 
-    It has intents and slots, and files for training, development and test.
+    Each row has an intent and slots. There are files for training, development and test.
     """
     from pocketbert import api
 

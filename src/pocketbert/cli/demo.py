@@ -49,9 +49,11 @@ def demo(
             }
         )
         return
-    print_table(result.header, result.table, "assistant commands: teacher, student, int8 student (* default)")
+    print_table(
+        result.header, result.table, "assistant commands: the teacher and the student's files (* opened by default)"
+    )
     print(f'"{text}"')
     print("  " + ", ".join(f"{t['label']} {t['score']:.1%}" for t in top["top"]))
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
-    print(f'try your own:    pocketbert predict -m {result.phone} "what you would say"')
+    print(f'try your own:    pocketbert predict -m {result.phone} "your own sentence"')

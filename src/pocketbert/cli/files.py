@@ -21,8 +21,8 @@ Scheme = Annotated[
     str,
     sets(
         "--scheme",
-        "Add smaller files of these schemes, comma-separated: int8 (Core ML: w8), for TFLite also w8 and fp16; fp32 adds "
-        "none. The first is opened by default.",
+        "Add files of these schemes, comma-separated: int8 (Core ML: w8); TFLite also takes w8 and fp16; fp32 adds none. "
+        "The folder's default file has the first scheme.",
         "quantize.scheme",
     ),
 ]
@@ -30,7 +30,7 @@ Runtimes = Annotated[
     str,
     sets(
         "--runtime",
-        "tflite216 adds an int8 file that TFLite up to 2.16 computes right; openvino needs a recipe.",
+        "Add an int8 file for a further runtime: tflite216 is for TFLite up to 2.16. Files for openvino need a recipe.",
         "quantize.files",
     ),
 ]
@@ -48,46 +48,62 @@ def export(
         sets("--model", "Export this model: a folder, a Hub name, or minilm-l6 (the demo teacher).", short=("-m",)),
     ],
     output: options.Output,
-    task: Annotated[str | None, sets("--task", "Name the task; default the one in the model's config.json.")] = None,
+    task: Annotated[
+        str | None, sets("--task", "Export for this task; default: the one in the model's config.json.")
+    ] = None,
     formats: Annotated[
-        str, sets("--format", "Write these formats, comma-separated; the first is opened by default.")
+        str, sets("--format", "Write these formats, comma-separated; the folder's default file has the first format.")
     ] = ",".join(_DEFAULT.formats),
     scheme: Scheme = ",".join(_DEFAULT.schemes),
     runtime: Runtimes = "",
     lengths: Annotated[
-        str, sets("--lengths", "Check these lengths in tokens; TFLite and Core ML files accept these and the longest.")
+        str,
+        sets(
+            "--lengths",
+            "Check the files at these lengths in tokens. TFLite and Core ML files accept these lengths and the maximum.",
+        ),
     ] = ",".join(map(str, _DEFAULT.lengths)),
     max_length: Annotated[
-        int | None, sets("--max-length", "Cut texts at this many tokens; default the model's own limit.")
+        int | None, sets("--max-length", "Cut texts after this number of tokens; default: the model's own limit.")
     ] = None,
     labels: Annotated[
-        str | None, sets("--labels", "Name the labels, comma-separated, where config.json does not.")
+        str | None, sets("--labels", "Give the labels' names, comma-separated, if config.json has none.")
     ] = None,
     answer: Annotated[
         list[str] | None,
         sets(
             "--answer",
-            "Set thresholds, stride, answer_length, null_answers, pooling or normalize; may be repeated.",
+            "Set how outputs become answers: thresholds, stride, answer_length, null_answers, pooling or normalize. May be repeated.",
             metavar="KEY=VALUE",
         ),
     ] = None,
     opset: Annotated[int, sets("--opset", "Use this ONNX operator set, 18 to 20.")] = _DEFAULT.opset,
-    ios: Annotated[int, sets("--ios", "Core ML: support iOS from this version, 16, 17 or 18.")] = _DEFAULT.ios,
+    ios: Annotated[
+        int, sets("--ios", "Core ML: support this iOS version and newer ones: 16, 17 or 18.")
+    ] = _DEFAULT.ios,
     shapes: Annotated[
-        str | None, sets("--shapes", "Core ML: take enumerated (iOS 18), ranged (iOS 17) or fixed lengths.")
+        str | None,
+        sets(
+            "--shapes",
+            "Core ML: accept enumerated, ranged or fixed lengths; default: enumerated for iOS 18, else fixed.",
+        ),
     ] = _DEFAULT.shapes,
     precision: Annotated[str, sets("--precision", "Core ML: compute in fp16 or fp32.")] = _DEFAULT.precision,
     layout: Annotated[
-        str, sets("--layout", "Core ML: ane rewrites the graph for Apple's Neural Engine.")
+        str, sets("--layout", "Core ML: plain, or ane, which rewrites the graph for Apple's Neural Engine.")
     ] = _DEFAULT.layout,
     atol: Annotated[
-        float | None, sets("--atol", "Allow this difference from the model, relative to the spread of its logits.")
+        float | None,
+        sets(
+            "--atol",
+            "Allow a file's logits to differ from the model's by this, relative to the spread of the model's logits.",
+        ),
     ] = None,
     revision: Annotated[str | None, sets("--revision", "Load this revision from the Hub.")] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Export a fine-tuned model to a folder of phone files.
+    """Export a fine-tuned model to a folder of files for phones.
 
     No recipe, no data and no network are needed. Each file is compared with the model before the folder is written.
     """
@@ -137,7 +153,7 @@ def verify(
         Path | None,
         typer.Option(
             "--data",
-            help="Score on the labelled rows of this .jsonl[.gz], .csv or .tsv file; default compare golden rows.",
+            help="Score on the labelled rows of this .jsonl[.gz], .csv or .tsv file; without it, compare golden rows.",
         ),
     ] = None,
     text: options.Text = "text",
@@ -147,7 +163,7 @@ def verify(
         float,
         sets(
             "--max-drop",
-            "Allow int8 to lose this fraction of the score against fp32.",
+            "Allow a quantized file's score to be lower than the unquantized one's by at most this: 0.01 is one point.",
             "verify.max_drop",
             min=0,
             max=1,
@@ -155,7 +171,7 @@ def verify(
     ] = 0.01,
     json: options.Json = False,
 ) -> None:
-    """Check that each file still does the job; exit code 3 if not."""
+    """Check that each model file gives the right answers; exit code 3 if one does not."""
     from pocketbert import api
 
     result = api.verify(model, data, text=text, text_pair=text_pair, label=label, max_drop=max_drop)

@@ -20,7 +20,7 @@ _COMMON = {
     "quiet": Annotated[
         bool, typer.Option("-q", "--quiet", help="Print no progress and no notes, only errors and results.")
     ],
-    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Print the messages of run.log too.")],
+    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Also print the messages that go to run.log.")],
     "debug": Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.")],
 }
 

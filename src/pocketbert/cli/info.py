@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def families(json: options.Json = False) -> None:
-    """List the model families that work here, and their limits."""
+    """List the supported model families and their limits."""
     from pocketbert.core.families import all_families
 
     if json:
@@ -41,7 +41,7 @@ def families(json: options.Json = False) -> None:
 def doctor(json: options.Json = False) -> None:
     """Show what is installed, and how this machine will train.
 
-    The answer has versions, CPU features, the number type of training, and the back ends that are present or missing.
+    It lists versions, CPU features, the number type used in training, and which optional parts are installed.
     """
     from pocketbert import api
 

@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help needs a third of the time of the framed one
-    epilog="Exit codes: 0 done, 1 the machine failed, 2 wrong input, 3 a gate failed, 4 a part is not installed, 130 Ctrl-C.",
+    epilog="Exit codes: 0 done, 1 the machine failed (e.g. disk full), 2 wrong input, 3 a gate failed, 4 a part is not installed, 130 Ctrl-C.",
 )
 
 

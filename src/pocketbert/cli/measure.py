@@ -34,12 +34,18 @@ def benchmark(
             "its packages must be those of the folder.",
         ),
     ] = None,
-    local: Annotated[bool, typer.Option("--local/--no-local", help="With -m, measure on this machine too.")] = True,
+    local: Annotated[
+        bool,
+        typer.Option(
+            "--local/--no-local",
+            help="With -m, measure on this machine; --no-local only shows the figures of --import.",
+        ),
+    ] = True,
     device: Annotated[
         list[str] | None,
         typer.Option(
             "--device",
-            help="Measure on this device, default local; repeat the option to measure on several in turn. `pocketbert devices` "
+            help="Measure on this device, default: local; repeat the option to measure on several in turn. `pocketbert devices` "
             "lists them. (recipe: benchmark.devices)",
         ),
     ] = None,
@@ -51,13 +57,17 @@ def benchmark(
     ] = "32,64,128",
     runs: Annotated[
         int,
-        sets("--runs", "Time this number of inferences per file and repeat.", "benchmark.runs", min=10),
+        sets("--runs", "Time this number of inferences of each file in each repeat.", "benchmark.runs", min=10),
     ] = 100,
-    repeats: Annotated[int, sets("--repeats", "Repeat all measurements this often.", "benchmark.repeats", min=2)] = 3,
-    budget: Annotated[float, typer.Option("--budget", min=1, help="Take at most this number of seconds.")] = 120.0,
+    repeats: Annotated[
+        int, sets("--repeats", "Repeat all measurements this number of times.", "benchmark.repeats", min=2)
+    ] = 3,
+    budget: Annotated[
+        float, typer.Option("--budget", min=1, help="Measure for at most this number of seconds.")
+    ] = 120.0,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="Read real texts from this file, one per line; default built-in sentences."),
+        typer.Option("--file", help="Read real texts from this file, one per line; default: built-in sentences."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -71,8 +81,8 @@ def benchmark(
 ) -> None:
     """Measure the latency of every model file.
 
-    The files take turns, so that a change of load affects all of them. The table has the median, its interval, and the
-    figures that were imported from a Mac.
+    The files are run in turns, so that a change of load affects all of them. The table shows the median latency, the
+    time relative to the first file with its interval, and figures that were imported from a Mac.
     """
     from pocketbert import api
     from pocketbert.benchmarks.options import BenchmarkOptions

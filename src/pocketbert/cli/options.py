@@ -39,7 +39,13 @@ def numbers(text: str, flag: str) -> list[int]:
     """
     parts = listed(text)
     if not parts or not all(p.isdecimal() and int(p) > 0 for p in parts):
-        raise InputError(Problem(flag, f"'{text}' is not a list of positive numbers.", "For example 1,2."))
+        raise InputError(
+            Problem(
+                flag,
+                f"'{text}' is not a list of positive numbers.",
+                "Write whole numbers from 1, separated by commas, for example 1,2.",
+            )
+        )
     return [int(p) for p in parts]
 
 
@@ -50,14 +56,17 @@ Overrides = Annotated[
 ]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Write this folder.")]
 OptionalOutput = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Work in this run folder; default runs/NAME.")
+    Path | None,
+    typer.Option("-o", "--output", help="Work in this run folder; default: runs/NAME, with the recipe's name."),
 ]
 Folder = Annotated[Path, typer.Option("-m", "--model", help="Open this artefact folder.")]
-Seed = Annotated[int | None, sets("--seed", "Seed every random choice with this number.", "seed", min=0)]
+Seed = Annotated[int | None, sets("--seed", "Use this seed for every random choice.", "seed", min=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results that were made with other settings.")]
 ResumeAnyway = Annotated[
     bool,
-    typer.Option("--resume-anyway", help="Use results of other library versions as they are, and record that."),
+    typer.Option(
+        "--resume-anyway", help="Keep results that other library versions made, and record that in the run folder."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the steps and their state, and do nothing.")]

@@ -27,7 +27,9 @@ def predict(
     model: options.Folder,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Answer these texts; without any, read stdin, one text per line."),
+        typer.Argument(
+            metavar="[TEXT]...", help="Run the model on these texts; without any, read stdin, one text per line."
+        ),
     ] = None,
     file: Annotated[
         Path | None,
@@ -37,18 +39,23 @@ def predict(
     text_pair: options.TextPair = None,
     scheme: Annotated[
         str | None,
-        typer.Option("--scheme", help="Open the file of this scheme: int8, fp32, ...; default the default file's."),
+        typer.Option(
+            "--scheme",
+            help="Open the file of this scheme: int8, fp32, ...; default: that of the folder's default file.",
+        ),
     ] = None,
     format: Annotated[
         str | None,
         typer.Option(
-            "--format", help="Open the file of this format: onnx, tflite, coreml; default the default file's."
+            "--format",
+            help="Open the file of this format: onnx, tflite, coreml; default: that of the folder's default file.",
         ),
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
-            "--engine", help="With fastest, use the fastest file at each length, measured once on this machine."
+            "--engine",
+            help="fastest: measure once which file is fastest on this machine at each length, and use that one.",
         ),
     ] = None,
     model_file: Annotated[
@@ -56,16 +63,16 @@ def predict(
         typer.Option("--model-file", help="Open this file of the folder, e.g. tflite/model_int8.tflite."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Use this number of threads; default all cores.")
+        int | None, typer.Option("--threads", min=1, help="Use this number of threads; default: all cores.")
     ] = None,
     top: Annotated[
         int, typer.Option("--top", min=1, help="Print this number of labels per text, or of tokens per masked place.")
     ] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per text.")] = False,
 ) -> None:
-    """Answer texts with an artefact folder.
+    """Run the model of an artefact folder on texts.
 
-    The folder's task decides whether answers are labels, numbers, spans, excerpts, tokens or vectors.
+    It prints labels, numbers, spans, excerpts, tokens or vectors, depending on the model's task.
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     """
     from pocketbert import api
@@ -96,7 +103,11 @@ def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | N
     if pair_column is not None:
         if len(texts) % 2:
             raise InputError(
-                Problem("predict", f"{len(texts)} texts do not form pairs.", "Give an even number of texts.")
+                Problem(
+                    "predict",
+                    f"{len(texts)} texts do not form pairs.",
+                    "Give two texts for each pair, one after the other.",
+                )
             )
         return list(zip(texts[::2], texts[1::2], strict=True))
     return list(texts)

@@ -37,7 +37,7 @@ def show(name: Name) -> None:
 
 
 def cp(name: Name, destination: Annotated[Path, typer.Argument(help="Write this file.")]) -> None:
-    """Copy a shipped recipe to a file that you edit."""
+    """Copy a shipped recipe to a file that you can edit."""
     from pocketbert.pipeline.shipped import copy_recipe
 
     copy_recipe(name, destination)

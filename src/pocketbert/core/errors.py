@@ -31,7 +31,7 @@ class PocketBertError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with an input.
+    """One thing that is wrong with an input, and how to correct it.
 
     Attributes:
         where: File, line and key, as far as known (``recipe.yaml:7 distill.0.method``).
@@ -80,7 +80,7 @@ class MissingBackendError(PocketBertError):
 
 
 class MachineError(PocketBertError):
-    """The disk is full, a folder is read-only, a lock is held: nothing wrong with the input."""
+    """The machine cannot do the work, e.g. the disk is full or a folder is read-only; the input is right."""
 
     exit_code = ExitCode.MACHINE
 

@@ -85,16 +85,16 @@ MEAN_COSINE = Metric("mean_cosine")
 METRICS = {m.name: m for m in (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE)}
 """Those that decide a task, by name."""
 CHANCE = {
-    ACCURACY.name: "always the commonest label, by luck up to",
-    MICRO_F1.name: "always the best fixed set of labels, by luck up to",
-    PEARSON.name: "unrelated numbers, by luck up to",
-    SPEARMAN.name: "unrelated numbers, by luck up to",
+    ACCURACY.name: "always the commonest label",
+    MICRO_F1.name: "always the best fixed set of labels",
+    PEARSON.name: "unrelated numbers",
+    SPEARMAN.name: "unrelated numbers",
     SPAN_F1.name: "every word the commonest label",
-    SQUAD_F1.name: "always the context's first sentence or nothing, by luck up to",
+    SQUAD_F1.name: "always the context's first sentence or nothing",
     CROSS_ENTROPY.name: "guessing by the tokens' frequencies",
     MEAN_COSINE.name: "always the teacher's mean vector",
 }
-"""What a model that looks at nothing would do, for people."""
+"""What a model answers that does not read its input, in words."""
 
 IntArray = NDArray[np.int64]
 

@@ -140,7 +140,7 @@ TASKS: dict[TaskName, Task] = {
 
 
 def task_of(name: str, where: str = "task") -> Task:
-    """The task of that name.
+    """Return the task of that name.
 
     Args:
         name: Hub task name.

@@ -163,7 +163,7 @@ def open_run(folder: Path) -> Run:
         raise InputError(
             Problem(
                 str(folder),
-                f"is no run folder: it has no {RECIPE_FILE} with steps.",
+                f"is no run folder: it has no {RECIPE_FILE} of a run.",
                 "Make one: pocketbert run RECIPE -o FOLDER",
             )
         )

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Say how outputs become answers; each task reads its own keys, which are those of a recipe's `answer`.
+    """Settings of how outputs become answers, with the keys of a recipe's `answer`; each task reads some of them.
 
     Attributes:
         thresholds: multi-label: probability from which a label is given, one number or one for each label.
@@ -29,7 +29,7 @@ class AnswerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Choose what `export` writes; every option sets a key of the recipe that the export follows.
+    """Settings of `export`; every option sets a key of the recipe that the export follows.
 
     Attributes:
         task: Hub task name; default what the model says it was trained for.

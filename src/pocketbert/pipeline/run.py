@@ -51,7 +51,7 @@ REPORT_FILE = "report.html"
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run left behind.
+    """The files and figures that a run made.
 
     Attributes:
         folder: The run folder.

@@ -250,7 +250,7 @@ def test_overrides_that_fit_nowhere(recipe: Path, override: str, message: str) -
 def test_a_wrong_override_is_blamed_on_the_override(recipe: Path) -> None:
     found = lines(recipe, "student.layer=2", "seed=-1", "oops")
     assert found == [
-        "override 'oops': not of the form key.sub=value.",
+        "override 'oops': not of the form key.sub=value. Fix: For example seed=3, or data.max_length=64.",
         "override seed: -1: input should be greater than or equal to 0.",
         "override student.layer: unknown key 'layer'; did you mean 'layers'? (allowed: family, fold_segments, heads, "
         "hidden, init, intermediate, layers, model, revision, size, teacher_layers).",

@@ -16,7 +16,7 @@ def score(value: float, chance: float = 0.5, finite: bool = True) -> Score:
 def test_kept(value: float, passed: bool) -> None:
     gate = kept_gate("file", score(value), score(0.90), 0.95)
     assert gate.passed is passed
-    assert "wanted 95.0%" in gate.detail
+    assert "required 95.0%" in gate.detail
 
 
 @pytest.mark.parametrize(("value", "passed"), [(0.95, True), (0.89, True), (0.88, False), (float("nan"), False)])

@@ -70,7 +70,9 @@ def test_golden_rows_are_recorded_for_packages(finished_coreml: Path) -> None:
 
 def test_the_card_says_what_was_not_measured(finished_coreml: Path) -> None:
     card = (finished_coreml / "phone" / "README.md").read_text()
-    assert f"Those of `{FP16}`, `{W8}`: provenance emulated, by the project's evaluator." in card
+    assert (
+        f"Scores of `{FP16}`, `{W8}`: provenance emulated; the project's evaluator computed them, not Core ML." in card
+    )
     assert "Core ML packages were checked by the project's evaluator, without a Mac." in card
     [swift] = [s for s in card.split("```swift\n")[1:] if "import CoreML" in s]
     assert 'forResource: "Model_w8"' in swift

@@ -62,7 +62,7 @@ class Labels:
                 bad.add(
                     example.row,
                     f"label {example.label!r} is not in the label set; {hint}.",
-                    "Correct the row, or add the label under data.labels.",
+                    "Correct the row or the name of the label column, or add the label under data.labels.",
                 )
             else:
                 out[i] = found
@@ -87,7 +87,7 @@ class Labels:
                     bad.add(
                         example.row,
                         f"label {label!r} is not in the label set; {hint}.",
-                        "Correct the row, or add the label under data.labels.",
+                        "Correct the row or the name of the label column, or add the label under data.labels.",
                     )
                 else:
                     out[i, found] = True
@@ -111,7 +111,7 @@ class Labels:
                     bad.add(
                         example.row,
                         f"span label '{span.label}' is not in the label set; {nearest(span.label, sorted(known))}.",
-                        "Correct the row, or add the label under data.labels.",
+                        "Correct the row or the name of the label column, or add the label under data.labels.",
                     )
             out.append([s for s in spans if s.label in known])
         if bad.count:

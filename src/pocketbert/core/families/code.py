@@ -49,7 +49,7 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class CheckpointCode:
-    """What it takes to read a family's checkpoints beyond transformers.
+    """The code that reads checkpoints of a family which transformers cannot read.
 
     Attributes:
         make_known: ``make_known()``: lets transformers' Auto classes open folders of the family; may be called again.

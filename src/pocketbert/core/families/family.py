@@ -27,7 +27,7 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True)
 class Family:
-    """One system.
+    """A supported model family and its limits.
 
     Attributes:
         name: Short name, as in recipes and reports.

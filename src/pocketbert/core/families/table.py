@@ -118,7 +118,7 @@ _FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
 
 def register_family(family: Family) -> None:
-    """Add a row to the table, or replace the one of the same name; an installed plug-in can only add.
+    """Add a model family to the table, or replace the one of the same name; an installed plug-in can only add.
 
     Args:
         family: The new row. The keys it names are looked up when they are needed, so code may be registered before or after.
@@ -128,13 +128,13 @@ def register_family(family: Family) -> None:
 
 
 def all_families() -> tuple[Family, ...]:
-    """All rows, in the order they were registered, those of installed plug-ins among them."""
+    """List all supported model families in the order of their registration, including those of installed plug-ins."""
     load_plugins()
     return tuple(_FAMILIES.values())
 
 
 def family_of(model_type: str, where: str = "config.json") -> Family:
-    """The row that serves a `model_type`.
+    """Return the family that serves a `model_type`.
 
     Args:
         model_type: The value in config.json.

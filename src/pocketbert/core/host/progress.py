@@ -92,7 +92,7 @@ class Meter:
             self._bar.stop()
         took = time.monotonic() - self._began
         if self.label and took >= 2 and self.done >= self.total:
-            say(f"  {self.label}: {self.done - self.first:,} in {took:.1f} s  {self.note}".rstrip())
+            say(f"  {self.label}: {self.done - self.first:,} done in {took:.1f} s  {self.note}".rstrip())
 
     def advance(self, units: int = 1, note: str = "") -> None:
         """Count `units` as done.

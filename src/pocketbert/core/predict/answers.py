@@ -85,7 +85,7 @@ class Labelling:
 
 @dataclass(frozen=True)
 class Value:
-    """A number.
+    """A predicted number.
 
     Attributes:
         value: In the units of the training data.
@@ -210,7 +210,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A vector.
+    """The vector of a text.
 
     Attributes:
         vector: [H] float32.

@@ -27,7 +27,7 @@ _OUTPUTS = (
 
 
 class Predictor(Protocol):
-    """Runs one model file or module.
+    """An opened model file or module that can run batches.
 
     Attributes:
         engine: Engine name, e.g. ``onnxruntime``.

@@ -222,7 +222,7 @@ def _apply(tree: _Tree, override: str) -> list[Problem]:
     keys: Keys = tuple(int(k) if k.isdecimal() else k for k in name.strip().split("."))
     where = f"override {_shown(override)}"
     if not equals or not all(str(k) for k in keys):
-        return [Problem(where, "not of the form key.sub=value.")]
+        return [Problem(where, "not of the form key.sub=value.", "For example seed=3, or data.max_length=64.")]
     problems: list[Problem] = []
     try:
         value, problems = _override_value(text, where)

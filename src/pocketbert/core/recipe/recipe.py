@@ -236,7 +236,7 @@ class BenchmarkSection(Section):
 
 
 class Recipe(Section):
-    """One run from teacher to artefact folder."""
+    """The settings of one run, from teacher to artefact folder."""
 
     schema_version: Literal[1] = Field(alias="schema", description="Version of the recipe format.")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Short name of the run.")

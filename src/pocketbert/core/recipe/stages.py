@@ -64,7 +64,7 @@ class TaskStage(Stage, Optimisation):
 
 
 class GeneralText(Stage):
-    """What a general stage makes of its plain text."""
+    """How a general stage reads its plain text."""
 
     general: ClassVar[bool] = True
 

@@ -168,7 +168,7 @@ def _labels(subject: Subject) -> Gate:
         bound=0.0,
         detail=f"labels inside the package: {'; '.join(wrong[:3])}."
         if wrong
-        else f"{len(inside)} labels inside are the folder's.",
+        else f"{len(inside)} labels inside the package are those of the folder.",
     )
 
 

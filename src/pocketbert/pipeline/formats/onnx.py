@@ -50,7 +50,7 @@ class OnnxPlace(FormatPlace):
         if not any(r.format is self.format for r in artefacts.models()):
             return []
         return [
-            "ONNX: int64 inputs, both axes free. Dynamic int8 depends a little on batch and padding: feed one unpadded "
+            "ONNX: int64 inputs [batch, length], any sizes. Dynamic int8 depends a little on batch and padding: feed one unpadded "
             "text at a time for the recorded figures."
         ]
 

@@ -44,7 +44,7 @@ class Formed(Protocol):
 
 @dataclass(frozen=True)
 class Extras:
-    """What a format adds to an artefact folder.
+    """The files that a format adds to an artefact folder.
 
     Attributes:
         kinds: Kind of every further file, by its path.
@@ -56,7 +56,7 @@ class Extras:
 
 
 class FormatPlace(ABC):
-    """One format: what it reads of a recipe, how its files are written, what they must keep, what is told about them.
+    """One format: what it reads of a recipe, how it writes files, their bounds, and what is reported of them.
 
     Attributes:
         format: Its name.

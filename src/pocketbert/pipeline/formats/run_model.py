@@ -16,7 +16,7 @@ from pocketbert.pipeline.formats.model_files import ModelFile
 
 @dataclass(frozen=True)
 class RunModel:
-    """A trained model in a run folder, and what is made of it.
+    """A trained model in a run folder, and what the run makes from it.
 
     Attributes:
         recipe: What to do.

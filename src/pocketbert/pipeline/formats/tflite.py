@@ -89,8 +89,8 @@ class TflitePlace(FormatPlace):
         known = ", ".join(map(str, lengths(record)))
         return [
             f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one.",
-            "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert, seen right with the version in "
-            "`artifacts.json`): TFLite up to 2.16 opens it and answers wrongly without an error. PocketBERT checks golden rows "
+            "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert; checked with the version in "
+            "`artifacts.json`): TFLite up to 2.16 opens it and gives wrong answers without an error. PocketBERT checks golden rows "
             "before first use; an app should run one as well.",
         ]
 
@@ -129,5 +129,6 @@ def _metadata(subject: Subject) -> Gate:
         name="metadata",
         file=subject.name,
         passed=not problems,
-        detail=" ".join(problems) or "vocabulary and labels inside are the folder's, inputs are named in graph order.",
+        detail=" ".join(problems)
+        or "vocabulary and labels inside the file are those of the folder, inputs are named in graph order.",
     )

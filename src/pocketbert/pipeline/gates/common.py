@@ -41,9 +41,9 @@ def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int |
         )
     rows = [json.loads(line) for line in golden_tokens.read_text(encoding="utf-8").splitlines()]
     wrong = [r["text"] for r in rows if tokenizer.golden(_text(r["text"]))["ids"] != r["ids"]]
-    detail = f"{len(rows)} golden texts give the recorded ids."
+    detail = f"{len(rows)} golden texts give the recorded token ids."
     if wrong:
-        detail = f"{len(wrong)} of {len(rows)} golden texts give other ids, e.g. {str(wrong[0])[:60]!r}: another model's tokenizer?"
+        detail = f"{len(wrong)} of {len(rows)} golden texts give other token ids, e.g. {str(wrong[0])[:60]!r}: another model's tokenizer?"
     return Gate(
         name="tokenizer", file="tokenizer.json", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
     )
@@ -105,7 +105,7 @@ def _names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether the recorded answers are still called what they were called; the torch model's, so that no rounding flips one."""
     names = [decided(r.shaped(r.reference), subject.task, subject.labels) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
-    detail = f"labels of {len(rows)} golden rows have the recorded names."
+    detail = f"the labels of {len(rows)} golden rows have the recorded names."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
     return Gate(name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
@@ -113,7 +113,7 @@ def _names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
     same = (
-        f", same label on {agreement(logits, reference):.1%}"
+        f", same label on {agreement(logits, reference):.1%} of the rows"
         if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS)
         else ""
     )
@@ -135,7 +135,7 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
         passed=error <= bound,
         value=error,
         bound=bound,
-        detail=f"RMS difference to the torch model {error:.3g} of the logits' spread{same}.",
+        detail=f"RMS difference from the torch model: {error:.3g} of the logits' spread{same}.",
     )
 
 
@@ -235,8 +235,8 @@ def chance_gate(name: str, score: Score, rows: str) -> Gate:
         passed=better,
         value=score.value,
         bound=score.chance,
-        detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level "
-        f"({CHANCE[score.metric]}: {score.chance:.4f}).",
+        detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level {score.chance:.4f}, "
+        f"the best that a model may reach which does not read its input ({CHANCE[score.metric]}).",
     )
 
 
@@ -264,7 +264,7 @@ def kept_gate(name: str, score: Score, teacher: Score, bound: float) -> Gate:
         passed=bool(kept >= bound),
         value=kept,
         bound=bound,
-        detail=f"keeps {kept:.1%} of the teacher's {score.metric}, wanted {bound:.1%}.",
+        detail=f"keeps {kept:.1%} of the teacher's {score.metric}, required {bound:.1%}.",
     )
 
 

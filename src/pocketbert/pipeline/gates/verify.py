@@ -69,7 +69,9 @@ class Verification(BaseModel):
     reference: Score | None = None
     files: dict[str, str] = {}
     seen_right: dict[str, SeenRight] = {}
-    protocol: str = "every row by itself and unpadded (batch 1): dynamic int8 depends on batch and padding"
+    protocol: str = (
+        "scores are measured on one unpadded row at a time (batch 1), since dynamic int8 depends on batch and padding"
+    )
 
     @property
     def failures(self) -> list[str]:

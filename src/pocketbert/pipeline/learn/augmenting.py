@@ -49,7 +49,7 @@ _SUFFIXES = (".jsonl", ".jsonl.gz")
 
 @dataclass
 class AugmentCounts:
-    """What became of the training rows.
+    """The numbers of training rows, of copies of them, and of copies left out.
 
     Attributes:
         rows: The rows themselves, each of them kept.

@@ -70,7 +70,8 @@ def make_export(
         found = _parity(model, reference, probed, made, file.path, bounds_of(file).loss)
         results.append(found)
         say(
-            f"  {file.path}: parity {found.worst:.1e} of the logits' spread, bound {found.bound:.0e}, {len(found.shapes)} shapes"
+            f"  {file.path}: differs from {found.reference} by {found.worst:.1e} of the logits' spread, "
+            f"allowed {found.bound:.0e}; {len(found.shapes)} input shapes"
         )
     write_json(destination / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     return [parity_failure(r) for r in results if not r.passed]

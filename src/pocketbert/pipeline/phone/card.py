@@ -68,7 +68,7 @@ def _head(artefacts: Artefacts, facts: CardFacts) -> str:
         f"tags: [pocketbert, {artefacts.family}, {', '.join(formats)}{schemes}]\n---"
     )
     return (
-        f"{tags}\n\n# {_plain(artefacts.name)}\n\n{facts.family.title} for {artefacts.task}, made for phones by PocketBERT. "
+        f"{tags}\n\n# {_plain(artefacts.name)}\n\n{facts.family.title} for {artefacts.task}, converted for phones by PocketBERT. "
         f"{_answers(artefacts)}"
     )
 
@@ -113,7 +113,7 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
     metric = METRICS[found[0]] if found else TASKS[artefacts.task].metric
     better = ", lower is better" if metric.direction is Direction.LOWER else ""
     rows = [
-        f"| file | numbers | bytes | {metric.name} (eval{better}) | {metric.name} (holdout{better}) |",
+        f"| file | scheme | bytes | {metric.name} (eval{better}) | {metric.name} (holdout{better}) |",
         "|---|---|---:|---:|---:|",
     ]
     for record in artefacts.models():
@@ -128,10 +128,12 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
     if facts.teacher_score:
         text.append(facts.teacher_score)
     text.append(
-        f"Scores: provenance measured, on the file itself, every row by itself and unpadded. Machine: {artefacts.machine}."
+        f"Scores: provenance measured, on the file itself, one unpadded row at a time. Machine: {artefacts.machine}."
     )
     if emulated := [f"`{r.path}`" for r in artefacts.models() if _emulated(r)]:
-        text.append(f"Those of {', '.join(emulated)}: provenance emulated, by the project's evaluator.")
+        text.append(
+            f"Scores of {', '.join(emulated)}: provenance emulated; the project's evaluator computed them, not Core ML."
+        )
     absent = [f"No `{path}`: {reason}" for path, reason in artefacts.absent.items()]
     return "\n".join([*text, *facts.parity, *aliases, *absent])
 
@@ -154,13 +156,17 @@ def _latency(artefacts: Artefacts, facts: CardFacts) -> str:
 
 def _processing(artefacts: Artefacts) -> str:
     p = artefacts.processing
-    cut = "longer texts are read in windows" if row_of(artefacts).labels is LabelKind.ANSWERS else "cut at the end"
+    cut = (
+        "longer texts are read in windows"
+        if row_of(artefacts).labels is LabelKind.ANSWERS
+        else "longer texts are cut at the end"
+    )
     pair = f" Inputs are pairs, in the order {', '.join(p.pair_order)}." if artefacts.pair else ""
     lines = [
-        f"At most {p.max_length} tokens, special ones included, {cut}; padding on the {p.padding_side}, masked.{pair}",
+        f"At most {p.max_length} tokens, including special tokens; {cut}. Padding is on the {p.padding_side}, with attention mask 0.{pair}",
         _decision(artefacts),
         "`golden.jsonl` holds texts with the answers that each file must give (with the tolerance), "
-        "`golden_tokens.jsonl` the ids a tokenizer must give: `pocketbert verify -m .` checks both without labels.",
+        "`golden_tokens.jsonl` the token ids that a tokenizer must give. `pocketbert verify -m .` checks both; it needs no labelled data.",
     ]
     lines += [line for place in places() for line in place.processing(artefacts)]
     return "\n".join(["## Processing", "", *lines])
@@ -174,27 +180,27 @@ def _decision(artefacts: Artefacts) -> str:
             limits = list(zip(artefacts.labels, p.thresholds or [], strict=False))
             shown = ", ".join(f"`{_plain(n)}` {t:g}" for n, t in limits[:LABELS_SHOWN])
             return (
-                "Sigmoid over the logits gives each label's probability; a label is given from its threshold: "
+                "Sigmoid over the logits gives each label's probability; a label is an answer if its probability reaches its threshold: "
                 f"{shown}{', and so on' if len(limits) > LABELS_SHOWN else ''} (`processing.thresholds` of `artifacts.json`, in the "
                 "order of `id2label`)."
             )
         case TaskName.REGRESSION:
-            return "The one logit is the number itself: no score function, and none of a client's either."
+            return "The one logit is the predicted number: apply no sigmoid or softmax, and switch off those of a client library."
         case TaskName.TOKEN_CLASSIFICATION:
             return (
                 "Softmax over each token's logits gives its tags' probabilities. A word is what the tokenizer splits off (its "
-                "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's, its other tokens "
-                "are not looked at. Words of one span: `B-` opens it, `I-` of the same kind goes on, an `I-` without an opening is nothing. Offsets count Unicode code points; "
+                "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's tag, its other "
+                "tokens are ignored. `B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span. Offsets count Unicode code points; "
                 "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, which emoji take two of."
             )
         case TaskName.QUESTION_ANSWERING:
             none = (
-                "A question has no answer where the first token's sum is higher than the best answer's in every window."
+                "A question has no answer if the sum of the first token's two logits is higher than the best answer's in every window."
                 if p.null_answers
                 else "Every question gets an answer."
             )
             return (
-                f"Question first, then context. A context that does not fit is read in windows that share {p.stride} tokens (fewer where "
+                f"Question first, then context. A context that does not fit is read in windows that share {p.stride} tokens (fewer if "
                 f"that leaves no room). The answer is the start and end inside the context with the highest sum of `start_logits` and "
                 f"`end_logits`, at most {p.answer_length} tokens long, the best of all windows. {none} Offsets count Unicode code points."
             )

@@ -66,16 +66,16 @@ def card_facts(model: RunModel, result: Verification) -> CardFacts:
         engines = ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in bench.measurements))
         condition = (
             f"Provenance {bench.measurements[0].provenance}, batch 1, {engines} on {bench.machine.summary}; "
-            f"variants interleaved, {bench.protocol.runs_made[0]} or more runs in each of {bench.protocol.repeats} repeats. "
-            "A phone's figures differ. Raw samples: `benchmark.json`."
+            f"the files took turns, {bench.protocol.runs_made[0]} or more runs in each of {bench.protocol.repeats} repeats. "
+            "Figures on a phone differ. Raw samples: `benchmark.json`."
         )
     teacher = ""
     if result.teacher is not None and recipe.student is not None:
         metric = METRICS[result.teacher.metric]
         teacher = f"Teacher (fp32, torch): {metric.name} {metric.format(result.teacher.value)} on eval."
     parity = [
-        f"Parity of `{p.subject}` with the untouched model: largest difference {p.worst:.1e} of the logits' spread "
-        f"(bound {p.bound:.0e}) over {len(p.shapes)} shapes, padded and unpadded."
+        f"Parity of `{p.subject}` with the original model: largest difference {p.worst:.1e} of the logits' spread "
+        f"(allowed {p.bound:.0e}) over {len(p.shapes)} input shapes, padded and unpadded."
         for format in recipe.export.formats
         for p in read_parity(run / format)
         if p.subject.startswith(format)
@@ -95,11 +95,11 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
     out = []
     if recipe.data.eval is None:
         out.append(
-            "No labelled data was given: the files were compared with the torch model on golden rows, no task "
+            "No labelled data was given: the files were compared with the torch model on golden rows, and no task "
             "score was measured."
         )
     else:
-        out.append("One seed; the last checkpoint, not the best one.")
+        out.append("Trained with one seed; the last checkpoint was used, not the best one.")
     out += [note for format in recipe.export.formats for note in place_of(format).notes(recipe)]
     if recipe.student is not None and not family.uses_segments and recipe.data.eval and recipe.data.eval.text_pair:
         out.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")

@@ -153,7 +153,7 @@ def _session(artefacts: Artefacts, record: ModelRecord) -> str:
             [
                 f'import {{ env, AutoTokenizer }} from "{_IMPORT}";',
                 'import * as ort from "onnxruntime-node";',
-                'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: ONNX Runtime reports to its vendor otherwise',
+                'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: otherwise ONNX Runtime sends telemetry to its vendor',
                 _WHERE,
                 'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
                 f'const session = await ort.InferenceSession.create("models/FOLDER/{record.path}");',

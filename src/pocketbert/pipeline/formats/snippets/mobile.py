@@ -6,7 +6,7 @@ from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.formats.snippets.parts import camel, inputs, lengths, per_token, row_of, width
 
-_BEFORE = "before the first use: ONNX Runtime reports to its vendor otherwise"
+_BEFORE = "before the first use: otherwise ONNX Runtime sends telemetry to its vendor"
 _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"
 
 

@@ -26,7 +26,7 @@ _SHOWN = {
     TaskName.FEATURE_EXTRACTION: "print(answer.vector)",
 }
 _NO_TELEMETRY = """import os
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")   # before the import: ONNX Runtime reports to its vendor otherwise
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")   # before the import: otherwise ONNX Runtime sends telemetry to its vendor
 """
 _LABELS = 'labels = json.load(open("config.json", "rb"))["id2label"]'
 
