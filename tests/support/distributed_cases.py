@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.steps import MiniLmStage, MobileBertStage, TinyBertGeneralStage, TransferWeights
+from pocketbert.core.recipe.stages import MiniLmStage, MobileBertStage, TinyBertGeneralStage, TransferWeights
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.types import MobileBertSize, Projection
 from pocketbert.distill.methods.minilm import MiniLmDistillation

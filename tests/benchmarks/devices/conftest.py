@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from pocketbert.core.artefacts import FileRecord, Kind, read_artefacts, write_artefacts
+from pocketbert.core.artefacts import ModelRecord, read_artefacts, write_artefacts
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.types import Format, Scheme
 
@@ -18,11 +18,10 @@ def phone(mac_phone, folder, tmp_path_factory):
     shutil.copyfile(folder / "student.onnx", path / "onnx" / "model.onnx")
     shutil.copyfile(folder / "tokenizer.json", path / "tokenizer.json")
     artefacts = read_artefacts(path)
-    onnx = FileRecord(
+    onnx = ModelRecord(
         path="onnx/model.onnx",
         sha256=sha256_file(path / "onnx" / "model.onnx"),
         bytes=1,
-        kind=Kind.MODEL,
         format=Format.ONNX,
         scheme=Scheme.FP32,
         default=True,
