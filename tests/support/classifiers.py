@@ -11,8 +11,6 @@ import torch
 import transformers
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.families import family_named, family_of
-from pocketbert.core.models.checkpoints import make_known
 from support.tiny_models import write_tokenizer
 from support.tiny_texts import vocabulary
 
@@ -60,9 +58,19 @@ def write_classifier(folder: Path, family: str, std: float) -> Path:
         "label2id": {n: i for i, n in enumerate(NAMES)},
         "vocab_size": rows,
     }
-    row = family_named(family)
-    make_known(row)
-    config: Any = transformers.AutoConfig.for_model(row.model_types[0], **{**row.tiny, **labels})
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config: Any
+    if family == "bert":
+        config = transformers.BertConfig(**labels, **sizes, max_position_embeddings=64)
+    elif family == "roberta":
+        config = transformers.RobertaConfig(**labels, **sizes, max_position_embeddings=66, type_vocab_size=1)
+    elif family == "distilbert":
+        config = transformers.DistilBertConfig(
+            **labels, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
+        )
+    else:
+        narrow = {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
+        config = transformers.MobileBertConfig(**labels, **{**sizes, **narrow}, max_position_embeddings=64)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(1)
         made = transformers.AutoModelForSequenceClassification.from_config(config)
@@ -77,7 +85,7 @@ def expected(folder: Path, texts: list[str]) -> np.ndarray:
     """Probabilities as transformers itself computes them from the untouched folder, [N, labels]."""
     untouched = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    segments = family_of(untouched.config.model_type).uses_segments
+    segments = untouched.config.model_type in ("bert", "mobilebert")
     rows = []
     for text in texts:
         ids = torch.tensor([tokenizer(text)["input_ids"]])
