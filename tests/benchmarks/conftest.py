@@ -1,11 +1,6 @@
-"""Two tiny random ONNX models, a tokenizer, and one benchmark of them; and an artefact folder for a Mac that is none."""
+"""Two tiny random ONNX models, a tokenizer, one benchmark of them, and an artefact folder for the fake coremltools."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -13,14 +8,11 @@ import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from pocketbert.benchmarks.devices.mac.script import FILE_NAME, mac_script
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, write_artefacts
-from pocketbert.core.disk.files import folder_bytes, sha256_path
-from pocketbert.core.tasks import ScoreFunction, TaskName
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Scheme
+from support import mac_kit
 
 SENTENCE = "set an alarm for seven play some music turn off the lights what is weather like today call mother"
 WORDS = SENTENCE.split()
@@ -100,94 +92,9 @@ def result(variants: list[Variant]) -> BenchmarkResult:
     return benchmark(variants, TEXTS, options)
 
 
-FAKE_MAC = Path(__file__).parent / "fake_mac"
-MAC_TEXTS = ["turn it down", "turn it down a little please", ["a pair", "of texts"]]
-
-
-def mac_package(path: Path, **wish) -> Path:
-    """A package for the fake coremltools, which does what `wish` says."""
-    model = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
-    model.parent.mkdir(parents=True)
-    model.write_text(json.dumps({"kind": "enumerated", "lengths": [32, 64, 128], **wish}))
-    (path / "Manifest.json").write_text("{}")
-    return path
-
-
-def list_packages(phone: Path) -> None:
-    """Write artifacts.json as the pack step does."""
-    packages = sorted((phone / "coreml").glob("*.mlpackage"))
-    records = [
-        ModelRecord(
-            path=p.relative_to(phone).as_posix(),
-            sha256=sha256_path(p),
-            bytes=folder_bytes(p),
-            format=Format.COREML,
-            scheme=Scheme.W8 if "w8" in p.name else Scheme.FP16,
-        )
-        for p in packages
-    ]
-    write_artefacts(
-        phone,
-        Artefacts(
-            name="tiny",
-            task=TaskName.TEXT_CLASSIFICATION,
-            family="bert",
-            labels=["a", "b"],
-            files=records,
-            processing=Processing(max_length=128, score=ScoreFunction.SOFTMAX),
-        ),
-    )
-
-
-def mac_folder(phone: Path, **packages) -> Path:
-    """An artefact folder with packages for the fake coremltools, golden rows and the script."""
-    (phone / "coreml").mkdir(parents=True)
-    tokens, golden = [], []
-    for number, text in enumerate(MAC_TEXTS):
-        ids = [101, *range(1000, 1006 + 3 * number), 102]
-        tokens.append({"text": text, "ids": ids, "offsets": []})
-        logits = [sum(ids) / 1e4, len(ids) / 1e2]
-        names = [f"coreml/{n}.mlpackage" for n in packages]
-        golden.append(
-            {
-                "text": text,
-                "label": "a",
-                "reference": logits,
-                "outputs": dict.fromkeys(names, logits),
-                "tolerance": dict.fromkeys(names, 0.01),
-            }
-        )
-    for name, rows in (("golden_tokens.jsonl", tokens), ("golden.jsonl", golden)):
-        (phone / name).write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (phone / "config.json").write_text(json.dumps({"pad_token_id": 0}))
-    for name, wish in packages.items():
-        mac_package(phone / "coreml" / f"{name}.mlpackage", **wish)
-    list_packages(phone)
-    (phone / "coreml" / FILE_NAME).write_text(mac_script())
-    return phone
-
-
-def run_on_mac(phone: Path, *arguments, path="", **environment):
-    """Run the folder's script with the fake coremltools, as its own process."""
-    variables = {
-        **os.environ,
-        "PYTHONPATH": str(FAKE_MAC),
-        "PATH": f"{path}{os.environ['PATH']}",
-        **environment,
-    }
-    command = [sys.executable, str(phone / "coreml" / FILE_NAME), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
-
-
-@pytest.fixture(scope="session")
-def mac_kit() -> SimpleNamespace:
-    """Functions of this file, which tests cannot import."""
-    return SimpleNamespace(fake=FAKE_MAC, package=mac_package, folder=mac_folder, list=list_packages, run=run_on_mac)
-
-
 @pytest.fixture(scope="session")
 def mac_phone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mac_folder(
+    return mac_kit.folder(
         tmp_path_factory.mktemp("mac") / "phone",
         Model={},
         Model_w8={"kind": "fixed", "lengths": [64], "refusing": ["CPU_AND_NE"], "told": None, "planless": 1},
@@ -198,6 +105,6 @@ def mac_phone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mac_json(mac_phone: Path) -> Path:
     """What the script writes of that folder with the fake coremltools: synthetic figures."""
     output = mac_phone.parent / "mac.json"
-    done = run_on_mac(mac_phone, "--runs", 10, "--repeats", 3, "-o", output)
+    done = mac_kit.run(mac_phone, "--runs", 10, "--repeats", 3, "-o", output)
     assert done.returncode == 0, done.stderr
     return output

@@ -18,12 +18,10 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import MAX_IR, MAX_OPSET, check_readable, tidy
 from pocketbert.runtime.onnx import OnnxPredictor
+from support.tiny import EXPORTED
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = [
-    "bert",
-    *(pytest.param(f, marks=pytest.mark.slow) for f in ("roberta", "distilbert", "mobilebert")),
-]
+FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in EXPORTED if f != "bert")]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
-from pocketbert.core.families import family_of
+from pocketbert.core.families import family_named, family_of
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
@@ -30,8 +30,8 @@ from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
+from support.tiny import EXPORTED as FAMILIES
 
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 FILL, REGRESSION = TASKS[TaskName.FILL_MASK], TASKS[TaskName.REGRESSION]
 LABELS = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}
 LENGTH = 16
@@ -68,7 +68,7 @@ def headed(make_classifier: Callable[..., Any]) -> Models:
 def inputs_of(name: str) -> Inputs:
     ids = np.random.default_rng(3).integers(5, 90, (3, LENGTH))
     mask = np.ones_like(ids)
-    ids[1, 9:], mask[1, 9:] = (1 if name == "roberta" else 0), 0
+    ids[1, 9:], mask[1, 9:] = family_named(name).tiny["pad_token_id"], 0
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids * 0}
 
 

@@ -21,9 +21,9 @@ from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
+from support.tiny import FAMILIES
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert", "ib-bert")
 State = dict[str, torch.Tensor]
 
 

@@ -10,11 +10,12 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.predict.torch_predictor import TorchPredictor, embeddings
 from pocketbert.core.tasks import TASKS, TaskName
+from support.tiny import EXPORTED
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "mobilebert"])
+@pytest.mark.parametrize("family", EXPORTED)
 def test_it_runs_the_model_in_eval_mode_without_gradients(family: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(family, 2)
     predictor = TorchPredictor(model.train(), TASK, folder.family.inputs)

@@ -14,8 +14,8 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
+from support.tiny import FAMILIES
 
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert", "ib-bert")
 Opened = tuple[Any, Any, dict[str, Tensor]]
 
 

@@ -15,9 +15,9 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.training.loop import frozen
+from support.tiny import EXPORTED as FAMILIES
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 
 
 def stage_for(name: str, **more: Any) -> TaskStage:

@@ -12,8 +12,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.distill.students.build import build_student, inherited_weights
 from support.counting import parameter_count
-
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
+from support.tiny import EXPORTED as FAMILIES
 
 
 @pytest.mark.parametrize("name", FAMILIES)

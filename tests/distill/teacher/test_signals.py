@@ -10,6 +10,7 @@ from torch import Tensor
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
+from support.tiny import EXPORTED, FAMILIES
 
 TEXTS = ["a good film", "not bad", "the day was far better than I had expected, never again", "ok"]
 ALL = Wanted(hidden=(0, 1, 2, 3), attention=(0, 1, 2))
@@ -21,7 +22,7 @@ def batch_of(tokenizer: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert", "ib-bert"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_signal_is_what_the_model_computes(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 3)
     batch = batch_of(tokenizer)
@@ -91,7 +92,7 @@ def test_layers_that_the_teacher_does_not_have_are_refused(open_tiny: Callable[.
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mobilebert"])
+@pytest.mark.parametrize("name", EXPORTED)
 def test_relations_are_what_the_model_computes_alone_or_beside_other_signals(
     name: str, open_tiny: Callable[..., Any]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every gate against a model broken on purpose: verify exits 3 and names it, pack refuses and writes nothing."""
+"""Gates on what surrounds the model files: tokenizer, labels, what was verified, and the packed folder."""
 
 from __future__ import annotations
 
@@ -9,104 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
-SOURCES = {FP32: "onnx/model.onnx", INT8: "onnx-int8/model_int8.onnx"}
+from support.defects import ONNX as FP32
+from support.defects import ONNX_INT8 as INT8
+from support.defects import break_file, relist, source
+from support.defects.onnx import edit, lose_a_word
 
 Cli = Callable[..., Any]
 Refused = Callable[..., list[str]]
-
-
-def edit(path: Path, change: Callable[[onnx.ModelProto], None]) -> None:
-    """Change a graph in place; the result must still be a valid model, or the runtime would do the gate's work."""
-    model = onnx.load(path)
-    change(model)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-
-
-def ignore_mask(model: onnx.ModelProto) -> None:
-    """The input stays, but every use of it reads ones."""
-    for node in model.graph.node:
-        for i, name in enumerate(node.input):
-            if name == "attention_mask":
-                node.input[i] = "all_ones"
-    one = helper.make_tensor("one", TensorProto.INT64, [1], [1])
-    model.graph.node.insert(0, helper.make_node("ConstantOfShape", ["mask_shape"], ["all_ones"], value=one))
-    model.graph.node.insert(0, helper.make_node("Shape", ["attention_mask"], ["mask_shape"]))
-
-
-def swap_classifier_rows(model: onnx.ModelProto) -> None:
-    """Outputs 0 and 1 change places in the weights of the last layer."""
-    changed = 0
-    for tensor in model.graph.initializer:
-        if "classifier" not in tensor.name:
-            continue
-        value = numpy_helper.to_array(tensor).copy()
-        axes = [a for a, size in enumerate(value.shape) if size == 3]
-        if axes:
-            value = value.take([1, 0, 2], axis=axes[-1])
-            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-            changed += 1
-    assert changed >= 2  # weight and bias
-
-
-def swap_outputs(model: onnx.ModelProto) -> None:
-    """The same for a quantized file, behind its last operator."""
-    for node in model.graph.node:
-        for i, name in enumerate(node.output):
-            if name == "logits":
-                node.output[i] = "logits_before"
-    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 0, 2]), "swapped"))
-    model.graph.node.append(helper.make_node("Gather", ["logits_before", "swapped"], ["logits"], axis=1))
-
-
-def one_nan(model: onnx.ModelProto) -> None:
-    """One weight of the largest matrix that every text passes through."""
-    tensor = max(
-        (
-            t
-            for t in model.graph.initializer
-            if len(t.dims) == 2 and t.data_type == TensorProto.FLOAT and "embeddings" not in t.name
-        ),
-        key=lambda t: t.dims[0] * t.dims[1],
-    )
-    value = numpy_helper.to_array(tensor).copy()
-    value[3, 5] = np.nan
-    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-
-
-def one_hidden_nan(model: onnx.ModelProto) -> None:
-    """One weight in the embedding of [MASK], a token that no text has: only reading the weights finds it."""
-    tensor = next(t for t in model.graph.initializer if "word_embeddings" in t.name)
-    value = numpy_helper.to_array(tensor).copy()
-    value[4, 0] = np.nan
-    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-
-
-def always_the_same(model: onnx.ModelProto) -> None:
-    """The classifier forgets everything: logits are its bias."""
-    done = 0
-    for tensor in model.graph.initializer:
-        value = numpy_helper.to_array(tensor)
-        if "classifier" in tensor.name and value.ndim == 2:
-            tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(value), tensor.name))
-            done += 1
-    assert done
-
-
-def lose_a_word(model: onnx.ModelProto, vocabulary: list[str]) -> None:
-    """One keyword of each label gets the int8 embedding of another label's keyword."""
-    tensor = next(t for t in model.graph.initializer if "word_embeddings" in t.name and len(t.dims) == 2)
-    value = numpy_helper.to_array(tensor).copy()
-    assert value.dtype.kind in "iu"
-    words = [i for i, token in enumerate(vocabulary) if token in ("bulb", "melody", "wake")]
-    value[words] = value[np.roll(words, 1)]
-    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
 @pytest.fixture
@@ -124,23 +36,6 @@ def test_a_good_run_passes_and_packs(cli: Cli, run_copy: Path, finished: Path, t
     from_run = {p.name: p.read_bytes() for p in (finished / "phone" / "onnx").iterdir()}
     assert {p.name: p.read_bytes() for p in (tmp_path / "again" / "onnx").iterdir()} == from_run
     assert cli("verify", "-m", tmp_path / "again").exit_code == 0
-
-
-@pytest.mark.parametrize("file", [FP32, INT8])
-def test_mask_ignored(refused: Refused, run_copy: Path, file: str) -> None:
-    edit(run_copy / SOURCES[file], ignore_mask)
-    failed = refused(run_copy, f"{file} padding")
-    assert not [f for f in failed if not f.startswith(file)]
-
-
-def test_two_labels_swapped_in_the_classifier(refused: Refused, run_copy: Path) -> None:
-    edit(run_copy / SOURCES[FP32], swap_classifier_rows)
-    refused(run_copy, f"{FP32} golden", f"{FP32} reference", f"{FP32} drop")
-
-
-def test_two_labels_swapped_in_the_quantized_file(refused: Refused, run_copy: Path) -> None:
-    edit(run_copy / SOURCES[INT8], swap_outputs)
-    refused(run_copy, f"{INT8} golden", f"{INT8} reference", f"{INT8} drop")
 
 
 def test_two_labels_swapped_in_config_json(refused: Refused, run_copy: Path) -> None:
@@ -176,25 +71,8 @@ def test_tokenizer_of_a_larger_model(cli: Cli, run_copy: Path, tmp_path: Path) -
     assert not target.exists()
 
 
-@pytest.mark.parametrize("change", [one_nan, one_hidden_nan])
-def test_one_nan_weight(refused: Refused, run_copy: Path, change: Callable[[onnx.ModelProto], None]) -> None:
-    edit(run_copy / SOURCES[FP32], change)
-    failed = refused(run_copy, f"{FP32} weights")
-    assert (f"{FP32} finite" in failed) == (change is one_nan)
-
-
-def test_a_quantizer_that_does_nothing(refused: Refused, run_copy: Path) -> None:
-    shutil.copyfile(run_copy / SOURCES[FP32], run_copy / SOURCES[INT8])
-    refused(run_copy, f"{INT8} types")
-
-
-def test_a_score_at_chance(refused: Refused, run_copy: Path) -> None:
-    edit(run_copy / SOURCES[FP32], always_the_same)
-    refused(run_copy, f"{FP32} chance", f"{FP32} drop")
-
-
 def test_int8_that_loses_too_much(refused: Refused, run_copy: Path, lossy: Callable[[onnx.ModelProto], None]) -> None:
-    edit(run_copy / SOURCES[INT8], lossy)
+    edit(source(run_copy, INT8), lossy)
     failed = refused(run_copy, f"{INT8} drop")
     assert f"{INT8} chance" not in failed
 
@@ -202,8 +80,8 @@ def test_int8_that_loses_too_much(refused: Refused, run_copy: Path, lossy: Calla
 @pytest.mark.parametrize(
     "name",
     [
-        SOURCES[FP32],
-        SOURCES[INT8],
+        "onnx/model.onnx",
+        "onnx-int8/model_int8.onnx",
         "student/tokenizer.json",
         "student/config.json",
         "student/model.safetensors",
@@ -221,7 +99,7 @@ def test_a_file_changed_after_verification(cli: Cli, run_copy: Path, tmp_path: P
 
 
 def test_a_file_lost_after_verification(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
-    (run_copy / SOURCES[INT8]).unlink()
+    source(run_copy, INT8).unlink()
     packed = cli("pack", "-m", run_copy, "-o", tmp_path / "packed")
     assert packed.exit_code == 3
     assert "onnx/model_int8.onnx: not there" in packed.stderr
@@ -231,9 +109,9 @@ def test_a_file_lost_after_verification(cli: Cli, run_copy: Path, tmp_path: Path
 def test_repaired_and_verified_again_it_packs(
     refused: Refused, cli: Cli, run_copy: Path, finished: Path, tmp_path: Path
 ) -> None:
-    edit(run_copy / SOURCES[FP32], ignore_mask)
+    break_file(source(run_copy, FP32), "ignore_mask")
     refused(run_copy, f"{FP32} padding")
-    shutil.copyfile(finished / SOURCES[FP32], run_copy / SOURCES[FP32])
+    shutil.copyfile(source(finished, FP32), source(run_copy, FP32))
     assert cli("verify", "-m", run_copy).exit_code == 0
     assert cli("pack", "-m", run_copy, "-o", tmp_path / "packed").exit_code == 0
     assert cli("verify", "-m", tmp_path / "packed").exit_code == 0
@@ -258,7 +136,7 @@ def test_folder_with_a_changed_byte(cli: Cli, phone: Path) -> None:
 
 
 def test_folder_with_a_changed_weight(cli: Cli, phone: Path) -> None:
-    edit(phone / INT8, swap_outputs)
+    break_file(phone / INT8, "swap_labels")
     result = cli("verify", "-m", phone)
     assert result.exit_code == 3
     assert set(gates_of(phone)) == {"integrity"}, "a file that is not the listed one is not opened"
@@ -293,18 +171,6 @@ def test_folder_with_an_unlisted_file(cli: Cli, phone: Path) -> None:
     result = cli("verify", "-m", phone)
     assert result.exit_code == 3
     assert "onnx/model_fp16.onnx: there, but not listed" in result.stderr
-
-
-def relist(folder: Path, name: str) -> None:
-    """Bring artifacts.json up to date, as a careless hand would, so that only the other gates are left."""
-    from pocketbert.core.disk.files import sha256_file
-
-    path = folder / "artifacts.json"
-    content = json.loads(path.read_text())
-    for record in content["files"]:
-        if record["path"] == name:
-            record["sha256"], record["bytes"] = sha256_file(folder / name), (folder / name).stat().st_size
-    path.write_text(json.dumps(content))
 
 
 def test_folder_with_labels_swapped_and_listed(cli: Cli, phone: Path) -> None:
@@ -355,7 +221,7 @@ def test_verify_with_data_on_a_run_folder_is_refused(cli: Cli, run_copy: Path, t
 
 
 def test_prediction_refuses_a_file_that_computes_wrongly(cli: Cli, phone: Path) -> None:
-    edit(phone / INT8, swap_outputs)
+    break_file(phone / INT8, "swap_labels")
     relist(phone, INT8)
     result = cli("predict", "-m", phone, "turn the lamp on")
     assert result.exit_code == 3

@@ -17,10 +17,10 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from support.classifiers import NAMES, expected
 from support.folders import tree
+from support.tiny import EXPORTED as FAMILIES
 from support.tiny_models import write_bert
 
 Cli = Callable[..., Any]
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 TEXTS = [*SENTENCES[:12], SENTENCES[-2]]
 
 

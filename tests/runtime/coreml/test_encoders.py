@@ -12,6 +12,7 @@ import torch
 
 from pocketbert.core.errors import InputError
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
+from support.tiny import EXPORTED
 
 BOUNDS = {"FLOAT32": 1e-5, "FLOAT16": 5e-3}
 
@@ -34,7 +35,7 @@ def gap(
         ("mobilebert", "fixed", "FLOAT16", "iOS17"),
         *(
             pytest.param(family, kind, precision, target, marks=pytest.mark.slow)
-            for family in ("bert", "roberta", "distilbert", "mobilebert")
+            for family in EXPORTED
             for kind, target in (("fixed", "iOS16"), ("ranged", "iOS17"), ("enumerated", "iOS18"))
             for precision in BOUNDS
         ),

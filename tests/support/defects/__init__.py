@@ -1,0 +1,84 @@
+"""Model files broken on purpose: one module per format, and in each the same verbs.
+
+A verb changes an opened model in place, as a mistake of a converter or of a hand would. `break_file` applies one to a file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pocketbert.core.disk.files import path_bytes, sha256_path
+from pocketbert.core.types import Format
+
+ONNX, ONNX_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
+TFLITE, TFLITE_INT8, TFLITE_OLD = (
+    "tflite/model.tflite",
+    "tflite/model_int8.tflite",
+    "tflite/model_int8_tflite216.tflite",
+)
+MEDIAPIPE, MEDIAPIPE_INT8 = "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"
+COREML, COREML_W8 = "coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"
+FILES = {
+    Format.ONNX: (ONNX, ONNX_INT8),
+    Format.TFLITE: (TFLITE, MEDIAPIPE, TFLITE_INT8, MEDIAPIPE_INT8, TFLITE_OLD),
+    Format.COREML: (COREML, COREML_W8),
+}
+"""Model files of the finished runs' artefact folders; of each format the exported file is the first."""
+STEPS = {
+    ONNX_INT8: "onnx-int8",
+    TFLITE_INT8: "tflite-int8",
+    MEDIAPIPE_INT8: "tflite-int8",
+    TFLITE_OLD: "tflite-int8",
+    COREML_W8: "coreml-w8",
+}
+"""Folder of the run folder where a smaller file lies; the others lie in the folder named like their format."""
+VERBS = (
+    "rewrite",
+    "ignore_mask",
+    "swap_labels",
+    "always_the_same",
+    "a_little_more",
+    "one_nan",
+    "one_hidden_nan",
+    "one_nan_scale",
+)
+"""What the module of every format can do to a model; `rewrite` changes the file and breaks nothing."""
+NEEDS = {Format.TFLITE: "ai_edge_quantizer", Format.COREML: "coremltools"}
+
+
+def format_of(file: str | Path) -> Format:
+    """Tell the format from the name of a model file."""
+    return {".onnx": Format.ONNX, ".tflite": Format.TFLITE, ".mlpackage": Format.COREML}[Path(file).suffix]
+
+
+def defects_of(format: Format) -> ModuleType:
+    """Import the defects of a format; a test skips where the format's extra is not installed."""
+    if format in NEEDS:
+        pytest.importorskip(NEEDS[format], reason=f"needs pocketbert[{format}]")
+    return importlib.import_module(f"support.defects.{format}")
+
+
+def source(run: Path, file: str) -> Path:
+    """Return where a file of the artefact folder lies in the run folder."""
+    return run / STEPS.get(file, format_of(file).value) / Path(file).name
+
+
+def break_file(path: Path, verb: str) -> None:
+    """Apply a verb of the format's module to a file or package in place."""
+    module = defects_of(format_of(path))
+    module.edit(path, getattr(module, verb))
+
+
+def relist(folder: Path, name: str) -> None:
+    """Bring artifacts.json up to date, as a careless hand would, so that only the other gates are left."""
+    path = folder / "artifacts.json"
+    content = json.loads(path.read_text())
+    for record in content["files"]:
+        if record["path"] == name:
+            record["sha256"], record["bytes"] = sha256_path(folder / name), path_bytes(folder / name)
+    path.write_text(json.dumps(content))

@@ -12,14 +12,7 @@ import numpy as np
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.packages.coreml import MODEL, WEIGHT_FILE
 
-FP16, W8 = "coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"
-FILES = (FP16, W8)
 CLASSES = 3
-
-
-def source(run: Path, file: str) -> Path:
-    """Where a package of the artefact folder lies in the run folder."""
-    return run / ("coreml" if file == FP16 else "coreml-w8") / Path(file).name
 
 
 class Package:
@@ -107,15 +100,15 @@ def reads(operation: Any) -> list[str]:
     return [b.name for a in operation.inputs.values() for b in a.arguments]
 
 
-def edit(run: Path, change: Callable[[Package], None], *files: str) -> None:
-    """Change packages of a run folder in place."""
-    for file in files:
-        package = Package(source(run, file))
-        change(package)
-        package.write()
+def edit(path: Path, change: Callable[[Package], None]) -> None:
+    """Change a package in place."""
+    package = Package(path)
+    change(package)
+    package.write()
 
 
-def rename(package: Package) -> None:
+def rewrite(package: Package) -> None:
+    """Write the package again with another author."""
     package.model.description.metadata.author = "written again"
 
 
@@ -224,12 +217,6 @@ def one_rank_more(package: Package) -> None:
 def truncated(path: Path) -> None:
     weights = path / "Data" / WEIGHT_FILE
     weights.write_bytes(weights.read_bytes()[:20_000])
-
-
-def ranked(path: Path) -> None:
-    package = Package(path)
-    one_rank_more(package)
-    package.write()
 
 
 def no_model(path: Path) -> None:

@@ -13,17 +13,7 @@ from pocketbert.export.tflite_buffers import dump_model, load_model
 Model = Any
 """A ModelT of the TFLite schema: the whole file as objects."""
 
-FP32, INT8 = "tflite/model.tflite", "tflite/model_int8.tflite"
-MEDIAPIPE, MEDIAPIPE_INT8 = "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"
-OLD = "tflite/model_int8_tflite216.tflite"
-FILES = (FP32, MEDIAPIPE, INT8, MEDIAPIPE_INT8, OLD)
 CLASSES = 3
-
-
-def source(run: Path, file: str) -> Path:
-    """Where a file of the artefact folder lies in the run folder."""
-    name = file.removeprefix("tflite/")
-    return run / ("tflite" if name in ("model.tflite", "mediapipe.tflite") else "tflite-int8") / name
 
 
 def edit(path: Path, change: Callable[[Model], None]) -> None:
@@ -62,6 +52,11 @@ def stored(model: Model, tensor: Model, dtype: str) -> np.ndarray:
 
 def store(model: Model, tensor: Model, value: np.ndarray) -> None:
     model.buffers[tensor.buffer].data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+
+def rewrite(model: Model) -> None:
+    """Write the file again with another description."""
+    model.description = b"written again"
 
 
 def ignore_mask(model: Model) -> None:
@@ -155,3 +150,21 @@ def one_nan_scale(model: Model) -> None:
     scale = np.asarray(quantization.scale, np.float32).copy()
     scale[min(4, len(scale) - 1)] = np.nan
     quantization.scale = scale
+
+
+def forget_metadata(model: Model) -> None:
+    """The file loses what MediaPipe reads about it."""
+    model.metadata = []
+
+
+def without_softmax(model: Model) -> None:
+    """A file for MediaPipe answers with numbers that are no probabilities."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    [op] = [o for g, o in operators(model, "SOFTMAX") if int(np.prod(g.tensors[o.outputs[0]].shape)) == CLASSES]
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ABS
+    code.version = 1
+    model.operatorCodes.append(code)
+    op.opcodeIndex = len(model.operatorCodes) - 1
+    op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.AbsOptions, schema.AbsOptionsT()

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from pocketbert.benchmarks.devices.mac.script import FILE_NAME
+from support import mac_kit
 
 
 @pytest.fixture
-def mac(mac_phone, mac_kit, monkeypatch):
+def mac(mac_phone, monkeypatch):
     """The folder's script as a module, on a Mac that is none."""
     name = Path(FILE_NAME).stem
     monkeypatch.syspath_prepend(str(mac_phone / "coreml"))
@@ -20,8 +21,8 @@ def mac(mac_phone, mac_kit, monkeypatch):
     real = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "coremltools"}
     for name in real:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(str(mac_kit.fake))
-    monkeypatch.setenv("PYTHONPATH", str(mac_kit.fake))  # for the processes that it starts
+    monkeypatch.syspath_prepend(str(mac_kit.FAKE))
+    monkeypatch.setenv("PYTHONPATH", str(mac_kit.FAKE))  # for the processes that it starts
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     yield module
     sys.modules.pop(name, None)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support import mac_kit
 
-def test_the_fake_is_the_part_of_coremltools_that_the_script_uses(mac, mac_kit):
+
+def test_the_fake_is_the_part_of_coremltools_that_the_script_uses(mac):
     """Names and arguments against the installed library: a fake that drifts would test nothing."""
     code = (
         "import inspect, json, logging; logging.getLogger('coremltools').setLevel(logging.ERROR); import coremltools as ct; "
@@ -38,7 +40,7 @@ def test_the_fake_is_the_part_of_coremltools_that_the_script_uses(mac, mac_kit):
     def arguments(function):
         return list(inspect.signature(function).parameters)
 
-    assert Path(fake.__file__).is_relative_to(mac_kit.fake)
+    assert Path(fake.__file__).is_relative_to(mac_kit.FAKE)
     assert sorted(units) == sorted(u.name for u in fake.ComputeUnit) == sorted(mac.UNITS.values())
     assert opening == arguments(fake.models.CompiledMLModel.__init__)
     assert predicting == arguments(fake.models.CompiledMLModel.predict)

@@ -16,6 +16,7 @@ from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.predict.readout import matrices
 from pocketbert.core.tasks import TASKS, Level, TaskName
+from support import mac_kit
 
 UNITS = ["all", "cpu-only", "cpu-and-gpu", "cpu-and-ne"]
 
@@ -132,7 +133,7 @@ def test_progress_table_and_default_output(mac, mac_phone, capfd):
     output.unlink()
 
 
-def test_wrong_answers_are_said_and_end_with_3(mac_kit, tmp_path):
+def test_wrong_answers_are_said_and_end_with_3(tmp_path):
     phone = mac_kit.folder(
         tmp_path / "phone", Model={"lengths": [32], "wrong": {"CPU_AND_NE": 0.5, "CPU_AND_GPU": float("nan")}}
     )
@@ -154,7 +155,7 @@ def test_wrong_answers_are_said_and_end_with_3(mac_kit, tmp_path):
         ({"kind": "fixed", "lengths": [10]}, [10]),
     ],
 )
-def test_lengths_and_answers_of_other_shapes(mac_kit, tmp_path, wish, lengths):
+def test_lengths_and_answers_of_other_shapes(tmp_path, wish, lengths):
     phone = mac_kit.folder(tmp_path / "phone", Model=wish)
     done = mac_kit.run(phone, "--runs", 1, "--repeats", 1, "-o", tmp_path / "x.json", "--units", "all")
     assert done.returncode == 0, done.stderr
@@ -165,7 +166,7 @@ def test_lengths_and_answers_of_other_shapes(mac_kit, tmp_path, wish, lengths):
     assert (answers["rows"], answers["skipped"]) == ((1, 2) if lengths == [10] else (3, 0))
 
 
-def test_float_inputs_left_padding_and_segment_ids(mac_kit, tmp_path):
+def test_float_inputs_left_padding_and_segment_ids(tmp_path):
     phone = mac_kit.folder(
         tmp_path / "phone",
         Model={"dtype": "float32", "lengths": [32], "inputs": ["input_ids", "attention_mask", "token_type_ids"]},
@@ -179,7 +180,7 @@ def test_float_inputs_left_padding_and_segment_ids(mac_kit, tmp_path):
     assert (answers["rows"], answers["skipped"]) == (2, 1)  # the pair has no segment ids in the folder
 
 
-def test_answers_per_token_from_two_outputs(mac_kit, tmp_path):
+def test_answers_per_token_from_two_outputs(tmp_path):
     phone = mac_kit.folder(tmp_path / "phone", Model={"lengths": [32], "spans": True, "wrong": {"CPU_ONLY": 0.5}})
     path, name = phone / "golden.jsonl", "coreml/Model.mlpackage"
     tokens = [json.loads(line)["ids"] for line in (phone / "golden_tokens.jsonl").read_text().splitlines()]
@@ -198,7 +199,7 @@ def test_answers_per_token_from_two_outputs(mac_kit, tmp_path):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("task", list(TaskName))
-def test_it_reads_answers_as_the_toolkit_records_them(mac, mac_kit, tmp_path, task, side):
+def test_it_reads_answers_as_the_toolkit_records_them(mac, tmp_path, task, side):
     """Outputs of one padded text, of which golden rows record some places and columns."""
     draw, ids, length = np.random.default_rng(0), [2, 9, 4, 7, 4, 3], 16
     sizes = {"last_hidden_state": (length, 300), "sentence_embedding": (300,)}
@@ -227,7 +228,7 @@ def test_it_reads_answers_as_the_toolkit_records_them(mac, mac_kit, tmp_path, ta
     np.testing.assert_allclose(found, recorded.pick(matrix).ravel(), rtol=1e-6)
 
 
-def test_a_folder_without_golden_rows_is_measured_with_made_up_ids(mac_kit, tmp_path):
+def test_a_folder_without_golden_rows_is_measured_with_made_up_ids(tmp_path):
     phone = mac_kit.folder(tmp_path / "phone", Model={"lengths": [32]})
     for name in ("golden.jsonl", "golden_tokens.jsonl", "artifacts.json", "config.json"):
         (phone / name).unlink()
@@ -245,7 +246,7 @@ def test_a_folder_without_golden_rows_is_measured_with_made_up_ids(mac_kit, tmp_
         ({"crashing": [64]}, "cannot run 64 tokens"),
     ],
 )
-def test_a_package_that_no_unit_takes(mac_kit, tmp_path, wish, reason):
+def test_a_package_that_no_unit_takes(tmp_path, wish, reason):
     phone = mac_kit.folder(tmp_path / "phone", Model=wish)
     done = mac_kit.run(phone, "--runs", 1, "--repeats", 1, "-o", tmp_path / "x.json", "--units", "cpu-and-ne")
     assert done.returncode == 1
@@ -254,7 +255,7 @@ def test_a_package_that_no_unit_takes(mac_kit, tmp_path, wish, reason):
         assert unit["failed"] == reason
 
 
-def test_packages_by_path(mac_kit, tmp_path):
+def test_packages_by_path(tmp_path):
     phone = mac_kit.folder(tmp_path / "phone", Model={"lengths": [32]})
     other = mac_kit.package(tmp_path / "else" / "Model.mlpackage", lengths=[16])
     arguments = ["--runs", 1, "--repeats", 1, "-o", tmp_path / "x.json", "--units", "all", "--packages"]
@@ -265,7 +266,7 @@ def test_packages_by_path(mac_kit, tmp_path):
     ]
 
 
-def test_wrong_usage_and_wrong_folders(mac, mac_kit, tmp_path, capsys):
+def test_wrong_usage_and_wrong_folders(mac, tmp_path, capsys):
     def refused(phone, *arguments, code=2):
         mac.__file__ = str(phone / "coreml" / FILE_NAME)
         assert mac.main([*arguments, "-q"]) == code
@@ -309,7 +310,7 @@ def test_ctrl_c_leaves_nothing_behind(mac, mac_phone, monkeypatch):
     assert sorted(mac_phone.parent.rglob("*")) == before
 
 
-def test_the_cold_start_in_this_process(mac, mac_kit, tmp_path, capsys):
+def test_the_cold_start_in_this_process(mac, tmp_path, capsys):
     compiled = tmp_path / "0.mlmodelc"
     compiled.mkdir()
     (compiled / "model.json").write_text(json.dumps({"kind": "fixed", "lengths": [4]}))

@@ -25,6 +25,7 @@ from pocketbert.distill.teacher.cache.build import cached_teacher
 from pocketbert.distill.teacher.cache.layout import estimate_bytes, layout_of
 from pocketbert.distill.teacher.cache.teacher import CachedTeacher
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
+from support.tiny import EXPORTED as FAMILIES
 
 TEXTS = [
     "a good film",
@@ -39,7 +40,6 @@ TEXTS = [
     "very poor music",
 ]
 ALL = Wanted(hidden=(0, 2, 3), attention=(0, 2))
-FAMILIES = ("bert", "roberta", "distilbert", "mobilebert")
 MASKED = -1e4
 WIDTH = 30
 
