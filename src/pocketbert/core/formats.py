@@ -16,7 +16,7 @@ EXACT = 1e-3
 
 @dataclass(frozen=True)
 class Bounds:
-    """What files of one scheme, made for one runtime, must keep; all but `loss` and `drop` relative to the logits' spread.
+    """The bounds of files of one scheme and runtime; all but `loss` and `drop` are relative to the logits' spread.
 
     Attributes:
         reference: Largest difference to the torch model on golden rows: of fp32 the largest of all, of others the RMS.
