@@ -27,7 +27,7 @@ def demo(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Run the whole chain on built-in data, with a real teacher.
+    """Run the whole chain on built-in data with a real teacher.
 
     The result is a verified and measured int8 model. The demo takes 4 to 8 minutes on two cores.
     """

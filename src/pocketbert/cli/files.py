@@ -171,7 +171,7 @@ def verify(
     ] = 0.01,
     json: options.Json = False,
 ) -> None:
-    """Check that each model file gives the right answers; exit code 3 if one does not."""
+    """Check that files give right answers; exit code 3 if not."""
     from pocketbert import api
 
     result = api.verify(model, data, text=text, text_pair=text_pair, label=label, max_drop=max_drop)

@@ -129,7 +129,7 @@ def test_every_output_that_decides_is_named_in_every_language(task: TaskName) ->
 
 def test_questions_without_an_answer() -> None:
     text = card(folder(TaskName.QUESTION_ANSWERING, null_answers=True))
-    assert "A question has no answer where" in text
+    assert "A question has no answer if" in text
     assert 'context[best[1]:best[2]] if best[0] >= min(nulls) else ""' in text
     assert "or with none." in text
 
