@@ -93,7 +93,7 @@ def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[...
     assert len(answers.splitlines()) == 2
     look = [sys.executable, str(EXAMPLES / "check_coreml_package.py"), str(phone), "a text", "another one"]
     seen = subprocess.run(look, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
-    assert seen.count("below fp16's end") == 2
+    assert seen.count("below the largest fp16 number") == 2
     assert seen.count("rounding grows at") == 6
 
 

@@ -68,5 +68,5 @@ def test_impossible_rows_are_refused(tokenizer, texts):
     with pytest.raises(InputError, match="allowed: 3 or more"):
         row_of_length(tokenizer.encode(texts), 2)
     bare = Encoded(np.array([2, 3]), np.zeros(2, np.int64), False)
-    with pytest.raises(InputError, match="no tokens besides"):
+    with pytest.raises(InputError, match="no tokens except the special ones"):
         row_of_length([bare], 8)

@@ -160,6 +160,8 @@ def _answer(answer: Any, start: Any, context: str) -> GoldAnswer:
         raise LabelError(f"answer {answer!r} is no text.")
     if start is None:
         start = context.find(answer)
+        if start < 0:
+            raise LabelError(f"answer {answer[:40]!r} is not in the context.")
     elif isinstance(start, str) and start.isdecimal():  # csv and tsv write numbers as text
         start = int(start)
     if type(start) is not int or start < 0 or context[start : start + len(answer)] != answer:

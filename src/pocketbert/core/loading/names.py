@@ -99,7 +99,8 @@ class RegisteredName(str, metaclass=_Members):
 
     @classmethod
     def _validated(cls, value: object) -> Self:
-        load_plugins()
+        if isinstance(value, str) and value not in cls._known:
+            load_plugins()
         if isinstance(value, str) and value in cls._known:
             return cls(value)
         *first, last = [f"'{n}'" for n in cls._known]
