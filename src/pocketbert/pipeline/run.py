@@ -205,7 +205,7 @@ class Run:
 
     def _make_student(self, at: Places) -> Sequence[str]:
         last = self.path / stage_folder(len(self.recipe.distill) - 1)
-        return training.make_student_of(self._learning(), last, at)
+        return training.make_student(self._learning(), last, at)
 
     def _make_stage(self, number: int, at: Places) -> Sequence[str]:
         before = self.path / stage_folder(number - 1) if number else None

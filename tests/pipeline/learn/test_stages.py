@@ -17,7 +17,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import load_data, max_length
-from pocketbert.pipeline.learn.stages import Learning
+from pocketbert.pipeline.learn.stages import Learning, train_stage
 from pocketbert.pipeline.run_folder import Places
 
 PLAN = {"steps": 6, "batch": 8, "lr": 1e-3, "checkpoint": 4}
@@ -141,14 +141,17 @@ def one_by_one(learning: Learning, base: Path) -> Path:
         before = at.output
     assert before is not None
     last = places(base / "student")
-    training.make_student_of(fresh(learning), before, last)
+    training.make_student(fresh(learning), before, last)
     return last.output
 
 
 def in_one_pass(learning: Learning, base: Path) -> Path:
-    at = places(base)
-    own = fresh(learning)
-    training.make_student(own.recipe, own.teacher_folder, own.model, own.data, own.length, at, corpora=learning.corpora)
+    """Every stage on the same objects in memory."""
+    at, own, state = places(base), fresh(learning), None
+    for number in range(len(own.recipe.distill)):
+        state = train_stage(own, number, state, at)
+    assert state is not None
+    training.finish_student(own, state, at)
     return at.output
 
 

@@ -62,7 +62,7 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: Places)
     return ()
 
 
-def make_student_of(learning: Learning, last: Path, at: Places) -> Sequence[str]:
+def make_student(learning: Learning, last: Path, at: Places) -> Sequence[str]:
     """Write the finished student: in the task's class, scored, with the story of its training.
 
     Args:
@@ -70,32 +70,18 @@ def make_student_of(learning: Learning, last: Path, at: Places) -> Sequence[str]
         last: Output of the last stage.
         at: Where the student goes.
     """
-    return _finish(learning, read_state(learning, last), at)
+    finish_student(learning, read_state(learning, last), at)
+    return ()
 
 
-def make_student(
-    recipe: Recipe, teacher_folder: Path, model: ModelFolder, data: RunData, length: int, at: Places, corpora: Path
-) -> Sequence[str]:
-    """Distil the student through all stages of a recipe in one step.
+def finish_student(learning: Learning, state: StudentState, at: Places) -> None:
+    """Score the student that the last stage left, and write its folder.
 
     Args:
-        recipe: What to do.
-        teacher_folder: Folder of the task's teacher.
-        model: What the recipe starts from: the teacher of general stages.
-        data: The run's data.
-        length: Longest input in tokens.
-        at: Where the student, its checkpoints and its losses go.
-        corpora: Where the run's corpora are.
+        learning: What all stages share.
+        state: The student after the last stage.
+        at: Where the student goes.
     """
-    learning = Learning(recipe, model, teacher_folder, data, length, corpora)
-    state: StudentState | None = None
-    for number in range(len(recipe.distill)):
-        state = train_stage(learning, number, state, at)
-    assert state is not None
-    return _finish(learning, state, at)
-
-
-def _finish(learning: Learning, state: StudentState, at: Places) -> Sequence[str]:
     student = task_student(learning, state)
     student.set_attn_implementation("sdpa")
     made = Finished(
@@ -109,7 +95,6 @@ def _finish(learning: Learning, state: StudentState, at: Places) -> Sequence[str
         state.notes,
     )
     finish(made, at.output, learning.teacher_folder)
-    return ()
 
 
 def permute_head(model: Any, have: Labels, want: Labels) -> str | None:
