@@ -75,9 +75,14 @@ class WeightTypes(BaseModel):
         """One line for people."""
         kinds = dict.fromkeys(u.dtype for u in self.uses)
         parts = [
-            f"{self.count(Use.MATMUL, k)} matrix products and {self.count(Use.TABLE, k)} tables in {k}" for k in kinds
+            f"{_counted(self.count(Use.MATMUL, k), 'matrix product')} and {_counted(self.count(Use.TABLE, k), 'table')} in {k}"
+            for k in kinds
         ]
         return f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB int8, {self.float_bytes / 1e6:.2f} MB float"
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -287,7 +287,7 @@ def test_recipes(cli: Cli, tmp_path: Path) -> None:
     assert "exists; nothing was written." in again.stderr
     valid = cli("recipes", "validate", mine, "seed=5", "student.layers=2")
     assert valid.exit_code == 0
-    assert "valid, task text-classification, 1 distillation stages" in valid.stdout
+    assert "valid, task text-classification, 1 distillation stage\n" in valid.stdout
     assert cli("recipes", "show", "sst3").exit_code == 2
     assert json.loads(cli("recipes", "schema").stdout)["title"] == "PocketBERT recipe"
 

@@ -55,8 +55,12 @@ class Metric:
         return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
 
     def lost(self, drop: float) -> str:
-        """A drop as people read it: ``0.25 points``, or per cent where the metric has no points."""
-        return f"{round(drop * 100, 2) + 0.0:.2f} {'points' if self.unit is Unit.FRACTION else 'per cent'}"
+        """Say how much worse a score is: ``0.25 points worse``, or per cent where the metric has no points."""
+        if math.isnan(drop):
+            return "not comparable"
+        amount = round(drop * 100, 2)
+        size = f"{abs(amount):.2f} {'points' if self.unit is Unit.FRACTION else 'per cent'}"
+        return "no difference" if amount == 0 else f"{size} {'worse' if amount > 0 else 'better'}"
 
     def beats(self, value: float, other: float) -> bool:
         """Whether `value` is better than `other`; never when it is NaN."""

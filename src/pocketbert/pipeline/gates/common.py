@@ -250,8 +250,8 @@ def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str
         passed=bool(drop <= bound),
         value=drop,
         bound=bound,
-        detail=f"{score.metric} {metric.format(score.value)} against {metric.format(reference.value)} "
-        f"of {what}: loses {metric.lost(drop)}, allowed {bound * 100:.2f}.",
+        detail=f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
+        f"{metric.lost(drop)}, allowed {metric.lost(bound)}.",
     )
 
 
