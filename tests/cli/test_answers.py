@@ -317,6 +317,6 @@ def test_data_check_reads_without_training(cli: Cli, task: Any, tmp_path: Path) 
     recipe = task.variant(tmp_path / "r.yaml", data={"train": {"path": str(train)}, "eval": {"path": str(held)}})
     result = cli("data", "check", recipe)
     assert result.exit_code == 0, result.output
-    assert "train: 32 rows, 2 duplicates (1 with another label), 1 truncated at 40" in result.stdout
+    assert "train: 32 rows, 2 duplicates (1 of them with another label), 1 truncated at 40" in result.stdout
     assert "train rows that also occur in eval: 1 (left out of training)" in result.stdout
     assert not list(tmp_path.glob("run*"))

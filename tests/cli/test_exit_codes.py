@@ -213,8 +213,8 @@ def test_existing_folder_that_is_no_run(cli: Cli, task: Any, finished: Path, tmp
     (target / "chapter.tex").write_text("years of work")
     before: Tree = tree(target)
     for arguments, message in (
-        (["run", task.recipe, "--overwrite"], "exists and is no run folder; nothing was written."),
-        (["run", task.recipe, "--dry-run"], "exists and is no run folder; nothing was written."),
+        (["run", task.recipe, "--overwrite"], "exists and is not a run folder; nothing was written."),
+        (["run", task.recipe, "--dry-run"], "exists and is not a run folder; nothing was written."),
         (["export", "-m", finished / "student"], "exists and holds something else; nothing was written."),
         (["quantize", "-m", finished / "phone"], "exists and holds something else; nothing was written."),
         (["pack", "-m", finished], "exists and holds something else; nothing was written."),
@@ -250,9 +250,9 @@ def test_existing_folder_that_is_no_run(cli: Cli, task: Any, finished: Path, tmp
         (["export", "-m", ".", "-o", "x", "--task", "summarise"], "--task: 'summarise' is not allowed; allowed: feature-extraction, fill-mask"),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
         (["run", "sst3"], "no recipe file here and no shipped recipe of that name; did you mean 'sst2'?"),
-        (["verify", "-m", "nowhere"], "no artefact folder: it has no artifacts.json."),
-        (["pack", "-m", "nowhere", "-o", "x"], "nowhere: is no run folder"),
-        (["predict", "-m", "nowhere", "text"], "no artefact folder"),
+        (["verify", "-m", "nowhere"], "not an artefact folder: it has no artifacts.json."),
+        (["pack", "-m", "nowhere", "-o", "x"], "nowhere: is not a run folder"),
+        (["predict", "-m", "nowhere", "text"], "not an artefact folder"),
         (["verify", "-m", "nowhere", "--max-drop", "1.5"], "Invalid value for '--max-drop'"),
         (["benchmark", "-m", "nowhere", "--threads", "two"], "--threads: 'two' is not a list of positive numbers."),
     ],

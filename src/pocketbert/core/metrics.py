@@ -89,11 +89,11 @@ MEAN_COSINE = Metric("mean_cosine")
 METRICS = {m.name: m for m in (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE)}
 """Those that decide a task, by name."""
 CHANCE = {
-    ACCURACY.name: "always the commonest label",
+    ACCURACY.name: "always the most frequent label",
     MICRO_F1.name: "always the best fixed set of labels",
     PEARSON.name: "unrelated numbers",
     SPEARMAN.name: "unrelated numbers",
-    SPAN_F1.name: "every word the commonest label",
+    SPAN_F1.name: "every word the most frequent label",
     SQUAD_F1.name: "always the context's first sentence or nothing",
     CROSS_ENTROPY.name: "guessing by the tokens' frequencies",
     MEAN_COSINE.name: "always the teacher's mean vector",

@@ -236,7 +236,7 @@ def chance_gate(name: str, score: Score, rows: str) -> Gate:
         value=score.value,
         bound=score.chance,
         detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level {score.chance:.4f}, "
-        f"the best that a model may reach which does not read its input ({CHANCE[score.metric]}).",
+        f"the best score of a model that does not read its input ({CHANCE[score.metric]}).",
     )
 
 
