@@ -15,7 +15,7 @@ from pocketbert import ExportOptions, api
 from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.models.folder import open_model_folder
 from support.runs import undo
-from support.tiny_models import write_bert
+from support.tiny import write_bert
 from support.tiny_texts import LABELS
 
 Cli = Callable[..., Any]
