@@ -59,7 +59,7 @@ def scale(metric: Metric) -> str:
 
 
 def luck(metric: Metric) -> str:
-    """What a model answers that does not read its input: ``always the commonest label``."""
+    """What a model answers that does not read its input: ``always the most frequent label``."""
     return CHANCE[metric.name]
 
 

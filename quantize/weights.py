@@ -74,10 +74,19 @@ class WeightTypes(BaseModel):
     def summary(self) -> str:
         """One line for people."""
         kinds = dict.fromkeys(u.dtype for u in self.uses)
-        parts = [
-            f"{self.count(Use.MATMUL, k)} matrix products and {self.count(Use.TABLE, k)} tables in {k}" for k in kinds
-        ]
+        counted = {
+            k: [_counted(self.count(use, k), name) for use, name in _USE_NAMES.items() if self.count(use, k)]
+            for k in kinds
+        }
+        parts = [f"{' and '.join(named)} in {k}" for k, named in counted.items() if named]
         return f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB int8, {self.float_bytes / 1e6:.2f} MB float"
+
+
+_USE_NAMES = {Use.MATMUL: "matrix product", Use.TABLE: "table"}
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from pocketbert.core.families import family_named
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support import canaries
-from support.tiny import EXPORTED, MAX_LENGTH, WORDS, tiny_classifier, write_tokenizer
+from support.tiny import EXPORTED, tiny_classifier
+from support.tiny_tokenizers import MAX_LENGTH, WORDS, write_tokenizer
 
 # the same examples in every run, and no timings: the machines are shared
 settings.register_profile("pocketbert", deadline=None, derandomize=True, database=None)

@@ -96,7 +96,7 @@ def local_refusal(format: Format, runtime: Runtime | None) -> str:
     Core ML off macOS is run by an evaluator, whose time is no latency.
     """
     if not FORMATS[format].timed:
-        return f"{FORMATS[format].title} is timed by its own engine only, which is not here"
+        return f"{FORMATS[format].title} is timed by its own engine only, which does not run on this machine"
     engine = runtime.own_engine if runtime is not None else None
     if engine is not None and version_of(engine) is None:
         return f"{engine} is not installed (pip install 'pocketbert[{engine}]')"

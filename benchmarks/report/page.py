@@ -172,7 +172,7 @@ def _tiles(data: ReportData) -> list[Tile]:
     if data.benchmark is not None and row.headline.p50 != wording.NONE:
         head, speed = data.benchmark.headline, row.headline.speed
         faster = f", {speed} than {head.protocol.baseline}" if "faster" in speed or "slower" in speed else ""
-        out.append(Tile(f"{row.headline.p50} ms", f"p50 latency, {condition_words(head)}{faster}"))
+        out.append(Tile(f"{row.headline.p50} ms", f"median latency (p50), {condition_words(head)}{faster}"))
     return out
 
 
@@ -274,7 +274,7 @@ def _shown_ops(profile: Profile) -> list[tuple[str, int, float, float]]:
     if rest:
         out.append(
             (
-                f"{len(rest)} others",
+                f"{len(rest)} other types",
                 sum(o.nodes for o in rest),
                 sum(o.share for o in rest),
                 sum(o.ms for o in rest),

@@ -49,7 +49,7 @@ def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, op
     folder.mkdir(parents=True, exist_ok=True)
     name = checkpoint_name(progress.step)
     if aside := move_aside(folder / name, foreign_in):
-        say(f"  {folder / name} is no whole checkpoint: it was renamed {aside.name}")
+        say(f"  {folder / name} is not a complete checkpoint: it was renamed {aside.name}")
     with building(folder / name, foreign_in) as work:
         save_file(_trained(model), work / WEIGHTS)
         save_file(_moments(model, optimizer), work / MOMENTS)

@@ -325,7 +325,7 @@ def test_spans_are_counted_as_spans():
     ):
         data = ReportData(title="t", task=task, machine=machine(), rows=[], data=report)
         text = Page(render_report(data)).text
-        assert f"2 labels of 100 to 300 {counted}" in text
+        assert f"2 labels with 100 to 300 {counted} each" in text
         assert share in text
 
 

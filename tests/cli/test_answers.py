@@ -287,7 +287,7 @@ def test_recipes(cli: Cli, tmp_path: Path) -> None:
     assert "exists; nothing was written." in again.stderr
     valid = cli("recipes", "validate", mine, "seed=5", "student.layers=2")
     assert valid.exit_code == 0
-    assert "valid, task text-classification, 1 distillation stages" in valid.stdout
+    assert "valid, task text-classification, 1 distillation stage\n" in valid.stdout
     assert cli("recipes", "show", "sst3").exit_code == 2
     assert json.loads(cli("recipes", "schema").stdout)["title"] == "PocketBERT recipe"
 
@@ -317,6 +317,6 @@ def test_data_check_reads_without_training(cli: Cli, task: Any, tmp_path: Path) 
     recipe = task.variant(tmp_path / "r.yaml", data={"train": {"path": str(train)}, "eval": {"path": str(held)}})
     result = cli("data", "check", recipe)
     assert result.exit_code == 0, result.output
-    assert "train: 32 rows, 2 duplicates (1 with another label), 1 truncated at 40" in result.stdout
+    assert "train: 32 rows, 2 duplicates (1 of them with another label), 1 truncated at 40" in result.stdout
     assert "train rows that also occur in eval: 1 (left out of training)" in result.stdout
     assert not list(tmp_path.glob("run*"))

@@ -108,7 +108,7 @@ def test_the_example_refuses_in_one_line(phones: Callable[[str], Path], node: Ca
             [str(phones("regression")), "text-classification", "x"],
             "is for regression, not for text-classification",
         ),
-        ([str(EXAMPLE.parent), "regression", "x"], "is no artefact folder"),
+        ([str(EXAMPLE.parent), "regression", "x"], "is not an artefact folder"),
         ([str(phones("question-answering")), "question-answering", "x"], "Pairs are needed"),
         ([], "at least one text"),
     ):

@@ -107,7 +107,7 @@ def test_a_path_that_leaves_the_folder_is_refused(folder: Path, path: str) -> No
 def test_a_folder_without_the_list_is_no_artefact_folder(folder: Path, tmp_path: Path) -> None:
     (folder / FILE_NAME).unlink()
     assert "Make one with: pocketbert export" in refused(folder)
-    assert "no artefact folder" in refused(tmp_path / "none")
+    assert "not an artefact folder" in refused(tmp_path / "none")
 
 
 def test_every_wrong_value_is_named(folder: Path) -> None:

@@ -50,8 +50,8 @@ def test_percentiles_are_nearest_rank(lengths: list[int]) -> None:
 def test_the_lines_say_the_numbers() -> None:
     whole = DataReport(max_length=10, splits=[report([("a", 0, 3), ("a", 1, 10)])], train_in_eval=4, notes=["look out"])
     lines = whole.lines()
-    assert lines[0].startswith("train: 2 rows, 1 duplicates (1 with another label), 1 truncated at 10")
-    assert "3 labels of 0 to 1 rows" in lines[0]
+    assert lines[0].startswith("train: 2 rows, 1 duplicate (1 of them with another label), 1 truncated at 10")
+    assert "3 labels with 0 to 1 rows each" in lines[0]
     assert lines[1:] == ["train rows that also occur in eval: 4 (left out of training)", "look out"]
 
 

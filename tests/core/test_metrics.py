@@ -172,5 +172,6 @@ def test_nats_are_better_when_fewer_and_drop_in_per_cent() -> None:
     assert not CROSS_ENTROPY.beats(math.nan, 1.0)
     assert not ACCURACY.beats(math.nan, 0.1)
     assert CROSS_ENTROPY.drop(2.0, 2.1) == pytest.approx(0.05)
-    assert ACCURACY.lost(-1e-6) == "0.00 points", "without a sign"
-    assert (CROSS_ENTROPY.lost(0.05), ACCURACY.lost(0.0025)) == ("5.00 per cent", "0.25 points")
+    assert ACCURACY.lost(-1e-6) == "no difference", "not -0.00 points"
+    assert (CROSS_ENTROPY.lost(0.05), ACCURACY.lost(0.0025)) == ("5.00 per cent worse", "0.25 points worse")
+    assert (ACCURACY.lost(-0.0042), ACCURACY.lost(float("nan"))) == ("0.42 points better", "not comparable")

@@ -28,7 +28,7 @@ def test_a_misspelt_task_is_refused_with_the_nearest_name() -> None:
 
 
 def test_an_unknown_task_is_refused_with_those_that_are_served() -> None:
-    with pytest.raises(InputError, match="recipe.yaml:3: 'summarise' is no task; allowed: ") as caught:
+    with pytest.raises(InputError, match="recipe.yaml:3: 'summarise' is not a task; allowed: ") as caught:
         task_of("summarise", "recipe.yaml:3")
     assert all(name in str(caught.value) for name in TaskName)
 

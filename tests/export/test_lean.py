@@ -22,64 +22,18 @@ from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
 from pocketbert.export.adapters.lean_layers import PostNormLayer
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.runtime.onnx import OnnxPredictor
+from support.tiny import ENTRIES, NAMES, noisy_model
 from support.tiny import EXPORTED as FAMILIES
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 BOUND = 1e-5
 
-ODD: dict[str, list[dict[str, Any]]] = {
-    "bert": [
-        {"hidden_size": 312, "num_attention_heads": 12, "intermediate_size": 1200},
-        {"num_attention_heads": 1, "hidden_act": "relu", "type_vocab_size": 3},
-        {"layer_norm_eps": 1e-3, "chunk_size_feed_forward": 1},
-    ],
-    "roberta": [{"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"}],
-    "distilbert": [{"dim": 36, "n_heads": 6, "hidden_dim": 20}, {"activation": "relu", "n_heads": 1}],
-    "mobilebert": [
-        {"normalization_type": "layer_norm", "num_feedforward_networks": 4},
-        {"use_bottleneck": False, "trigram_input": False},
-        {"use_bottleneck_attention": True},
-        {"num_feedforward_networks": 1},
-        {"classifier_activation": False},
-    ],
-}
-"""Shapes and switches that no default has, by family."""
-
-CASES = [(name, {}) for name in FAMILIES] + [(name, change) for name in FAMILIES for change in ODD.get(name, [])]
+CASES = [(name, {}) for name in FAMILIES] + [(name, shape) for name in FAMILIES for shape in ENTRIES[name].shapes]
 
 
-def random_model(family: str, layers: int = 3, head: str = TASK.head, **changes: Any) -> Any:
-    import transformers
-
-    sizes = {
-        "vocab_size": 90,
-        "hidden_size": 32,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 66,
-        "num_labels": 2 if head == "ForQuestionAnswering" else 3,
-    }
-    own: dict[str, dict[str, Any]] = {
-        "bert": {},
-        "roberta": {"pad_token_id": 1, "type_vocab_size": 1},
-        "distilbert": {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 48},
-        "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
-    }
-    if family == "distilbert":
-        sizes = {k: sizes[k] for k in ("vocab_size", "max_position_embeddings", "num_labels")}
-    prefix = family_of(family).classes
-    config = getattr(transformers, f"{prefix}Config")(**{**sizes, **own[family], **changes})
-    # without layer normalization numbers grow from layer to layer, and the mask must stay the largest
-    wide = 0.5 if family == "mobilebert" else 2.0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        model = getattr(transformers, prefix + head)(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                width = wide / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 0.3
-                parameter.add_(torch.randn_like(parameter) * width)
-    return model.eval()
+def random_model(family: str, layers: int = 3, task: TaskName = TASK.name, **changes: Any) -> Any:
+    labels = NAMES[:2] if task is TaskName.QUESTION_ANSWERING else NAMES
+    return noisy_model(family, layers, TASKS[task].auto_class, labels, **changes)
 
 
 def slimmed(model: Any, family: Family, format: Format, task: TaskName = TASK.name) -> nn.Module:
@@ -96,7 +50,7 @@ def batch(family: Family, rows: int, length: int, padding: tuple[int, ...] = ())
         if padded:
             mask[row, -padded:] = 0
             types[row, -padded:] = 0
-            ids[row, -padded:] = 1 if family.name == "roberta" else 0
+            ids[row, -padded:] = family.tiny["pad_token_id"]
     made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {name: made[name] for name in family.inputs}
 
@@ -141,7 +95,7 @@ def test_single_precision_is_enough(name: str, format: Format) -> None:
     [TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION],
 )
 def test_heads_that_read_every_token_get_every_token(task: TaskName, name: str, format: Format) -> None:
-    family, model = family_of(name), random_model(name, head=TASKS[task].head).double()
+    family, model = family_of(name), random_model(name, task=task).double()
     module = slimmed(model, family, format, task)
     assert not [m for m in module.modules() if isinstance(m, FirstRow)]
     assert len([m for m in module.modules() if isinstance(m, AllRows)]) == 3
@@ -170,14 +124,15 @@ def test_the_rewrites_happen(name: str, format: Format) -> None:
     assert kinds.count(FirstRow) == 1
     assert kinds.count(AllRows) == 2
     tflite = format is Format.TFLITE
-    assert kinds.count(SpelledSegments) == (tflite and name in ("bert", "mobilebert"))
-    norms = 0 if name == "mobilebert" else 7
+    assert kinds.count(SpelledSegments) == (tflite and family_of(name).uses_segments)
+    normalized = ENTRIES[name].normalized
+    norms = 7 * normalized
     assert kinds.count(SpelledNorm) == tflite * norms
     assert kinds.count(nn.LayerNorm) == (not tflite) * norms
     no_norms = [m for m in copied.modules() if type(m).__name__ == "NoNorm"]
-    assert len(no_norms) == (name == "mobilebert")  # that of the embeddings
+    assert len(no_norms) == (not normalized)  # that of the embeddings
     layers = [m for m in copied.modules() if isinstance(m, PostNormLayer)]
-    assert [m.first_row for m in layers] == ([] if name == "mobilebert" else [False, False, True])
+    assert [m.first_row for m in layers] == ([False, False, True] if normalized else [])
     assert all(m.flat_ffn == (format is Format.ONNX) for m in layers)
 
 
@@ -193,13 +148,13 @@ def test_the_last_layer_costs_next_to_nothing(name: str) -> None:
     inputs = batch(family, 1, 64)
 
     def cost(layers: int, format: Format | None) -> int:
-        model = random_model(name, layers, **({"embedding_size": 32} if name == "mobilebert" else {}))
+        model = random_model(name, layers, **ENTRIES[name].even)
         model.set_attn_implementation("eager")
         return flops(model if format is None else slimmed(model, family, format), inputs)
 
     layer = cost(2, None) - cost(1, None)
     saved = cost(2, None) - cost(2, Format.ONNX)
-    assert saved > (0.7 if name == "mobilebert" else 0.85) * layer
+    assert saved > ENTRIES[name].saved * layer
     assert cost(2, Format.ONNX) - cost(1, Format.ONNX) == layer
 
 
@@ -266,7 +221,7 @@ def test_the_onnx_file_computes_what_the_model_computes(name: str, tmp_path: Pat
     graph = onnx.load(path).graph
     assert [n.op_type for n in graph.node].count("ReduceSum") == 1  # the heads of the first row
     small = [onnx.numpy_helper.to_array(t) for t in graph.initializer if not t.dims or max(t.dims) == 1]
-    scale = 4**-0.5 if name == "mobilebert" else 8**-0.5
+    scale = ENTRIES[name].head_size ** -0.5
     assert not any(np.isclose(np.abs(v), scale).any() for v in small)
 
 

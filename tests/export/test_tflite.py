@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 pytest.importorskip("litert_torch", reason="needs pocketbert[tflite]", exc_type=ImportError)
 
@@ -28,6 +27,7 @@ from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 from support.tiny import EXPORTED as FAMILIES
+from support.tiny import tiny_classifier
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 EMBED = TASKS[TaskName.FEATURE_EXTRACTION]
@@ -130,28 +130,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable
 def tiny(task: Task, family: str = "bert", labels: int = 4) -> Any:
     """A random model with the head of a task, as transformers builds it."""
     outputs = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}.get(task.name, labels)
-    sizes = {"vocab_size": 200, "num_labels": outputs}
-    config: Any
-    if family == "distilbert":
-        own = {"dim": 32, "n_layers": 1, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 48}
-        config = transformers.DistilBertConfig(**own, **sizes)
-    else:
-        config = transformers.BertConfig(
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=48,
-            **sizes,
-        )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(3)
-        model = getattr(transformers, task.auto_class).from_config(config)
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=0.15)
+    names = [f"LABEL_{i}" for i in range(outputs)]
+    sizes = {"vocab_size": 200, "max_position_embeddings": 48}
+    model = tiny_classifier(family, 1, names, 3, task.auto_class, **sizes)
     assert type(model).__name__.endswith(task.head)
-    return model.eval()
+    return model
 
 
 def answers(task: Task, inputs: dict[str, np.ndarray], family: str = "bert") -> dict[str, np.ndarray]:

@@ -23,7 +23,8 @@ from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.prepare import prepare
 from support.plugins import blocks, fresh_tables
-from support.tiny import tiny_classifier, write_tokenizer
+from support.tiny import tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/extending.md"

@@ -17,7 +17,8 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture import record_attention
 from pocketbert.export.prepare import prepare
 from support.plugins import fresh_tables
-from support.tiny import tiny_classifier, write_tokenizer
+from support.tiny import tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 DEPTH = 4

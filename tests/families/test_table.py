@@ -22,7 +22,8 @@ from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.parts import encoder_layers
 from pocketbert.export.prepare import prepare
-from support.tiny import EXPORTED, FAMILIES, tiny_classifier, tiny_config, vocabulary, write_tokenizer
+from support.tiny import ENTRIES, EXPORTED, FAMILIES, tiny_classifier, tiny_config
+from support.tiny_tokenizers import vocabulary, write_tokenizer
 
 LABELS = ("negative", "neutral", "positive")
 HEADS = {task.head: task for task in reversed(TASKS.values())}
@@ -40,6 +41,11 @@ def inputs_of(name: str, rows: int = 3, length: int = 11) -> dict[str, torch.Ten
         ids[i, length - 3 * i :] = row.tiny["pad_token_id"]
     made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {n: made[n] for n in row.inputs}
+
+
+def test_every_family_has_its_tiny_entry() -> None:
+    assert tuple(ENTRIES) == FAMILIES, "a new family needs an entry in tests/support/tiny.py"
+    assert all(family_named(name).tiny for name in FAMILIES)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -15,7 +15,7 @@ from pocketbert import ExportOptions, api
 from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.models.folder import open_model_folder
 from support.runs import undo
-from support.tiny_models import write_bert
+from support.tiny import write_bert
 from support.tiny_texts import LABELS
 
 Cli = Callable[..., Any]
@@ -312,7 +312,7 @@ def test_a_folder_that_only_looks_like_a_run_is_left_alone(cli: Cli, task: Any, 
     for more in ([], ["--overwrite"], ["--dry-run"]):
         result = run(cli, task.recipe, folder, *more)
         assert result.exit_code == 2, result.output
-        assert f"{folder}: exists and is no run folder; nothing was written." in result.stderr
+        assert f"{folder}: exists and is not a run folder; nothing was written." in result.stderr
         assert listing(folder) == before
     assert (folder / ".lock").read_text() == "mine"
 

@@ -30,7 +30,7 @@ def test_overwrite_never_replaces_the_source(tiny_model: Callable[..., Path], tm
 def test_overwrite_replaces_artefact_folders_only(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("mine")
-    with pytest.raises(InputError, match="is no artefact folder"):
+    with pytest.raises(InputError, match="is not an artefact folder"):
         api.export(str(tiny_model("bert")), tmp_path / "letters", overwrite=True)
     assert listing(tmp_path) == ["letters", "letters/dear.txt"]
 

@@ -146,5 +146,5 @@ def test_counts_and_the_line_for_people() -> None:
     assert (found.int8_matmuls, found.int8_embeddings) == (2, 2)
     assert found.count(Use.MATMUL, "float32") == 1
     assert found.summary == (
-        "2 matrix products and 2 tables in int8, 1 matrix products and 0 tables in float32; 3.0 MB int8, 0.25 MB float"
+        "2 matrix products and 2 tables in int8, 1 matrix product in float32; 3.0 MB int8, 0.25 MB float"
     )

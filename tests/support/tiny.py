@@ -1,161 +1,91 @@
-"""Tiny random models of every family of the table, and tokenizers for them."""
+"""Tiny random models of every family of the table: the one builder of them, and what the tests know of each family.
+
+A new family needs its row in the table, with the sizes of its tiny model, and its entry in `ENTRIES`.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.families import all_families, family_named
+from pocketbert.core.families import Objective, all_families, family_named
 from pocketbert.core.models.checkpoints import make_known
+from support.tiny_texts import vocabulary as task_vocabulary
+from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind, write_wordpiece
 
 FAMILIES = tuple(f.name for f in all_families())
 EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None)
 """Families that some exporter writes."""
-MAX_LENGTH = 48
-
-WORDS = [
-    "the",
-    "a",
-    "an",
-    "is",
-    "was",
-    "it",
-    "this",
-    "that",
-    "and",
-    "or",
-    "not",
-    "no",
-    "to",
-    "of",
-    "for",
-    "in",
-    "on",
-    "at",
-    "me",
-    "my",
-    "you",
-    "your",
-    "set",
-    "an",
-    "alarm",
-    "half",
-    "past",
-    "six",
-    "film",
-    "far",
-    "better",
-    "than",
-    "had",
-    "expected",
-    "would",
-    "recommend",
-    "restaurant",
-    "what",
-    "will",
-    "weather",
-    "be",
-    "like",
-    "please",
-    "turn",
-    "down",
-    "little",
-    "good",
-    "bad",
-    "never",
-    "again",
-    "happy",
-    "sad",
-    "music",
-    "play",
-    "stop",
-    "light",
-    "order",
-    "number",
-    "more",
-    "less",
-    "very",
-    "too",
-    "great",
-    "poor",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "lazy",
-    "dog",
-    "she",
-    "he",
-    "they",
-    "we",
-    "day",
-    "night",
-    "morning",
-    "evening",
-    "month",
-    "week",
-    "year",
-]
+PRETRAINED = tuple(f.name for f in all_families() if Objective.NEXT_SENTENCE in f.objectives)
+"""Families with a class that predicts hidden words and the next sentence."""
+NAMES = ("negative", "neutral", "positive")
 
 
-def vocabulary(pad_id: int) -> list[str]:
-    """About 200 WordPiece tokens; every ASCII word can be spelt with them."""
-    special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    special.insert(pad_id, "[PAD]")
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    tail = [f"##{c}" for c in letters] + ["##ing", "##ed", "##er", "##ly", "##s", "##th"]
-    out = [*special, *dict.fromkeys([*letters, *".,!?'-:;&%/=+", *WORDS]), *tail]
-    return list(dict.fromkeys(out))
+@dataclass(frozen=True)
+class TinyFamily:
+    """What the tests need to know of a family, in addition to its row.
 
-
-def write_tokenizer(folder: Path, pad_id: int = 0, baked_in: bool = True) -> None:
-    """tokenizer.json, tokenizer_config.json and vocab.txt of a lower-casing WordPiece tokenizer.
-
-    `baked_in` adds padding and truncation to the file, as all-MiniLM-L6-v2 has them.
+    Attributes:
+        shapes: Sizes and switches that no default has; its graphs must give the same numbers with each of them.
+        noise: Width of random weights; small where no normalization keeps numbers from growing from layer to layer.
+        normalized: Whether its layers have LayerNorm.
+        head_size: Numbers of one attention head of its tiny model.
+        even: Changes with which each layer takes the same work.
+        saved: Share of a layer's work that is not done where only the first row is read.
+        resized: Whether a random student of the family takes the sizes that the section `student` names.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    tokens = vocabulary(pad_id)
-    index = {t: i for i, t in enumerate(tokens)}
-    made = Tokenizer(models.WordPiece(index, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", index["[CLS]"]), ("[SEP]", index["[SEP]"])],
-    )
-    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    if baked_in:
-        made.enable_padding(length=40, pad_id=pad_id, pad_token="[PAD]")
-        made.enable_truncation(40)
-    made.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": True,
-        "model_max_length": MAX_LENGTH,
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    shapes: tuple[dict[str, Any], ...] = ()
+    noise: float = 2.0
+    normalized: bool = True
+    head_size: int = 8
+    even: dict[str, Any] = field(default_factory=dict)
+    saved: float = 0.85
+    resized: bool = True
+
+
+ENTRIES = {
+    "bert": TinyFamily(
+        shapes=(
+            {"hidden_size": 312, "num_attention_heads": 12, "intermediate_size": 1200},
+            {"num_attention_heads": 1, "hidden_act": "relu", "type_vocab_size": 3},
+            {"layer_norm_eps": 1e-3, "chunk_size_feed_forward": 1},
+        )
+    ),
+    "roberta": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"})),
+    "distilbert": TinyFamily(
+        shapes=({"dim": 36, "n_heads": 6, "hidden_dim": 20}, {"activation": "relu", "n_heads": 1})
+    ),
+    "mobilebert": TinyFamily(
+        shapes=(
+            {"normalization_type": "layer_norm", "num_feedforward_networks": 4},
+            {"use_bottleneck": False, "trigram_input": False},
+            {"use_bottleneck_attention": True},
+            {"num_feedforward_networks": 1},
+            {"classifier_activation": False},
+        ),
+        noise=0.5,
+        normalized=False,
+        head_size=4,
+        even={"embedding_size": 32},
+        saved=0.7,
+        resized=False,
+    ),
+    "ib-bert": TinyFamily(resized=False),
+}
+"""One entry for each family of the table, by its name."""
 
 
 def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any) -> Any:
-    """Configuration of a tiny classifier: the sizes in the family's row, and the vocabulary of `write_tokenizer`."""
+    """Configuration of a tiny model: the sizes in the family's row, and the vocabulary of `support.tiny_tokenizers`."""
     import transformers
 
     row = family_named(family)
     make_known(row)
     pad_id = row.tiny["pad_token_id"]
-    names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
+    names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
     sizes = {"vocab_size": len(vocabulary(pad_id)), **row.tiny, **names, **changes}
     config = transformers.AutoConfig.for_model(row.model_types[0], **sizes)
     config.num_hidden_layers = layers
@@ -168,9 +98,13 @@ def tiny_classifier(
     labels: Sequence[str],
     seed: int = 0,
     auto_class: str = "AutoModelForSequenceClassification",
+    std: float = 0.15,
     **changes: Any,
 ) -> Any:
-    """A random classifier (or what `auto_class` builds) whose matrices are drawn wide enough that input and mask really matter."""
+    """A random classifier (or what `auto_class` builds) whose matrices are drawn wide enough that input and mask really matter.
+
+    With `std` 0 it keeps the weights that transformers draws.
+    """
     import torch
     import transformers
 
@@ -180,9 +114,43 @@ def tiny_classifier(
         model = getattr(transformers, auto_class).from_config(config)
         with torch.no_grad():
             for parameter in model.parameters():
-                if parameter.ndim > 1:
-                    parameter.normal_(std=0.15)
+                if parameter.ndim > 1 and std:
+                    parameter.normal_(std=std)
             for module in model.modules():
                 if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
                     module.weight[module.padding_idx] = 0  # as the library starts it: MobileBERT looks at neighbours
     return model.eval()
+
+
+def noisy_model(family: str, layers: int, auto_class: str, labels: Sequence[str] = NAMES, **changes: Any) -> Any:
+    """A random model in which every parameter, norms and biases too, differs from what the library starts with."""
+    import torch
+
+    model = tiny_classifier(family, layers, labels, 7, auto_class, 0.0, **{"vocab_size": 90, **changes})
+    wide = ENTRIES[family].noise
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(8)
+        for parameter in model.parameters():
+            width = wide / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 0.3
+            parameter.add_(torch.randn_like(parameter) * width)
+    return model
+
+
+def write_classifier(folder: Path, family: str, std: float) -> Path:
+    """A tiny random classifier in Hugging Face layout, with a tokenizer of its family's kind."""
+    rows = write_tokenizer_of_kind(folder, family_named(family).tokenizer, task_vocabulary())
+    tiny_classifier(family, 2, NAMES, seed=1, std=std, vocab_size=rows).save_pretrained(folder)
+    return folder
+
+
+def write_bert(
+    folder: Path, labels: Sequence[str] | None = None, seed: int = 0, vocabulary_size: int | None = None
+) -> Path:
+    """A tiny random BERT for the tiny task: bare where there are no labels, else with a head whose outputs differ."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokens = task_vocabulary()
+    sizes = {"vocab_size": vocabulary_size or len(tokens), "num_attention_heads": 2}
+    auto_class = "AutoModelForSequenceClassification" if labels else "AutoModel"
+    tiny_classifier("bert", 2, labels or (), seed, auto_class, **sizes).save_pretrained(folder)
+    write_wordpiece(folder, tokens)
+    return folder

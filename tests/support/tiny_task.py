@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from support.tiny_models import write_bert
+from support.tiny import write_bert
 from support.tiny_texts import LABELS, LENGTH, task_rows, write_lines
 
 RECIPE = {

@@ -95,7 +95,7 @@ def distill(
     resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
-    """Make the teacher and the student of a recipe, then stop. (recipe: teacher, student, distill)"""
+    """Train the teacher and the student of a recipe, then stop. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _with_seed(overrides, seed))

@@ -31,7 +31,7 @@ def families(json: options.Json = False) -> None:
             ", ".join(f.model_types),
             f.tokenizer,
             ", ".join(f.signals),
-            "; ".join(f.limits) or "none known",
+            "; ".join([*f.limits, *(f"signal {s}: {why}" for s, why in f.invalid_signals.items())]) or "none known",
         ]
         for f in all_families()
     ]
@@ -54,7 +54,7 @@ def doctor(json: options.Json = False) -> None:
     print(f"memory:    {found.memory_gib:.1f} GiB, load {found.load:.2f}")
     print(f"training:  {found.training}")
     print_table(
-        ["back end", "state", "versions", "install with"],
+        ["part", "state", "versions", "install with"],
         [
             [b.name, "present" if b.present else "MISSING", b.versions, b.command if not b.present else ""]
             for b in found.backends

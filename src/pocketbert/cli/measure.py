@@ -149,7 +149,7 @@ def devices(json: options.Json = False) -> None:
         )
         return
     rows = [
-        [d.spelled, d.yields, d.reached + (f"; in place of a recipe: {d.instead}" if d.instead else "")]
+        [d.spelled, d.yields, d.reached + (f"; a recipe cannot use it: {d.instead}" if d.instead else "")]
         for d in DEVICES.values()
     ]
     print_table(["device", "figures", "reached by"], rows)

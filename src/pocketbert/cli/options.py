@@ -52,7 +52,7 @@ def numbers(text: str, flag: str) -> list[int]:
 Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY.SUB=VALUE]...", help="Set keys of the recipe, e.g. seed=3 data.train.path=my.jsonl."),
+    typer.Argument(metavar="[KEY.SUB=VALUE]...", help="Set keys of the recipe, e.g. seed=3 data.max_length=64."),
 ]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Write this folder.")]
 OptionalOutput = Annotated[

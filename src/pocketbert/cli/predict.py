@@ -55,7 +55,7 @@ def predict(
         str | None,
         typer.Option(
             "--engine",
-            help="fastest: measure once which file is fastest on this machine at each length, and use that one.",
+            help="Give fastest to measure once which file is fastest on this machine at each length, and use that one.",
         ),
     ] = None,
     model_file: Annotated[

@@ -49,7 +49,9 @@ def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> Non
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, overrides or ())
-    print(f"{recipe}: valid, task {resolved.task}, {len(resolved.distill)} distillation stages")
+    stages = len(resolved.distill)
+    distilled = f"{stages} distillation stage{'s' if stages != 1 else ''}" if stages else "no distillation"
+    print(f"{recipe}: valid, task {resolved.task}, {distilled}")
 
 
 def schema() -> None:

@@ -270,7 +270,7 @@ def read_artefacts(folder: Path) -> Artefacts:
         raise InputError(
             Problem(
                 str(folder),
-                f"is no artefact folder: it has no {FILE_NAME}.",
+                f"is not an artefact folder: it has no {FILE_NAME}.",
                 "Make one with: pocketbert export -m MODEL -o FOLDER",
             )
         )

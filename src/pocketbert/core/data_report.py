@@ -66,13 +66,23 @@ class DataReport(BaseModel):
         out = []
         for s in self.splits:
             shares = sorted(s.labels.values())
-            counts = f", {len(s.labels)} labels of {shares[0]:,} to {shares[-1]:,} {s.unit}" if shares else ""
+            counts = f", {_counted(len(s.labels), 'label')} with {_span(shares)} {s.unit} each" if shares else ""
             out.append(
-                f"{s.name}: {s.rows:,} rows, {s.duplicates:,} duplicates ({s.conflicting:,} with another label), "
+                f"{s.name}: {_counted(s.rows, 'row')}, {_counted(s.duplicates, 'duplicate')} ({s.conflicting:,} of them with another label), "
                 f"{s.truncated:,} truncated at {self.max_length}, tokens mean {s.tokens_mean:.1f} p95 {s.tokens_p95}{counts}"
             )
         out.append(f"train rows that also occur in eval: {self.train_in_eval:,} (left out of training)")
         return out + self.notes
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _span(ordered: list[int]) -> str:
+    """The smallest and the largest of some sorted numbers; one number where they are equal."""
+    low, high = ordered[0], ordered[-1]
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: LabelKind) -> SplitReport:

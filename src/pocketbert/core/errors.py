@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     GATE = 3
     """A gate failed, and the files stay where they are, marked failed; or training met a NaN or an infinity, and its checkpoints stay."""
     MISSING = 4
-    """An optional back end or the demo teacher is not installed."""
+    """An optional part or the demo teacher is not installed."""
     INTERRUPTED = 130
 
 

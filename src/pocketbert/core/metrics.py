@@ -55,8 +55,12 @@ class Metric:
         return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
 
     def lost(self, drop: float) -> str:
-        """A drop as people read it: ``0.25 points``, or per cent where the metric has no points."""
-        return f"{round(drop * 100, 2) + 0.0:.2f} {'points' if self.unit is Unit.FRACTION else 'per cent'}"
+        """Say how much worse a score is: ``0.25 points worse``, or per cent where the metric has no points."""
+        if math.isnan(drop):
+            return "not comparable"
+        amount = round(drop * 100, 2)
+        size = f"{abs(amount):.2f} {'points' if self.unit is Unit.FRACTION else 'per cent'}"
+        return "no difference" if amount == 0 else f"{size} {'worse' if amount > 0 else 'better'}"
 
     def beats(self, value: float, other: float) -> bool:
         """Whether `value` is better than `other`; never when it is NaN."""
@@ -85,11 +89,11 @@ MEAN_COSINE = Metric("mean_cosine")
 METRICS = {m.name: m for m in (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE)}
 """Those that decide a task, by name."""
 CHANCE = {
-    ACCURACY.name: "always the commonest label",
+    ACCURACY.name: "always the most frequent label",
     MICRO_F1.name: "always the best fixed set of labels",
     PEARSON.name: "unrelated numbers",
     SPEARMAN.name: "unrelated numbers",
-    SPAN_F1.name: "every word the commonest label",
+    SPAN_F1.name: "every word the most frequent label",
     SQUAD_F1.name: "always the context's first sentence or nothing",
     CROSS_ENTROPY.name: "guessing by the tokens' frequencies",
     MEAN_COSINE.name: "always the teacher's mean vector",

@@ -151,5 +151,5 @@ def task_of(name: str, where: str = "task") -> Task:
     """
     known = [t.value for t in TASKS]
     if name not in known:
-        raise InputError(Problem(where, f"'{name}' is no task; {nearest(name, known)}."))
+        raise InputError(Problem(where, f"'{name}' is not a task; {nearest(name, known)}."))
     return TASKS[TaskName(name)]

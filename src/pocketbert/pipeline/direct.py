@@ -92,7 +92,7 @@ def _refuse_existing(output: Path, overwrite: bool, *sources: Path, damage: Sequ
                 or Problem(str(output), "exists and holds something else; nothing was written.", fix)
             )
         if not (output / FILE_NAME).is_file():
-            what = "exists and is no artefact folder: --overwrite does not replace it; nothing was written."
+            what = "exists and is not an artefact folder: --overwrite does not replace it; nothing was written."
             raise InputError(Problem(str(output), what, another))
     if output.is_dir():
         refuse_strangers(output, strangers)
@@ -163,7 +163,7 @@ def open_run(folder: Path) -> Run:
         raise InputError(
             Problem(
                 str(folder),
-                f"is no run folder: it has no {RECIPE_FILE} of a run.",
+                f"is not a run folder: it has no {RECIPE_FILE} of a run.",
                 "Make one: pocketbert run RECIPE -o FOLDER",
             )
         )

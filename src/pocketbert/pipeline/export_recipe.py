@@ -75,7 +75,7 @@ def known_task(folder: ModelFolder) -> str:
         return folder.task.value
     made = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
     raise InputError(
-        Problem("task", f"config.json names {made} and tells no task.", f"Give one: --task {' | '.join(TaskName)}")
+        Problem("task", f"config.json names {made}, but no task.", f"Give one: --task {' | '.join(TaskName)}")
     )
 
 

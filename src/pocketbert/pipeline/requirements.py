@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.versions import installed
+from pocketbert.core.host.versions import extras, installed
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format
 
@@ -32,16 +32,25 @@ def missing(extra: str) -> list[str]:
     return [name for name in wanted if name not in have]
 
 
-def require(*extras: str) -> None:
+def require(*wanted: str) -> None:
     """Fail with one installing command for everything that is missing.
 
     Raises:
         MissingBackendError: Naming the distributions.
     """
-    lacking = [e for e in extras if missing(e)]
+    lacking = [e for e in wanted if missing(e)]
     if lacking:
         names = dict.fromkeys(n for e in lacking for n in missing(e))
-        raise MissingBackendError(", ".join(names), f"pip install 'pocketbert[{','.join(lacking)}]'")
+        raise MissingBackendError(", ".join(names), _command(lacking))
+
+
+def _command(lacking: list[str]) -> str:
+    """The command that installs what is missing; PocketBERT has no extra for a format of an installed plug-in."""
+    known = extras()
+    own = [e for e in lacking if e in known]
+    others = dict.fromkeys(n for e in lacking if e not in own for n in missing(e))
+    wanted = [f"'pocketbert[{','.join(own)}]'"] if own else []
+    return " ".join(["pip install", *wanted, *others])
 
 
 def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -> None:

@@ -302,7 +302,7 @@ def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
     file = measuring.teacher_file(inputs.recipe)
     return Step(
         name=file.step,
-        title="export the teacher to compare with",
+        title="export the teacher, to compare latencies with it",
         output=file.step,
         settings=inputs.export_settings(file.format),
         contents=inputs.ready_contents(file.format),

@@ -114,7 +114,7 @@ def test_a_device_alone(connections, variants, texts):
     result = benchmark(variants, texts, options)
     html = render_report(shown(result))
     assert "<h3>On dummy</h3>" in html
-    assert " ms, p50 latency" not in html
+    assert "median latency (p50)" not in html
     assert not any("p50" in title for title in summary_table(shown(result))[0])
     header, _ = latency_table(result)
     assert header == ["file", "device", "threads", "length", "guest instructions"]
@@ -130,7 +130,9 @@ def test_files_that_a_device_refuses_are_left_out_there(connections, variants, t
         benchmark([tflite], texts, options)
     assert refusals([NAME, "local"], Format.TFLITE, None) == []
     assert refusals([NAME], Format.TFLITE, None) == ["it takes ONNX only"]
-    assert refusals(["local"], Format.COREML, None) == ["Core ML is timed by its own engine only, which is not here"]
+    assert refusals(["local"], Format.COREML, None) == [
+        "Core ML is timed by its own engine only, which does not run on this machine"
+    ]
 
 
 def test_the_connection_is_closed_after_a_failure(connections, variants, texts, monkeypatch):

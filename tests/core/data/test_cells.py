@@ -137,8 +137,8 @@ def test_tags_in_csv_are_separated_by_blanks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "cell", "message"),
     [
-        (WORDS, ["O", "O"], "2 tags for 4 words"),
-        (WORDS, [], "0 tags for 4 words"),
+        (WORDS, ["O", "O"], r"numbers of tags (2) and of words (4) differ"),
+        (WORDS, [], r"numbers of tags (0) and of words (4) differ"),
         (WORDS, [0, 1, 2, 0], "numbers need names"),
         (WORDS, 3, "tags are int '3', not a list"),
         ("Ada met Bob", ["O", "O"], "need a text that is a list of words"),

@@ -98,7 +98,7 @@ def test_only_new_empty_and_marked_folders_are_claimed(thesis: Path, mark: str) 
         (thesis / MARKER).mkdir()
     before = tree(thesis)
     with (
-        pytest.raises(InputError, match="exists and is no test folder; nothing was written"),
+        pytest.raises(InputError, match="exists and is not a test folder; nothing was written"),
         claim(thesis, "test folder"),
     ):
         pass

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
 from pocketbert.distill.capture.lm_heads import LmHead, places
-from support.tiny import FAMILIES
+from support.tiny import FAMILIES, PRETRAINED
 
 MODELS = [
     *((f, "AutoModelForMaskedLM") for f in FAMILIES),
-    *((f, "AutoModelForPreTraining") for f in ("bert", "mobilebert", "ib-bert")),
+    *((f, "AutoModelForPreTraining") for f in PRETRAINED),
 ]
 
 

@@ -18,8 +18,8 @@ from pocketbert.distill.methods.pretraining import Pretraining
 from pocketbert.distill.text.general_set import GeneralSet
 from pocketbert.distill.training.loop import train
 from pocketbert.distill.training.terms import Counting, Term, share
+from support.tiny import PRETRAINED
 
-FAMILIES = ("bert", "mobilebert", "ib-bert")
 BATCH = {
     "input_ids": [[2, 11, 4, 3, 14, 15, 3], [2, 21, 4, 4, 3, 0, 0], [2, 31, 3, 4, 3, 0, 0]],
     "attention_mask": [[1] * 7, [1] * 5 + [0] * 2, [1] * 5 + [0] * 2],
@@ -38,7 +38,7 @@ def batch_of(rows: Sequence[int] = (0, 1, 2), more: int = 0) -> dict[str, Tensor
     }
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=PRETRAINED)
 def model(request: pytest.FixtureRequest, make_classifier: Callable[..., Any]) -> Any:
     return make_classifier(request.param, 2, ("a", "b"), auto_class="AutoModelForPreTraining")
 

@@ -12,6 +12,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.distill.students.build import build_student, inherited_weights
 from support.counting import parameter_count
+from support.tiny import ENTRIES
 from support.tiny import EXPORTED as FAMILIES
 
 
@@ -64,7 +65,7 @@ def test_a_random_student_depends_on_the_seed_alone(name: str, make_classifier: 
     assert all(not torch.equal(first[k], other[k]) for k in matrices)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
 def test_a_student_of_another_size(name: str, make_classifier: Callable[..., Any]) -> None:
     teacher, family = make_classifier(name, 3, ("a", "b", "c")), family_of(name)
     wanted = StudentSection(layers=2, init="random", hidden=24, heads=3, intermediate=40)

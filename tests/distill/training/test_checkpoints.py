@@ -189,7 +189,7 @@ def test_what_is_no_checkpoint_is_never_deleted(tmp_path: Path, capsys: pytest.C
     saved(tmp_path, 3, 4, 5, 6)
     told = " ".join(capsys.readouterr().err.split())
     for name in ("step-0000003", "step-0000004"):
-        assert f"{name} is no whole checkpoint: it was renamed {name}.aside-1" in told
+        assert f"{name} is not a complete checkpoint: it was renamed {name}.aside-1" in told
     for name in foreign[:-1]:
         assert (tmp_path / name / "chapter.tex").read_text() == name
     assert (tmp_path / "step-0000004.aside-1" / "chapter.tex").read_text() == "step-0000004"

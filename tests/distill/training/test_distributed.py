@@ -303,5 +303,5 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     (tmp_path / "foreign" / "file").touch()
     refused = launched("foreign")
     assert refused.returncode == 1  # torchrun's; the processes end with 2
-    assert refused.stderr.count("exists and is no run folder") == 1
+    assert refused.stderr.count("exists and is not a run folder") == 1
     assert "exitcode  : 2" in refused.stderr

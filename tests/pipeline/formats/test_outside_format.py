@@ -15,11 +15,14 @@ pytest.importorskip("torch", reason="needs pocketbert[onnx]")
 import pocketbert
 from pocketbert import ExportOptions, api
 from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.formats import FORMATS, register_format
 from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline import requirements
 from pocketbert.pipeline.formats import place as registry
 from pocketbert.pipeline.formats.onnx import OnnxPlace
 from pocketbert.pipeline.formats.place import register_format_place
+from pocketbert.pipeline.requirements import require
 from pocketbert.quantize import onnx as quantize_onnx
 from pocketbert.quantize import table
 from pocketbert.quantize.table import Reader, register_reader, register_scheme, row_of
@@ -72,3 +75,16 @@ def test_the_whole_way(outside: Format, tiny_model: Callable[..., Path], tmp_pat
     card = (phone / "README.md").read_text()
     assert "library_name: outside" in card
     assert 'onnxruntime.InferenceSession("outside/model_int8.outside")' in card
+
+
+def test_what_a_format_of_a_plug_in_lacks_is_named_by_its_distributions(
+    outside: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMATS, outside, replace(FORMATS[outside], needs=("outside-writer", "outside-reader")))
+    with pytest.raises(MissingBackendError, match="outside-reader is not installed") as error:
+        require("outside")
+    assert str(error.value).endswith("with: pip install outside-writer outside-reader")
+    monkeypatch.setattr(requirements, "missing", lambda extra: [f"missing-{extra}"])
+    with pytest.raises(MissingBackendError) as error:
+        require("train", "outside")
+    assert str(error.value).endswith("with: pip install 'pocketbert[train]' missing-outside")

@@ -21,7 +21,7 @@ from support.defects import FILES as ALL_FILES
 from support.defects import source
 from support.defects.coreml import Package, edit, no_model, no_weights, one_rank_more, rewrite, truncated
 from support.folders import tree
-from support.tiny_models import write_bert
+from support.tiny import write_bert
 from support.tiny_texts import LABELS, LENGTH
 
 Cli = Callable[..., Any]

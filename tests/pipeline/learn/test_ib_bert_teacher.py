@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.tiny_models import write_tokenizer
 from support.tiny_texts import task_rows, vocabulary, write_lines
+from support.tiny_tokenizers import write_wordpiece
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts/pretrain_ib_bert.py"
 DEPTH = 2
@@ -55,7 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             kind(config).save_pretrained(made[-1])
-        write_tokenizer(made[-1], words)
+        write_wordpiece(made[-1], words)
     return made[0], made[1]
 
 
@@ -154,7 +154,7 @@ def test_a_script_pre_trains_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     words = tmp_path / "tokenizer"
     words.mkdir()
-    write_tokenizer(words, vocabulary())
+    write_wordpiece(words, vocabulary())
     texts = [f"{a['text']} {b['text']}" for a, b in zip(task_rows(60, 1), task_rows(60, 2), strict=True)]
     corpus, out = write_lines(tmp_path / "text.jsonl", [{"text": t} for t in texts]), tmp_path / "ib-bert"
     arguments = [words, corpus, out, "--steps", 4, "--batch", 8, "--length", 16]

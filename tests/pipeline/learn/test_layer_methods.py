@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from support.tiny_models import write_bert, write_tokenizer
+from support.tiny import write_bert
 from support.tiny_texts import task_rows, vocabulary, write_lines
+from support.tiny_tokenizers import write_wordpiece
 
 PLAN = {"steps": 20, "batch": 16, "lr": 1e-3, "dropout": 0.0, "checkpoint": 5}
 GENERAL = {"method": "tinybert-general", **PLAN, "projection": "per_layer"}
@@ -121,7 +122,7 @@ def test_a_student_goes_on_from_a_folder(recipe: Write, cli: Callable[..., Any],
 
 def test_a_student_of_another_vocabulary_is_refused(recipe: Write, cli: Callable[..., Any], tmp_path: Path) -> None:
     other = write_bert(tmp_path / "other")
-    write_tokenizer(other, sorted(vocabulary()))
+    write_wordpiece(other, sorted(vocabulary()))
     said = cli("distill", recipe([PREDICTION], {"model": str(other)}, copies=True), "-o", tmp_path / "run")
     assert said.exit_code == 2
     assert "has another vocabulary than the teacher" in said.stderr

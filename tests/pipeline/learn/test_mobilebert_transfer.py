@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.tiny_models import write_tokenizer
 from support.tiny_texts import task_rows, vocabulary, write_lines
+from support.tiny_tokenizers import write_wordpiece
 
 STAGE = {
     "method": "mobilebert",
@@ -66,7 +66,7 @@ def ib_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         IbBertForPreTraining(config).save_pretrained(folder)
-    write_tokenizer(folder, words)
+    write_wordpiece(folder, words)
     return folder
 
 
@@ -88,7 +88,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         transformers.BertModel(config).save_pretrained(folder)
-    write_tokenizer(folder, words)
+    write_wordpiece(folder, words)
     return folder
 
 
@@ -171,7 +171,7 @@ def test_words_can_be_guessed_after_a_stage_without_that_head(
     )
     with torch.random.fork_rng(devices=[]):
         transformers.BertForMaskedLM(config).save_pretrained(folder)
-    write_tokenizer(folder, vocabulary())
+    write_wordpiece(folder, vocabulary())
     task = {"method": "task", "steps": 4, "batch": 8}
     path = recipe(
         [{"method": "minilm", "steps": 3, "batch": 8}, task],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.classifiers import write_classifier
+from support.tiny import write_classifier
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,10 @@ import pocketbert
 from pocketbert import ExportOptions, api
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
-from support.classifiers import NAMES, expected
+from support.classifiers import expected
 from support.folders import tree
 from support.tiny import EXPORTED as FAMILIES
-from support.tiny_models import write_bert
+from support.tiny import NAMES, write_bert
 
 Cli = Callable[..., Any]
 TEXTS = [*SENTENCES[:12], SENTENCES[-2]]

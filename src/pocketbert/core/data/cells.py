@@ -123,7 +123,9 @@ def _spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tup
     if words is None:
         raise LabelError("tags need a text that is a list of words; a running text needs {start, end, label}.")
     if len(cell) != len(words):
-        raise LabelError(f"{len(cell)} tags for {len(words)} words.")
+        raise LabelError(
+            f"the numbers of tags ({len(cell)}) and of words ({len(words)}) differ; give one tag per word."
+        )
     return tuple(spans_of([*cell], words))
 
 

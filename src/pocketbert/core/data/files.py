@@ -242,7 +242,7 @@ def _load_dataset(source: DataSource) -> Any:
         raise InputError(
             Problem(
                 source.title,
-                f"could not be loaded: {type(error).__name__}: {str(error).splitlines()[0]}",
+                f"could not be loaded: {type(error).__name__}: {str(error).splitlines()[0].rstrip('.')}.",
                 "Check name, config, split and network, or give a local file with 'path'.",
             )
         ) from error

@@ -279,7 +279,7 @@ def refuse_unmarked(folder: Path, kind: str) -> None:
     raise InputError(
         Problem(
             str(folder),
-            f"exists and is no {kind}; nothing was written.",
+            f"exists and is not a {kind}; nothing was written.",
             "Choose another folder with -o/--output.",
         )
     )

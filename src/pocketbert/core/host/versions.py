@@ -18,6 +18,14 @@ def version_of(distribution: str) -> str | None:
         return None
 
 
+def extras() -> frozenset[str]:
+    """Names of PocketBERT's extras, from the metadata of its installation."""
+    try:
+        return frozenset(metadata.metadata("pocketbert").get_all("Provides-Extra") or ())
+    except metadata.PackageNotFoundError:
+        return frozenset()
+
+
 def installed(names: tuple[str, ...] = NAMES) -> dict[str, str]:
     """Versions of those of `names` that are installed."""
     return {name: version for name in names if (version := version_of(name))}

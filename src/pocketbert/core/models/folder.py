@@ -46,7 +46,7 @@ class ModelFolder:
     title: str
     config: dict[str, Any]
     family: Family
-    licence: str = "unknown: ask whoever made the weights"
+    licence: str = "unknown; ask the publisher of the weights"
 
     @property
     def labels(self) -> list[str] | None:

@@ -107,14 +107,24 @@ def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], 
         if runtime is None and any(info.takes(file.scheme) for info in FORMATS.values()):
             plain.append(file.scheme)
         elif not homes:
-            # of a scheme without runtime the runtimes that have it, else everything
-            known = [f"{s} for {r} ({f})" for f, s, r in forms if runtime is not None or s is file.scheme]
-            out.append(f"{title} does not exist in this version, only {', '.join(known)}; choose one of these")
+            out.append(f"{title} does not exist in this version{_what_exists(file, forms, calibration)}")
         elif homes[0] not in formats:
             out.append(f"{title} is a file of {homes[0]}; add {homes[0]} to export.formats")
         if homes and file.scheme.static and not calibration:
             out.append(f"{title} measures ranges on training texts; name them in data.train")
     return out + _plain_problems(plain, list(dict.fromkeys(formats)))
+
+
+def _what_exists(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Runtime]], calibration: bool) -> str:
+    """Name the runtimes that have a file's scheme, or the schemes that its runtime has, and the next step."""
+    if file.runtime is None:
+        runtimes = [f"{r} ({f})" for f, s, r in forms if s is file.scheme]
+        return f", only for {', '.join(runtimes)}; choose {'this runtime' if len(runtimes) == 1 else 'one of these'}"
+    schemes = {s: f"{s} ({f})" for f, s, r in forms if r is file.runtime}
+    choose = f"choose {'this scheme' if len(schemes) == 1 else 'one of these'}"
+    if not calibration and all(s.static for s in schemes):
+        choose += ", which measures ranges on training texts, and name these in data.train"
+    return f"; {file.runtime} has only {', '.join(schemes.values())}; {choose}"
 
 
 def _plain_problems(plain: Sequence[Scheme], formats: Sequence[Format]) -> list[str]:

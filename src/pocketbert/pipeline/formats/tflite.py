@@ -91,7 +91,7 @@ class TflitePlace(FormatPlace):
             f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one.",
             "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert; checked with the version in "
             "`artifacts.json`): TFLite up to 2.16 opens it and gives wrong answers without an error. PocketBERT checks golden rows "
-            "before first use; an app should run one as well.",
+            "before first use; an app should check one of them as well.",
         ]
 
     def snippets(self, artefacts: Artefacts) -> list[str]:

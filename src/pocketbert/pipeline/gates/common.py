@@ -236,7 +236,7 @@ def chance_gate(name: str, score: Score, rows: str) -> Gate:
         value=score.value,
         bound=score.chance,
         detail=f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level {score.chance:.4f}, "
-        f"the best that a model may reach which does not read its input ({CHANCE[score.metric]}).",
+        f"the best score of a model that does not read its input ({CHANCE[score.metric]}).",
     )
 
 
@@ -250,8 +250,8 @@ def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str
         passed=bool(drop <= bound),
         value=drop,
         bound=bound,
-        detail=f"{score.metric} {metric.format(score.value)} against {metric.format(reference.value)} "
-        f"of {what}: loses {metric.lost(drop)}, allowed {bound * 100:.2f}.",
+        detail=f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
+        f"{metric.lost(drop)}, allowed {metric.lost(bound)}.",
     )
 
 

@@ -123,12 +123,12 @@ def _files(artefacts: Artefacts, facts: CardFacts) -> str:
         ]
         purpose = " (default)" if record.default else f" (for {x})" if (x := record.client or record.runtime) else ""
         rows.append(f"| `{record.path}`{purpose} | {record.scheme} | {record.bytes:,} | {scores[0]} | {scores[1]} |")
-    aliases = [f"`{r.path}` equals `{r.alias_of}`." for r in artefacts.aliases()]
+    aliases = [f"`{r.path}` has the same content as `{r.alias_of}`." for r in artefacts.aliases()]
     text = ["## Files", "", *rows, ""]
     if facts.teacher_score:
         text.append(facts.teacher_score)
     text.append(
-        f"Scores: provenance measured, on the file itself, one unpadded row at a time. Machine: {artefacts.machine}."
+        f"Scores: provenance measured, on the file itself, one row at a time without padding. Machine: {artefacts.machine}."
     )
     if emulated := [f"`{r.path}`" for r in artefacts.models() if _emulated(r)]:
         text.append(
@@ -159,7 +159,7 @@ def _processing(artefacts: Artefacts) -> str:
     cut = (
         "longer texts are read in windows"
         if row_of(artefacts).labels is LabelKind.ANSWERS
-        else "longer texts are cut at the end"
+        else "the end of longer texts is cut off"
     )
     pair = f" Inputs are pairs, in the order {', '.join(p.pair_order)}." if artefacts.pair else ""
     lines = [
@@ -191,7 +191,7 @@ def _decision(artefacts: Artefacts) -> str:
                 "Softmax over each token's logits gives its tags' probabilities. A word is what the tokenizer splits off (its "
                 "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's tag, its other "
                 "tokens are ignored. `B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span. Offsets count Unicode code points; "
-                "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, which emoji take two of."
+                "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, and an emoji is two of them."
             )
         case TaskName.QUESTION_ANSWERING:
             none = (
