@@ -35,8 +35,8 @@ from support.clients import (
 
 ALL = [t.value for t in TaskName]
 ENGINES = {
-    "onnx": ("Python, with ONNX Runtime and tokenizers", "onnx/model_int8.onnx", ["onnxruntime==1.31.1"]),
-    "tflite": ("Python, with LiteRT", "tflite/model_int8.tflite", ["ai-edge-litert==2.3.0"]),
+    "onnx": ("Python, with only ONNX Runtime and tokenizers", "onnx/model_int8.onnx", ["onnxruntime==1.31.1"]),
+    "tflite": ("Python, with only LiteRT and tokenizers", "tflite/model_int8.tflite", ["ai-edge-litert==2.3.0"]),
 }
 COLUMNS = {"onnx": "onnxruntime, int8", "tflite": "LiteRT, int8"}
 EXACT = 1e-5

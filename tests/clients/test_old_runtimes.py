@@ -24,8 +24,9 @@ from pocketbert.core.compare.evaluate import rms_error, worst_difference, yardst
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
-from pocketbert.core.types import Scheme
-from pocketbert.quantize import tflite as quantizer
+from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.door import quantize
+from pocketbert.quantize.plan import Plan
 from pocketbert.runtime.tflite import TflitePredictor
 from support.client_environments import uv
 
@@ -62,7 +63,7 @@ def others(phone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Scheme
     folder = tmp_path_factory.mktemp("other-forms")
     out = {s: folder / f"{s}.tflite" for s in (Scheme.W8, Scheme.FP16)}
     for scheme, path in out.items():
-        quantizer.quantize(phone / FP32, path, scheme)
+        quantize(phone / FP32, path, Plan(Format.TFLITE, scheme))
     return out
 
 
