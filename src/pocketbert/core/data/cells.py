@@ -99,7 +99,9 @@ def _name(cell: Any) -> int | float | str:
 def _names(cell: Any) -> tuple[int | float | str, ...]:
     if isinstance(cell, str):  # csv and tsv have no lists
         cell = [part.strip() for part in cell.split(";") if part.strip()]
-    if not isinstance(cell, list | tuple) or not all(isinstance(v, int | float | str) for v in cell):
+    if not isinstance(cell, list | tuple) or not all(
+        isinstance(number_of(v), int) or isinstance(v, bool | str) for v in cell
+    ):
         raise LabelError(f"labels are {_kind(cell)}, not a list of names or numbers (in csv: separated by ';').")
     return tuple(_name(v) for v in cell)
 
