@@ -82,7 +82,7 @@ def test_a_limit_of_bytes_holds_for_every_kind(tmp_path: Path, name: str, monkey
     assert "of rows. Fix: Use fewer rows, or raise max_rows" in refused(path, max_rows=10)
 
 
-@pytest.mark.parametrize("fill", [b"\n", b"a", b'{"text": "a"}\n'])
+@pytest.mark.parametrize("fill", [b"[0, 0]\n", b"a", b'{"text": "a"}\n'])
 def test_a_file_that_grows_too_much_is_refused(tmp_path: Path, fill: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_limits, "_RATIO_FROM", 1 << 20)
     path = tmp_path / "a.jsonl.gz"

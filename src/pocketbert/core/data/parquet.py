@@ -1,4 +1,4 @@
-"""Rows out of Parquet files, whose small bytes can mean very large cells."""
+"""Read rows out of Parquet files, in which a few bytes can mean a very large cell."""
 
 from __future__ import annotations
 

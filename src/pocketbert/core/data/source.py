@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field, model_validator
 
 from pocketbert.core.data.limits import LINE_MB, MIB, ROWS, Limits
-from pocketbert.core.plain_numbers import PlainNumbers
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 
 
 class DataSource(PlainNumbers):

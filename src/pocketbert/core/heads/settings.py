@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, PositiveInt
 
-from pocketbert.core.plain_numbers import PlainNumbers
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 from pocketbert.core.predict.pooling import PoolingKind
 
 Share = Annotated[float, Field(gt=0, lt=1)]

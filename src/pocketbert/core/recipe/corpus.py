@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ConfigDict, Field, model_validator
 
-from pocketbert.core.plain_numbers import PlainNumbers
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 
 
 class CorpusSettings(PlainNumbers):

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from pocketbert.core.errors import nearest
 from pocketbert.core.families import all_families
-from pocketbert.core.plain_numbers import PlainNumbers
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
