@@ -76,3 +76,8 @@ def test_switches_stay_switches(recipe: Path, value: str) -> None:
 def test_labels_that_cannot_be_told_apart_are_refused(recipe: Path, labels: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_recipe(recipe, [f"data.labels={labels}"])
+
+
+def test_a_number_in_quotes_is_named_as_text(recipe: Path) -> None:
+    with pytest.raises(InputError, match="'1' is text, not a number. Fix: Write it without quotes."):
+        load_recipe(recipe, ["schema='1'"])
