@@ -100,7 +100,7 @@ def read_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors
     bad = BadRows(str(path))
     words: dict[str, None] = {}
     rows: list[Vectors] = []
-    with opened(path, f"{where} {path}", _LIMITS) as stream:
+    with opened(path, f"{where}: {path}", _LIMITS) as stream:
         for word, vector in _rows(stream, bad):
             if word not in words and is_replaceable(word) and vector.any():
                 words[word] = None

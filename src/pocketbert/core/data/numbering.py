@@ -34,6 +34,7 @@ class Numbering:
         self._positions = positions and not self._by_number
         self._first: dict[bool, tuple[int, object]] = {}
         """The first row with a position, and the first one with a name."""
+        self._mixed = False
 
     def id_of(self, label: object, row: int) -> int | None:
         """The id of a label; None, with a note among the bad rows, where there is none."""
@@ -63,7 +64,8 @@ class Numbering:
 
     def _check_mixed(self, position: bool, label: object, row: int) -> None:
         self._first.setdefault(position, (row, label))
-        if (not position) in self._first:
+        if len(self._first) == 2 and not self._mixed:  # one example of each is enough
+            self._mixed = True
             other_row, other = self._first[not position]
             what = f"label {shown(label)}, and {shown(other)} in row {other_row}: numbers and names in one column."
             self._bad.add(row, what, "Write all labels as names.")
