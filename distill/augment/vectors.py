@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.files import BadRows
+from pocketbert.core.data.bad_rows import BadRows
+from pocketbert.core.data.limits import CORPUS_ROWS, Limits
+from pocketbert.core.data.streams import opened
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.distill.augment.words import WordReader, is_replaceable
 
@@ -21,6 +21,8 @@ MOST_ROWS = 100_000
 """Rows of a file that are read, the most frequent words, as the released code of TinyBERT does."""
 _MOST_NUMBERS = 4096
 _LONGEST_LINE = 1 << 18
+_LIMITS = Limits(rows=CORPUS_ROWS)
+"""Of these lines far fewer are read."""
 
 
 class WordVectors(Protocol):
@@ -95,19 +97,14 @@ def read_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors
     Raises:
         InputError: Naming the lines that are no vectors, or saying that none is left.
     """
-    if not path.is_file():
-        raise InputError(Problem(where, f"no file '{path}'.", "Give a text file of word vectors."))
     bad = BadRows(str(path))
     words: dict[str, None] = {}
     rows: list[Vectors] = []
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            for word, vector in _rows(cast(BinaryIO, stream), bad):
-                if word not in words and is_replaceable(word) and vector.any():
-                    words[word] = None
-                    rows.append(vector)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise InputError(Problem(str(path), f"broken gzip file: {error}.")) from error
+    with opened(path, f"{where}: {path}", _LIMITS) as stream:
+        for word, vector in _rows(stream, bad):
+            if word not in words and is_replaceable(word) and vector.any():
+                words[word] = None
+                rows.append(vector)
     problems = bad.close()
     if not problems and not rows:
         problems = [Problem(str(path), "holds no vector of a word.", "Give a text file of word vectors.")]

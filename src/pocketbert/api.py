@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.host.platforms import refusal
 from pocketbert.pipeline.options import ExportOptions
 
@@ -207,6 +208,8 @@ def verify(
     text_pair: str | None = None,
     label: str = "label",
     max_drop: float = 0.01,
+    max_line_mb: float = LINE_MB,
+    max_rows: int = ROWS,
 ) -> Verification:
     """Check the files of an artefact folder or of a run folder with the gates.
 
@@ -217,13 +220,21 @@ def verify(
         text_pair: Column of the second text.
         label: Column of the label.
         max_drop: Largest loss of the metric between fp32 and quantized, as a fraction.
+        max_line_mb: Longest line or row of `data` in MB; a longer one is refused.
+        max_rows: Most rows of `data`, which may have 512 bytes for each of them in all; more are refused.
 
     Returns:
         All gates; a run folder's ``verify.json`` is rewritten.
     """
+    from pocketbert.core.data.source import DataSource
     from pocketbert.pipeline.direct import verify_folder
 
-    return verify_folder(model, data, text=text, text_pair=text_pair, label=label, max_drop=max_drop)
+    source = None
+    if data is not None:
+        source = DataSource(
+            path=str(data), text=text, text_pair=text_pair, label=label, max_line_mb=max_line_mb, max_rows=max_rows
+        )
+    return verify_folder(model, source, max_drop)
 
 
 def pack(run: Path, output: Path, overwrite: bool = False) -> Path:

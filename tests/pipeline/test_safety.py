@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert import ExportOptions, api
-from pocketbert.core.data.files import read_lines
+from pocketbert.core.data.streams import read_texts
 from pocketbert.core.errors import InputError
 
 
@@ -79,7 +79,7 @@ def test_several_numbers_per_text_are_refused(tiny_model: Callable[..., Path], t
 def test_lines_are_separated_by_line_feeds_only(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_bytes("one\u2028still one\r\ntwo\n".encode())
-    assert read_lines(file) == ["one\u2028still one", "two"]
+    assert read_texts(file) == ["one\u2028still one", "two"]
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not UTF-8"):
-        read_lines(file)
+        read_texts(file)

@@ -12,6 +12,7 @@ from pocketbert.cli.groups import STEPS
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.options import listed, numbers, sets
 from pocketbert.cli.output import print_json
+from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.errors import GateError
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 
@@ -159,6 +160,8 @@ def verify(
     text: options.Text = "text",
     text_pair: options.TextPair = None,
     label: options.Label = "label",
+    max_line_mb: options.MaxLine = LINE_MB,
+    max_rows: options.MaxRows = ROWS,
     max_drop: Annotated[
         float,
         sets(
@@ -174,7 +177,16 @@ def verify(
     """Check that files give right answers; exit code 3 if not."""
     from pocketbert import api
 
-    result = api.verify(model, data, text=text, text_pair=text_pair, label=label, max_drop=max_drop)
+    result = api.verify(
+        model,
+        data,
+        text=text,
+        text_pair=text_pair,
+        label=label,
+        max_drop=max_drop,
+        max_line_mb=max_line_mb,
+        max_rows=max_rows,
+    )
     if json:
         print(result.model_dump_json())
     if result.failures:

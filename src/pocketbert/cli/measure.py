@@ -87,7 +87,7 @@ def benchmark(
     from pocketbert import api
     from pocketbert.benchmarks.options import BenchmarkOptions
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
-    from pocketbert.core.data.files import read_lines
+    from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
 
     folders, files = model or [], imports or []
@@ -95,7 +95,7 @@ def benchmark(
         raise InputError(Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE."))
     if output is not None:
         check_output(output, folders)
-    texts = [t for t in read_lines(file) if t.strip()] if file else []
+    texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
         BenchmarkOptions(

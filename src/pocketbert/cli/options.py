@@ -73,3 +73,23 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="List the steps and thei
 Text = Annotated[str, sets("--text", "Read the text from this column.", "data.eval.text")]
 TextPair = Annotated[str | None, sets("--text-pair", "Read the second text from this column.", "data.eval.text_pair")]
 Label = Annotated[str, sets("--label", "Read the label from this column.", "data.eval.label")]
+MaxLine = Annotated[
+    float,
+    sets(
+        "--max-line-mb",
+        "Refuse a file with a longer line or row than this, in MB.",
+        "data.eval.max_line_mb",
+        min=0.001,
+        max=256,
+    ),
+]
+MaxRows = Annotated[
+    int,
+    sets(
+        "--max-rows",
+        "Refuse a file with more rows than this, or with over 512 bytes for each.",
+        "data.eval.max_rows",
+        min=1,
+        max=1 << 40,
+    ),
+]

@@ -12,10 +12,16 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.groups import RESULTS
 from pocketbert.cli.guard import guarded
+from pocketbert.core.data.limits import LINE_MB, ROWS, Limits
 from pocketbert.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.tokenization import Text
+
+_AT_ONCE = 1 << 16
+"""Texts whose answers are held in memory together."""
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +43,8 @@ def predict(
     ] = None,
     text: options.Text = "text",
     text_pair: options.TextPair = None,
+    max_line_mb: options.MaxLine = LINE_MB,
+    max_rows: options.MaxRows = ROWS,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -75,50 +83,64 @@ def predict(
     It prints labels, numbers, spans, excerpts, tokens or vectors, depending on the model's task.
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     """
-    from pocketbert import api
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.runtime.model import check_texts, load
 
-    rows = _rows(texts or [], file, text, text_pair)
-    answers = api.predict(model, rows, scheme=scheme, threads=threads, format=format, engine=engine, file=model_file)
-    for row, answer in zip(rows, answers, strict=True):
-        shown = row if isinstance(row, str) else list(row)
-        if json:
-            fields = {"text": shown, **answer.fields(top), "truncated": answer.truncated}
-            print(jsonlib.dumps(fields, ensure_ascii=False))
-        else:
-            text_shown = shown if isinstance(shown, str) else " | ".join(shown)
-            print(f"{answer.line(top)}\t{text_shown}{'  [truncated]' if answer.truncated else ''}")
+    # of texts that are no file, only the limits count
+    source = DataSource(
+        path=str(file or "stdin"), text=text, text_pair=text_pair, max_line_mb=max_line_mb, max_rows=max_rows
+    )
+    rows = _rows(texts or [], file, source)
+    opened = load(model, scheme, threads, format=format, engine=engine, file=model_file)
+    check_texts(opened.head.task, rows)
+    for start in range(0, len(rows), _AT_ONCE):
+        some = rows[start : start + _AT_ONCE]
+        for row, answer in zip(some, opened.predict(some, progress="predict"), strict=True):
+            _print(row, answer, top, json)
 
 
-def _rows(texts: list[str], file: Path | None, column: str, pair_column: str | None) -> list[Text]:
+def _print(row: Text, answer: Answer, top: int, json: bool) -> None:
+    shown = row if isinstance(row, str) else list(row)
+    if json:
+        fields = {"text": shown, **answer.fields(top), "truncated": answer.truncated}
+        print(jsonlib.dumps(fields, ensure_ascii=False))
+    else:
+        text_shown = shown if isinstance(shown, str) else " | ".join(shown)
+        print(f"{answer.line(top)}\t{text_shown}{'  [truncated]' if answer.truncated else ''}")
+
+
+def _rows(texts: list[str], file: Path | None, source: DataSource) -> list[Text]:
+    from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.data.streams import read_texts
+
     if texts and file is not None:
         raise InputError(Problem("--file", "was given together with texts.", "Give only one of them."))
+    if file is not None and file.suffix != ".txt":
+        return [example.input for example in read_examples(source, labelled=False)]
     if file is not None:
-        return _from_file(file, column, pair_column)
-    if not texts:
-        if sys.stdin.isatty():
-            raise InputError(
-                Problem("predict", "got no text.", "Give texts as arguments, --file FILE, or pipe them in.")
+        texts = read_texts(file, source.limits)
+    elif not texts:
+        texts = _from_stdin(source.limits)
+    if source.text_pair is None:
+        return list(texts)
+    if len(texts) % 2:
+        raise InputError(
+            Problem(
+                "predict",
+                f"{len(texts)} texts do not form pairs.",
+                "Give two texts for each pair, one after the other.",
             )
-        texts = [line.rstrip("\n") for line in sys.stdin]
-    if pair_column is not None:
-        if len(texts) % 2:
-            raise InputError(
-                Problem(
-                    "predict",
-                    f"{len(texts)} texts do not form pairs.",
-                    "Give two texts for each pair, one after the other.",
-                )
-            )
-        return list(zip(texts[::2], texts[1::2], strict=True))
-    return list(texts)
+        )
+    return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _from_file(file: Path, column: str, pair_column: str | None) -> list[Text]:
-    from pocketbert.core.data.examples import read_examples
-    from pocketbert.core.data.files import read_lines
-    from pocketbert.core.data.source import DataSource
+def _from_stdin(limits: Limits) -> list[str]:
+    from pocketbert.core.data.streams import texts_of_stream
 
-    if file.suffix == ".txt":
-        return list(read_lines(file))
-    source = DataSource(path=str(file), text=column, text_pair=pair_column)
-    return [e.input for e in read_examples(source, labelled=False)]
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        raise InputError(Problem("predict", "got no text.", "Give texts as arguments, --file FILE, or pipe them in."))
+    try:
+        return texts_of_stream(sys.stdin.buffer, "stdin", limits)
+    except OSError as error:  # a folder, or opened for writing
+        why = error.strerror or str(error)
+        raise InputError(Problem("stdin", f"cannot be read: {why}.", "Pipe text in, or give --file FILE.")) from error

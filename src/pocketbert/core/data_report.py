@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.spans import label_of
+from pocketbert.core.errors import shown
 from pocketbert.core.heads import Prepared
 from pocketbert.core.tasks import LabelKind
 
@@ -97,10 +98,9 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
     """
     first: dict[str, Hashable] = {}
     conflicting = 0
-    index = {label: i for i, label in enumerate(labels.names)}
-    for example in rows.examples:
-        # a number and its name are the same label
-        own = index.get(str(example.label), example.label) if kind is LabelKind.NAME else example.label
+    # a number and its name are the same label
+    own_labels = map(int, rows.truth) if kind is LabelKind.NAME else (example.label for example in rows.examples)
+    for example, own in zip(rows.examples, own_labels, strict=True):
         if first.setdefault(example.digest, own) != own:
             conflicting += 1
     lengths = np.sort([len(e) for e in rows.encoded])
@@ -152,3 +152,16 @@ def majority_note(report: SplitReport, kind: LabelKind) -> str | None:
     if share > 0.8 and kind is LabelKind.NAME and len(report.labels) > 1:
         return f"{report.name}: one label holds {share:.0%} of the rows; look at macro F1 and accuracy"
     return None
+
+
+def twin_notes(report: SplitReport) -> list[str]:
+    """Notes on labels that differ only in case, which are two classes and may be meant as one; at most ten."""
+    groups: dict[str, list[str]] = {}
+    for name in report.labels:
+        groups.setdefault(name.casefold(), []).append(name)
+    twins = [names for names in groups.values() if len(names) > 1]
+    return [
+        f"{report.name}: labels that differ only in case: "
+        + ", ".join(f"{shown(name)} ({report.labels[name]:,} {report.unit})" for name in names[:10])
+        for names in twins[:10]
+    ]

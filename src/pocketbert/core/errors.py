@@ -90,8 +90,23 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A value as Python writes it, cut where it is long."""
+    text = repr(value[: most + 1] if isinstance(value, str) else value)
+    return text if len(text) <= most else f"{text[: most - 4]}..."
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The first names of a list with the number of the others, on one line of bounded length."""
+    first = ", ".join(shown(name, 40) for name in names[:most])
+    return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
+
+
+_SHOWN_NAMES, _COMPARED_NAMES, _COMPARED_CHARACTERS = 60, 2000, 100
+
+
 def nearest(value: str, allowed: Sequence[str]) -> str:
-    """A hint that names the closest allowed value, or lists all of them.
+    """A hint that names the closest allowed value, or lists what is allowed; long lists are cut.
 
     Args:
         value: What the user wrote.
@@ -100,6 +115,14 @@ def nearest(value: str, allowed: Sequence[str]) -> str:
     Returns:
         For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.
     """
-    close = get_close_matches(value, allowed, n=1, cutoff=0.6)
-    listing = "allowed: " + ", ".join(sorted(allowed))
+    start = value[:1].casefold()
+    compared = allowed if len(allowed) <= _COMPARED_NAMES else [n for n in allowed if n[:1].casefold() == start]
+    short = [name for name in compared[:_COMPARED_NAMES] if len(name) <= _COMPARED_CHARACTERS]
+    close = get_close_matches(value[:_COMPARED_CHARACTERS], short, n=1, cutoff=0.6)
+    names = [
+        n if len(n) <= _COMPARED_CHARACTERS else f"{n[:_COMPARED_CHARACTERS]}..."
+        for n in sorted(allowed)[:_SHOWN_NAMES]
+    ]
+    more = f" and {len(allowed) - _SHOWN_NAMES:,} more" if len(allowed) > _SHOWN_NAMES else ""
+    listing = f"allowed: {', '.join(names)}{more}"
     return f"did you mean '{close[0]}'? ({listing})" if close else listing

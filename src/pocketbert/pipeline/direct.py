@@ -170,12 +170,10 @@ def open_run(folder: Path) -> Run:
     return Run(load_recipe(folder / RECIPE_FILE), folder)
 
 
-def verify_folder(
-    model: Path, data: Path | None, *, text: str, text_pair: str | None, label: str, max_drop: float
-) -> Verification:
+def verify_folder(model: Path, source: DataSource | None, max_drop: float) -> Verification:
     """See `pocketbert.api.verify`."""
     if is_marked(model, KIND):
-        if data is not None:
+        if source is not None:
             raise InputError(
                 Problem(
                     "--data",
@@ -186,22 +184,19 @@ def verify_folder(
         return _verify_run(model)
     artefacts = read_artefacts(model)
     sets = []
-    if data is not None:
-        source, head = (
-            DataSource(path=str(data), text=text, text_pair=text_pair, label=label),
-            artefacts.head(),
-        )
+    if source is not None:
+        head, name = artefacts.head(), Path(source.title).name
         rows = read_examples(source, kind=head.task.labels)
         prepared = head.prepare(rows, TextTokenizer(model, artefacts.processing.max_length), source.title)
         if not len(prepared.truth):
             raise InputError(
                 Problem(
                     "--data",
-                    f"{data.name} has no scored pairs; vectors without scores are compared on golden rows.",
+                    f"{name} has no scored pairs; vectors without scores are compared on golden rows.",
                     "Give --text-pair and --label, or leave --data out.",
                 )
             )
-        sets = [EvalSet(data.name, head, prepared)]
+        sets = [EvalSet(name, head, prepared)]
     result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
     report_gates(result)
     return result

@@ -120,22 +120,26 @@ class Inputs:
         return {"export": {"atol": self.recipe.export.atol}}
 
 
+NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
+"""Keys that do not change a result, in any section."""
+
+
 def dumped(section: BaseModel | None) -> object:
-    """A section as it decides a result: how often a checkpoint is written does not.
+    """A section as it decides a result: how often a checkpoint is written and how much may be read do not.
 
     Args:
         section: A part of a recipe, if there is one.
     """
-    return without(section.model_dump(mode="json"), "checkpoint") if section is not None else None
+    return without(section.model_dump(mode="json"), *NO_RESULT) if section is not None else None
 
 
-def without(value: object, key: str) -> object:
-    """Nested sections without one key.
+def without(value: object, *keys: str) -> object:
+    """Nested sections without some keys.
 
     Args:
         value: Sections, or lists of them.
-        key: What to leave out wherever it is.
+        keys: What to leave out wherever it is.
     """
     if isinstance(value, dict):
-        return {k: without(v, key) for k, v in value.items() if k != key}
-    return [without(v, key) for v in value] if isinstance(value, list) else value
+        return {k: without(v, *keys) for k, v in value.items() if k not in keys}
+    return [without(v, *keys) for v in value] if isinstance(value, list) else value

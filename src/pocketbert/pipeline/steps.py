@@ -12,7 +12,7 @@ from pocketbert.core.recipe.recipe import CorpusSource, Recipe
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
 from pocketbert.pipeline.formats.recipe_files import check_bounds
-from pocketbert.pipeline.inputs import Inputs, dumped, without
+from pocketbert.pipeline.inputs import NO_RESULT, Inputs, dumped, without
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
@@ -91,7 +91,7 @@ def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
         name="data",
         title="data",
         output="data.json",
-        settings={"task": recipe.task, "data": {**section, "max_length": inputs.length}},
+        settings={"task": recipe.task, "data": without({**section, "max_length": inputs.length}, *NO_RESULT)},
         contents={
             "data.train": data_digest(recipe.data.train),
             "data.eval": data_digest(recipe.data.eval),
@@ -318,7 +318,7 @@ def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
     sections = portable(recipe).model_dump(mode="json", by_alias=True)
     atol = sections["export"].pop("atol")
     gates = {"verify": sections.pop("verify"), "export": {"atol": atol}}
-    settings = without(sections, "checkpoint")
+    settings = without(sections, *NO_RESULT)
     assert isinstance(settings, dict)
     return Step(
         name="pack",

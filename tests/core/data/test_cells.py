@@ -56,7 +56,8 @@ def refused(path: Path, kind: LabelKind, row: dict[str, Any], **columns: Any) ->
         ("joy; anger", ("joy", "anger")),
         ("joy;", ("joy",)),
         ("", ()),
-        ([True], (1,)),
+        ([True], ("true",)),
+        (["2", 1.0], (2, 1)),
         (["a;b"], ("a;b",)),
     ],
 )
@@ -66,7 +67,7 @@ def test_lists_of_labels(tmp_path: Path, cell: Any, labels: tuple[Any, ...]) -> 
 
 def test_lists_of_labels_in_csv(tmp_path: Path) -> None:
     rows = table(tmp_path, "text,label\none,a;b\ntwo,\nthree,7\n", LabelKind.NAMES)
-    assert [e.label for e in rows] == [("a", "b"), (), ("7",)]
+    assert [e.label for e in rows] == [("a", "b"), (), (7,)]
 
 
 @pytest.mark.parametrize("cell", [3, {"a": 1}, ["a", None], [["a"]], [1.5]])

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.data import files as data_files
-from pocketbert.core.data.files import BadRows, class_names, read_rows
+from pocketbert.core.data import parquet
+from pocketbert.core.data.bad_rows import BadRows
+from pocketbert.core.data.files import class_names, read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, MissingBackendError
 
@@ -45,7 +47,7 @@ def test_rows_of_a_parquet_file_come_with_lists_and_numbers(whole: Path) -> None
 
 
 def test_rows_go_on_over_batches_and_row_groups(tmp_path: Path) -> None:
-    texts = [f"row {i}" for i in range(2 * data_files._PARQUET_ROWS + 7)]
+    texts = [f"row {i}" for i in range(2 * parquet.BATCH + 7)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=900)
     rows = read(tmp_path / "a.parquet")
     assert [r["text"] for _, r in rows] == texts
@@ -114,6 +116,7 @@ def test_a_missing_file_and_a_missing_library_are_named(
         with pytest.raises(InputError, match="file not found"):
             call(tmp_path / "none.parquet")
     monkeypatch.setattr(data_files, "version_of", lambda _: None)
+    monkeypatch.setattr(parquet, "version_of", lambda _: None)
     for call in (read, lambda p: class_names(DataSource(path=str(p)))):
         with pytest.raises(MissingBackendError, match=r"'pyarrow'.*pip install 'pocketbert\[train\]'"):
             call(whole)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data.examples import Example, Label
 from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
+from pocketbert.core.data.numerals import name_problems
 from pocketbert.core.errors import InputError
 
 NAMES = Labels(("negative", "neutral", "positive"))
@@ -16,18 +19,70 @@ def rows(*labels: Label) -> list[Example]:
     return [Example(f"text {i}", None, label, i) for i, label in enumerate(labels, 1)]
 
 
-def test_names_numbers_and_numbers_as_text_become_ids() -> None:
-    assert NAMES.ids(rows("positive", "negative", 1, "2", "0"), "a.csv").tolist() == [2, 0, 1, 2, 0]
+@pytest.mark.parametrize("labels", [("positive", "negative", "neutral"), (2, "0", "1.0"), (2.0, 0, 1)])
+def test_names_or_positions_become_ids(labels: tuple[Label, ...]) -> None:
+    assert NAMES.ids(rows(*labels), "a.csv").tolist() == [2, 0, 1]
 
 
-def test_labels_that_are_numerals_are_names_first() -> None:
-    stars = Labels(("5", "1"))
-    assert stars.ids(rows("5", "1", 0, 1), "a.csv").tolist() == [0, 1, 0, 1]
+def test_names_and_positions_in_one_column_are_refused_with_a_row_of_each() -> None:
+    with pytest.raises(InputError, match=r"a.csv:2: label 1, and 'positive' in row 1"):
+        NAMES.ids(rows("positive", 1), "a.csv")
+
+
+@pytest.mark.parametrize("names", [("2", "1", "0"), ("5.0", "1", "0", "2"), ("oos", "10", "2", "1", "0")])
+def test_where_names_are_numbers_a_number_means_the_name(names: tuple[str, ...]) -> None:
+    labels = Labels(names)
+    assert labels.ids(rows(2, "2", 2.0, "2.0"), "a").tolist() == [names.index("2")] * 4
+    with pytest.raises(InputError, match="some names are numbers, so a number means the name"):
+        labels.ids(rows(3), "a")
+
+
+def test_numbers_beside_a_name_in_the_training_data_are_refused_with_a_row_of_each() -> None:
+    # sorted as text they were 0, 1, 10, 11, 2, ...: the number 2 silently became the label 10
+    with pytest.raises(InputError, match=r"numbers in some rows \(row 1: 0\) and names in others \(row 13: 'oos'\)"):
+        resolve_labels(None, None, rows(*range(12), "oos"))
+
+
+def test_a_position_means_nothing_in_names_that_were_sorted() -> None:
+    found = resolve_labels(None, None, rows("b", "a"))
+    with pytest.raises(InputError, match="the order of the names was not declared"):
+        found.ids(rows(1), "eval.jsonl")
+
+
+def test_numbers_that_are_no_positions_name_their_labels() -> None:
+    found = resolve_labels(None, None, rows(-1, 1, 0.5))
+    assert found.names == ("-1", "0.5", "1")
+    assert found.ids(rows("1.0", -1.0), "a").tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("twin", ["a ", "\u200ba", "a\ufe0f", " a"])
+def test_names_that_look_the_same_are_refused(twin: str) -> None:
+    with pytest.raises(InputError, match="differ only in what cannot be seen"):
+        resolve_labels(None, None, rows("a", "b", twin))
+    assert name_problems(["1", "01"]) == ["the labels '1' and '01' are the same number"]
+    assert name_problems(["caf\u00e9", "cafe\u0301"])
+    assert name_problems(["May", "may", "a b", "ab"]) == []
+
+
+@given(st.lists(st.integers(-3, 70000) | st.sampled_from(["a", "B", "2.5"]), min_size=2, max_size=12), st.randoms())
+def test_the_order_of_rows_and_the_kind_of_file_never_change_an_id(values: list[int | str], shuffler: Any) -> None:
+    mixed = [(v, str(v)) for v in values]
+    order = list(range(len(mixed)))
+    shuffler.shuffle(order)
+    found: list[dict[str, int] | str] = []
+    for kind, places in ((0, range(len(mixed))), (1, range(len(mixed))), (0, order)):
+        examples = rows(*(mixed[i][kind] for i in places))
+        try:
+            ids = resolve_labels(None, None, examples).ids(examples, "a")
+            found.append({mixed[i][1]: int(id) for i, id in zip(places, ids, strict=True)})
+        except InputError:
+            found.append("refused")
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_label_outside_the_set_is_refused_with_its_row() -> None:
     with pytest.raises(InputError) as caught:
-        NAMES.ids(rows("positve", 3, -1, "neutral", 1.0), "a.csv")
+        NAMES.ids(rows("positve", 3, -1, "neutral", 1.5), "a.csv")
     lines = str(caught.value).splitlines()
     assert [line.split(":")[1] for line in lines] == ["1", "2", "3", "5"]
     assert "did you mean 'positive'?" in lines[0]

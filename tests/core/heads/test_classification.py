@@ -17,7 +17,7 @@ from pocketbert.core.tasks import task_of
 
 NAMES = ("bad", "so so", "good")
 HEAD = head_of(task_of("text-classification"), Labels(NAMES))
-GOLD = ["good", "bad", "2", "so so", 0, "good"]
+GOLD = ["good", "bad", "good", "so so", "bad", "good"]
 IDS = [2, 0, 2, 1, 0, 2]
 
 

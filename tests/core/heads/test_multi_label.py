@@ -33,7 +33,7 @@ def outputs(values: Any) -> list[np.ndarray]:
 
 
 def test_targets_are_one_where_a_label_is_given(rows: Any, tokenizer: TextTokenizer) -> None:
-    made = prepared_of(rows, tokenizer, [*GOLD, (2, "0")])
+    made = prepared_of(rows, tokenizer, [*GOLD, ("fear", "joy")])
     labels = np.asarray(made.targets["labels"])
     assert labels.dtype == np.float32
     assert labels.tolist() == [*TRUTH.astype(float).tolist(), [1, 0, 1]]

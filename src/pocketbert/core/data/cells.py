@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from pocketbert.core.data.numerals import is_visible, number_of
 from pocketbert.core.data.spans import OUTSIDE, Span, label_of, spans_of
+from pocketbert.core.errors import shown
+from pocketbert.core.predict.tokenization import is_unicode
 from pocketbert.core.tasks import LabelKind
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class GoldAnswer:
     """One right answer to a question.
 
@@ -25,7 +28,9 @@ class GoldAnswer:
     text: str
 
 
-Label = int | float | str | tuple[int | str, ...] | tuple[Span, ...] | tuple[GoldAnswer, ...]
+_LARGEST = 10**40
+_MOST_ANSWERS = 1000
+Label = int | float | str | tuple[int | float | str, ...] | tuple[Span, ...] | tuple[GoldAnswer, ...]
 
 
 class LabelError(ValueError):
@@ -76,21 +81,29 @@ def read_label(
 
 
 def _name(cell: Any) -> int | float | str:
+    """A name or a number, the same for every kind of file: true is the name "true", and "2" and 2.0 are the number 2."""
     if isinstance(cell, bool):
-        return int(cell)
+        return str(cell).lower()
     if not isinstance(cell, int | float | str):
         raise LabelError(f"label is {type(cell).__name__}, not a number or a name.")
-    if isinstance(cell, str) and not cell.strip():
-        raise LabelError("the label is empty.")
-    return cell
+    if isinstance(cell, str) and not (is_unicode(cell) and is_visible(cell)):
+        raise LabelError("the label is empty." if is_unicode(cell) else f"label {shown(cell)} is not Unicode text.")
+    number = number_of(cell)
+    if number is None:
+        return str(cell)
+    if not math.isfinite(number) or abs(number) >= _LARGEST:
+        raise LabelError(f"label {shown(cell)} is not a number that a label can be.")
+    return number
 
 
-def _names(cell: Any) -> tuple[int | str, ...]:
+def _names(cell: Any) -> tuple[int | float | str, ...]:
     if isinstance(cell, str):  # csv and tsv have no lists
         cell = [part.strip() for part in cell.split(";") if part.strip()]
-    if not isinstance(cell, list | tuple) or not all(isinstance(v, int | str) for v in cell):
+    if not isinstance(cell, list | tuple) or not all(
+        isinstance(number_of(v), int) or isinstance(v, bool | str) for v in cell
+    ):
         raise LabelError(f"labels are {_kind(cell)}, not a list of names or numbers (in csv: separated by ';').")
-    return tuple(int(v) if isinstance(v, bool) else v for v in cell)
+    return tuple(_name(v) for v in cell)
 
 
 def _score(cell: Any) -> float:
@@ -99,7 +112,7 @@ def _score(cell: Any) -> float:
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise LabelError(f"score {cell!r} is no finite number.")
+        raise LabelError(f"score {shown(cell)} is no finite number.")
     return value
 
 
@@ -114,7 +127,7 @@ def _spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tup
         found = sorted(_span(v, text) for v in cell)
         for one, other in pairwise(found):
             if other.start < one.end:  # a word has one tag: the second would silently overwrite the first
-                raise LabelError(f"spans overlap: {vars(one)} and {vars(other)}.")
+                raise LabelError(f"spans overlap: {asdict(one)} and {asdict(other)}.")
         return tuple(found)
     if not all(isinstance(v, str) for v in cell):
         raise LabelError(
@@ -133,9 +146,11 @@ def _span(entry: dict[str, Any], text: str) -> Span:
     start, end, label = entry.get("start"), entry.get("end"), entry.get("label")
     good = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
     if not good or not 0 <= start < end <= len(text):  # type: ignore[operator]
-        raise LabelError(f"span {entry!r} is not {{start, end, label}} within the {len(text)} characters of the text.")
+        raise LabelError(
+            f"span {shown(entry)} is not {{start, end, label}} within the {len(text)} characters of the text."
+        )
     if str(label) == OUTSIDE or label_of(str(label)) != label:
-        raise LabelError(f"label {label!r} reads like a tag (O, B-, I-, S-, E-): rename it.")
+        raise LabelError(f"label {shown(label)} reads like a tag (O, B-, I-, S-, E-): rename it.")
     return Span(int(start), int(end), str(label))  # type: ignore[arg-type]
 
 
@@ -152,6 +167,8 @@ def _answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
     if not isinstance(starts, list | tuple) or len(starts) != len(cell):
         given = len(starts) if isinstance(starts, list | tuple) else 1
         raise LabelError(f"{given} places for {len(cell)} answers.")
+    if len(cell) > _MOST_ANSWERS:  # each is looked for in the whole context
+        raise LabelError(f"{len(cell):,} answers; allowed: at most {_MOST_ANSWERS:,}.")
     return tuple(dict.fromkeys(_answer(a, s, context) for a, s in zip(cell, starts, strict=True)))
 
 
@@ -159,7 +176,7 @@ def _answer(answer: Any, start: Any, context: str) -> GoldAnswer:
     if isinstance(answer, dict):
         answer, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
     if not isinstance(answer, str) or not answer:
-        raise LabelError(f"answer {answer!r} is no text.")
+        raise LabelError(f"answer {shown(answer)} is no text.")
     if start is None:
         start = context.find(answer)
         if start < 0:

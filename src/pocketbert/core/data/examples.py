@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.cells import Label, LabelError, joined, read_label
-from pocketbert.core.data.files import BadRows, read_rows
+from pocketbert.core.data.files import read_rows
+from pocketbert.core.data.numerals import is_visible
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import Text, is_unicode
@@ -20,7 +22,7 @@ _STARTS = "answer_start"
 _WORD = re.compile(r"\S+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One row.
 
@@ -64,8 +66,9 @@ def read_examples(source: DataSource, labelled: bool = True, kind: LabelKind = L
     """
     bad = BadRows(source.title)
     wanted = labelled and kind not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+    columns = [c for c in (source.text, source.text_pair, source.label, _STARTS) if c is not None]
     out = []
-    for number, row in read_rows(source, bad):
+    for number, row in read_rows(source, bad, columns):
         example = _example(source, number, row, wanted, kind, bad)
         if example is not None:
             out.append(example)
@@ -100,8 +103,9 @@ def _example(
         if value is not None and not is_unicode(value):
             bad.add(number, f"column '{column}' is not Unicode text: it holds half of a surrogate pair.")
             return None
-    if not text.strip():
-        bad.add(number, f"column '{source.text}' is empty.")
+    if not is_visible(text):
+        why = "holds no character that can be seen" if text.strip() else "is empty"
+        bad.add(number, f"column '{source.text}' {why}.")
         return None
     try:
         label = read_label(kind, cell, text, words, pair, row.get(_STARTS))

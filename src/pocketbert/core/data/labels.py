@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.examples import Example
-from pocketbert.core.data.files import BadRows
+from pocketbert.core.data.numbering import Numbering
+from pocketbert.core.data.numerals import name_problems, number_of
 from pocketbert.core.data.spans import OUTSIDE, Span, label_of, tags_of
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, listed, nearest, shown
 from pocketbert.core.tasks import LabelKind
 
 MAX_LABELS = 1 << 16
@@ -25,10 +27,12 @@ class Labels:
     Attributes:
         names: Label names; the index is the id.
         note: Where they came from, if that needs saying.
+        declared: Whether the order was declared by a person or a model, so that a number in the data may be a position.
     """
 
     names: tuple[str, ...]
     note: str = ""
+    declared: bool = True
 
     def __len__(self) -> int:
         """Number of labels."""
@@ -52,23 +56,12 @@ class Labels:
         Raises:
             InputError: Naming the rows whose label is not in the set.
         """
-        index = {name: i for i, name in enumerate(self.names)}
         bad = BadRows(title)
-        out = np.zeros(len(examples), np.int64)
-        for i, example in enumerate(examples):
-            found = _index(example.label, index)
-            if found is None:
-                hint = nearest(str(example.label), list(self.names))
-                bad.add(
-                    example.row,
-                    f"label {example.label!r} is not in the label set; {hint}.",
-                    "Correct the row or the name of the label column, or add the label under data.labels.",
-                )
-            else:
-                out[i] = found
+        numbering = Numbering(self.names, self.declared, bad)
+        found = [numbering.id_of(example.label, example.row) for example in examples]
         if bad.count:
             raise InputError(bad.close())
-        return out
+        return np.array(found, np.int64).reshape(-1)
 
     def sets(self, examples: Sequence[Example], title: str) -> NDArray[np.bool_]:
         """Which labels each row has, [N, labels].
@@ -76,20 +69,13 @@ class Labels:
         Raises:
             InputError: Naming the rows with a label that is not in the set.
         """
-        index = {name: i for i, name in enumerate(self.names)}
         bad = BadRows(title)
+        numbering = Numbering(self.names, self.declared, bad)
         out = np.zeros((len(examples), len(self.names)), bool)
         for i, example in enumerate(examples):
             for label in example.label if isinstance(example.label, tuple) else ():
-                found = _index(label, index)
-                if found is None:
-                    hint = nearest(str(label), list(self.names))
-                    bad.add(
-                        example.row,
-                        f"label {label!r} is not in the label set; {hint}.",
-                        "Correct the row or the name of the label column, or add the label under data.labels.",
-                    )
-                else:
+                found = numbering.id_of(label, example.row)
+                if found is not None:
                     out[i, found] = True
         if bad.count:
             raise InputError(bad.close())
@@ -138,24 +124,13 @@ class Labels:
             raise InputError(
                 Problem(
                     where,
-                    f"the model's labels differ from the data's: only in the data {sorted(ours)}, "
-                    f"only in the model {sorted(theirs)}.",
+                    f"the model's labels differ from the data's: only in the data [{listed(sorted(ours))}], "
+                    f"only in the model [{listed(sorted(theirs))}].",
                     "Use data.labels with the model's names, or fine-tune the teacher on these labels.",
                 )
             )
         position = {name: i for i, name in enumerate(other.names)}
         return [position[name] for name in self.names]
-
-
-def _index(label: object, index: dict[str, int]) -> int | None:
-    if isinstance(label, str):
-        if label in index:
-            return index[label]
-        # csv and tsv files carry numbers as text
-        label = int(label) if label.isdecimal() else label
-    if isinstance(label, int) and 0 <= label < len(index):
-        return label
-    return None
 
 
 def placeholder_names(names: Sequence[str]) -> bool:
@@ -181,7 +156,7 @@ def resolve_labels(
         The declared order; else the teacher's; else the sorted names in the data; else LABEL_i. None of tasks without.
 
     Raises:
-        InputError: If fewer labels result than the task needs.
+        InputError: If fewer labels result than the task needs, two of them look the same, or some are numbers and some names.
     """
     if kind not in _FEWEST:
         return Labels(())
@@ -190,47 +165,56 @@ def resolve_labels(
     elif teacher and not placeholder_names(teacher):
         labels = Labels(tuple(teacher), "label names taken from the teacher")
     else:
-        labels = _from_data(_single(examples))
+        labels = _from_data(examples, kind)
+    if problems := [Problem("data.labels", f"{what}.", _TWIN_FIX) for what in name_problems(labels.names)]:
+        raise InputError(problems)
     if kind is LabelKind.SPANS:
         labels = Labels(tags_of(labels.names), labels.note)
         if OUTSIDE not in labels.names:
             raise InputError(
-                Problem("data.labels", f"tags need '{OUTSIDE}' for words of no label; found {list(labels.names)}.")
+                Problem("data.labels", f"tags need '{OUTSIDE}' for words of no label; found {listed(labels.names)}.")
             )
     if len(labels) < _FEWEST[kind]:
         raise InputError(
-            Problem("data.labels", f"the task needs at least {_FEWEST[kind]} labels, found {list(labels.names)}.")
+            Problem("data.labels", f"the task needs at least {_FEWEST[kind]} labels, found [{listed(labels.names)}].")
         )
-    if len(set(labels.names)) != len(labels):
-        raise InputError(Problem("data.labels", f"a label occurs twice in {list(labels.names)}."))
     return labels
 
 
+_TWIN_FIX = "Write the label in one way, in the data and in data.labels."
 _FEWEST = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
 
 
-def _single(examples: Sequence[Example]) -> set[object]:
-    """Every label that occurs; of a row with several, or with spans, each of them."""
-    out: set[object] = set()
+def _from_data(examples: Sequence[Example], kind: LabelKind) -> Labels:
+    rows: dict[object, int] = {}
+    """The first row of every label that occurs; of a row with several, or with spans, each of them."""
     for example in examples:
-        if isinstance(example.label, tuple):
-            out |= {v.label if isinstance(v, Span) else v for v in example.label}
-        else:
-            out.add(example.label)
-    return out
-
-
-def _from_data(values: set[object]) -> Labels:
-    numbers = [int(v) for v in values if isinstance(v, int) or (isinstance(v, str) and v.isdecimal())]
-    if len(numbers) == len(values) and numbers:
-        if max(numbers) >= MAX_LABELS:
-            raise InputError(
-                Problem(
-                    "data.labels",
-                    f"the data has the label number {max(numbers)}; that is no label id.",
-                    "Check which column holds the labels, or give data.labels.",
-                )
+        values = example.label if isinstance(example.label, tuple) else (example.label,)
+        for value in values:
+            rows.setdefault(value.label if isinstance(value, Span) else value, example.row)
+    numbers = {value: number for value in rows if (number := number_of(value)) is not None}
+    if not numbers or kind is LabelKind.SPANS:  # tags are always names
+        return Labels(tuple(sorted(map(str, rows))), "label names taken from the training data, sorted", declared=False)
+    if len(numbers) < len(rows):
+        one, name = next(iter(numbers)), next(value for value in rows if value not in numbers)
+        raise InputError(
+            Problem(
+                "data.labels",
+                f"the labels are numbers in some rows (row {rows[one]}: {shown(one)}) and names in others "
+                f"(row {rows[name]}: {shown(name)}).",
+                "Write all of them as names, or list them in data.labels: a number then means the name that is this number.",
             )
-        names = tuple(f"LABEL_{i}" for i in range(max(numbers) + 1))
+        )
+    found = sorted(set(numbers.values()))
+    if all(isinstance(n, int) and 0 <= n < MAX_LABELS for n in found):
+        names = tuple(f"LABEL_{i}" for i in range(int(found[-1]) + 1))
         return Labels(names, "the data has numbers only and data.labels is not given: labels are called LABEL_i")
-    return Labels(tuple(sorted(str(v) for v in values)), "label names taken from the training data, sorted")
+    if any(isinstance(n, int) and n >= MAX_LABELS for n in found):
+        raise InputError(
+            Problem(
+                "data.labels",
+                f"the data has the label number {found[-1]}; that is no label id.",
+                "Check which column holds the labels, or give data.labels.",
+            )
+        )
+    return Labels(tuple(map(str, found)), "label names are the numbers in the training data, sorted", declared=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from pocketbert.core.data.limits import LINE_MB, MIB, ROWS, Limits
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 
 
-class DataSource(BaseModel):
+class DataSource(PlainNumbers):
     """Where one split comes from: a file, or a data set.
 
     The fields say what they mean in their descriptions, which recipes' JSON Schema shares.
@@ -21,6 +24,15 @@ class DataSource(BaseModel):
     text: str = Field("text", description="Column of the text.")
     text_pair: str | None = Field(None, description="Column of the second text, for pairs.")
     label: str = Field("label", description="Column of the label.")
+    max_line_mb: float = Field(
+        LINE_MB, gt=0, le=256, description="Longest line or row in MB; a longer one ends the command with exit code 2."
+    )
+    max_rows: int = Field(
+        ROWS,
+        gt=0,
+        le=1 << 40,
+        description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataSource:
@@ -36,6 +48,11 @@ class DataSource(BaseModel):
             if alone:
                 raise ValueError(f"{', '.join(alone)} belong to 'dataset', not to 'path'")
         return self
+
+    @property
+    def limits(self) -> Limits:
+        """How much is read of it."""
+        return Limits(int(self.max_line_mb * MIB), self.max_rows)
 
     @property
     def title(self) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 OUTSIDE = "O"
 _BEGIN, _INSIDE = ("B-", "S-"), ("I-", "E-")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Span:
     """A piece of a text.
 
@@ -80,9 +82,14 @@ def tag_places(spans: Iterable[Span], places: Sequence[tuple[int, int]], tags: S
     """
     index = {tag: i for i, tag in enumerate(tags)}
     out = [index[OUTSIDE]] * len(places)
+    starts = [start for start, _ in places]
+    ordered = all(one <= other for one, other in pairwise(starts))
     for span in spans:
         first = True
-        for i, (start, end) in enumerate(places):
+        # words follow each other, so those of a span are found without looking at all
+        near = range(bisect_left(starts, span.start), bisect_left(starts, span.end)) if ordered else range(len(places))
+        for i in near:
+            start, end = places[i]
             if span.start <= start < span.end and end > start:
                 prefixed = f"{'B' if first else 'I'}-{span.label}"
                 out[i] = index[prefixed if prefixed in index else span.label]

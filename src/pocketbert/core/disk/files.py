@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from pocketbert.core.disk.ownership import TEMPORARY, replace_file, temporary_file
+from pocketbert.core.disk.regular import open_regular
 from pocketbert.core.errors import InputError, MachineError, Problem
 
 _MIB = 1 << 20
 
 
 def sha256_file(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    with path.open("rb") as stream:
+    """Hex digest of a regular file's bytes."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

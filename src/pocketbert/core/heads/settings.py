@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import ConfigDict, Field, PositiveInt
 
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 from pocketbert.core.predict.pooling import PoolingKind
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class AnswerSettings(BaseModel):
+class AnswerSettings(PlainNumbers):
     """How outputs become answers; each task reads its own part. Fields say what they mean in their descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ Text = str | tuple[str, str]
 MASK_TOKENS = ("[MASK]", "<mask>")
 """What vocabularies of the family call the token to be guessed."""
 _ENCODE_AT_ONCE = 4096
+_CHARACTERS_AT_ONCE = 1 << 22
+"""The library needs about 200 bytes for each, and returns all texts of a call together."""
 _SIDES = ("right", "left")
 MAX_MIB = 128
 """Far above any tokenizer.json; the library reads the whole file."""
@@ -185,8 +187,7 @@ class TextTokenizer:
             InputError: Naming the first entry that is no text.
         """
         out: list[Encoded] = []
-        for start in range(0, len(texts), _ENCODE_AT_ONCE):
-            chunk = list(texts[start : start + _ENCODE_AT_ONCE])
+        for start, chunk in _chunks(texts):
             try:
                 encode = self._tokenizer.encode_batch if places else self._tokenizer.encode_batch_fast
                 encodings = encode(chunk)
@@ -272,6 +273,20 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
+    """Texts to be tokenized together, with the place of the first: few where they are long."""
+    start = characters = 0
+    for i, text in enumerate(texts):
+        parts = text if isinstance(text, tuple | list) else (text,)
+        size = sum(len(part) for part in parts if isinstance(part, str))
+        if i > start and (i - start >= _ENCODE_AT_ONCE or characters + size > _CHARACTERS_AT_ONCE):
+            yield start, list(texts[start:i])
+            start, characters = i, 0
+        characters += size
+    if start < len(texts):
+        yield start, list(texts[start:])
 
 
 def _is_text(value: object) -> bool:

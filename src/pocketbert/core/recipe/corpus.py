@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 
 
-class CorpusSettings(BaseModel):
+class CorpusSettings(PlainNumbers):
     """How text becomes rows; the defaults are DistilBERT's (Sanh et al. 2019, arXiv 1910.01108, and its code)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

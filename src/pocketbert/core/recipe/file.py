@@ -295,6 +295,8 @@ def _problem(error: Any, tree: _Tree, title: str) -> Problem:
     message = str(error["msg"]).removeprefix("Value error, ")
     if kind in ("enum", "literal_error"):
         allowed = [w.strip("'") for w in str(error["ctx"].get("expected", "")).replace(" or ", ", ").split(", ")]
+        if isinstance(value, str) and value in allowed:
+            return Problem(where, f"{_shown(value)} is text, not a number.", "Write it without quotes.")
         return Problem(where, f"{_shown(str(value))} is not allowed; {nearest(str(value)[:80], allowed)}.")
     if kind == "value_error":
         return Problem(where, f"{message}.")

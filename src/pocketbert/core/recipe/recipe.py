@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
+from pocketbert.core.data.limits import CORPUS_ROWS
+from pocketbert.core.data.numerals import name_problems
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import LOCAL, check_device
 from pocketbert.core.heads.settings import AnswerSettings
@@ -44,6 +46,12 @@ class CorpusSource(DataSource):
     share: float = Field(
         1.0, gt=0, description="How much of the mixture comes from here, relative to the other sources."
     )
+    max_rows: int = Field(
+        CORPUS_ROWS,
+        gt=0,
+        le=1 << 40,
+        description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",
+    )
 
 
 class CorpusSection(CorpusSettings):
@@ -53,6 +61,12 @@ class CorpusSection(CorpusSettings):
     rows: PositiveInt | None = Field(
         None, description="Rows drawn for training, by the sources' shares; default as many as there are."
     )
+
+
+def _told_apart(names: list[str]) -> list[str]:
+    if problems := name_problems(names):
+        raise ValueError("; ".join(problems))
+    return names
 
 
 class DataSection(Section):
@@ -71,7 +85,9 @@ class DataSection(Section):
         ge=0,
         description="Training rows held out by hash; the quantized file is compared with fp32 on them.",
     )
-    labels: list[str] | None = Field(None, min_length=2, description="Label names, in order of their ids.")
+    labels: Annotated[list[str], AfterValidator(_told_apart)] | None = Field(
+        None, min_length=2, description="Label names, in order of their ids."
+    )
     max_length: int | None = Field(
         None,
         ge=4,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from pocketbert.core.errors import nearest
 from pocketbert.core.families import all_families
+from pocketbert.core.loading.plain_numbers import PlainNumbers
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
-class Section(BaseModel):
+class Section(PlainNumbers):
     """Base of all parts: unknown keys are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

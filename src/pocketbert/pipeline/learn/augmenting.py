@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.examples import Example
-from pocketbert.core.data.files import BadRows, read_rows
+from pocketbert.core.data.files import read_rows
 from pocketbert.core.disk.files import check_writable, sha256_file, sha256_json, writing
 from pocketbert.core.disk.workspace import workspace
 from pocketbert.core.errors import InputError, Problem

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.data.files import BadRows, read_rows
+from pocketbert.core.data.bad_rows import BadRows
+from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
@@ -39,7 +40,7 @@ def texts_of(source: DataSource) -> Iterator[str]:
         InputError: At the end, or as soon as there are too many, listing rows without text.
     """
     bad = BadRows(source.title)
-    for number, row in read_rows(source, bad):
+    for number, row in read_rows(source, bad, [source.text]):
         text = row.get(source.text)
         if isinstance(text, str):
             yield text

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pocketbert.core.data.examples import Example, read_examples
-from pocketbert.core.data.files import class_names
+from pocketbert.core.data.files import check_source, class_names
 from pocketbert.core.data.labels import Labels, resolve_labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.spans import tags_of
 from pocketbert.core.data.split import hold_out, without
-from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report
+from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report, twin_notes
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared, head_of
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
-from pocketbert.core.recipe.recipe import DataSection, Recipe
+from pocketbert.core.recipe.recipe import CorpusSource, DataSection, Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
+from pocketbert.pipeline.learn.corpora import is_prepared
 from pocketbert.pipeline.reference import task_text
 
 DEFAULT_LENGTH = 128
@@ -69,21 +69,23 @@ class RunData:
 
 
 def check_files(section: DataSection) -> None:
-    """Say which files a recipe names are not there, without reading any.
+    """Refuse the data files of a recipe that are not there, are no regular files or of an unknown kind; none is read.
 
     Raises:
         InputError: Naming every one.
     """
-    # not Path.exists, which raises at names that no file can have
     sources: dict[str, DataSource | None] = {"train": section.train, "eval": section.eval}
     sources |= {f"corpus.sources.{i}": s for i, s in enumerate(section.corpus.sources if section.corpus else [])}
-    missing = [
-        Problem(f"data.{key}.path", f"{source.path}: file not found.")
-        for key, source in sources.items()
-        if source is not None and source.path is not None and not os.path.exists(source.path)  # noqa: PTH110
-    ]
-    if missing:
-        raise InputError(missing)
+    problems = []
+    for key, source in sources.items():
+        if source is None or (isinstance(source, CorpusSource) and is_prepared(source)):
+            continue
+        try:
+            check_source(source)
+        except InputError as error:
+            problems += [Problem(f"data.{key}.path", f"{p.where}: {p.what}", p.fix) for p in error.problems]
+    if problems:
+        raise InputError(problems)
 
 
 def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
@@ -154,7 +156,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
         reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
     _check_classes(reports, recipe)
-    notes += [n for r in reports if (n := majority_note(r, task.labels))]
+    notes += [n for r in reports if (n := majority_note(r, task.labels))] + twin_notes(reports[0])
     report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
     for line in report.lines():
         say(f"  {line}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pocketbert.core.data.files import check_source
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.host.versions import installed
@@ -77,6 +79,12 @@ class Step:
 
 
 def data_digest(source: DataSource | None) -> str | None:
-    """Digest of a local data file; None for Hub data, which its settings identify."""
-    path = Path(source.path) if source is not None and source.path is not None else None
-    return sha256_file(path) if path is not None and path.is_file() else None
+    """Digest of a local data file; None for a file that is gone, and for Hub data, which its settings identify.
+
+    Raises:
+        InputError: If it is no regular file or of an unknown kind: it is not read then, since it may have no end.
+    """
+    if source is None or source.path is None or not os.path.exists(source.path):  # noqa: PTH110  any name is allowed here
+        return None
+    check_source(source)
+    return sha256_file(Path(source.path))

@@ -1,0 +1,48 @@
+"""What is wrong with the rows of one file: the first few, and the count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pocketbert.core.errors import Problem, nearest
+
+SHOWN_PROBLEMS = 20
+
+
+class BadRows:
+    """Collects what is wrong with the rows of one file: the first few and the count."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.count = 0
+        self.problems: list[Problem] = []
+
+    def add(self, row: int, what: str, fix: str = "") -> None:
+        """Note one bad row."""
+        self.count += 1
+        if len(self.problems) < SHOWN_PROBLEMS:
+            self.problems.append(Problem(f"{self.title}:{row}", what, fix))
+
+    @property
+    def shows_more(self) -> bool:
+        """Whether the next bad row is shown; the others are only counted."""
+        return len(self.problems) < SHOWN_PROBLEMS
+
+    def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:
+        """Note a row without a column."""
+        if not self.shows_more:  # the hint takes time
+            self.add(row, "")
+            return
+        have = [str(k) for k in cells]
+        self.add(row, f"no column '{column}'; {nearest(column, have) if have else 'the row is empty'}.")
+
+    def close(self) -> list[Problem]:
+        """The problems, with a last line that tells how many more there are."""
+        if self.count > len(self.problems):
+            more = self.count - len(self.problems)
+            return [
+                *self.problems,
+                Problem(self.title, f"and {more:,} more bad rows ({self.count:,} in all)."),
+            ]
+        return self.problems

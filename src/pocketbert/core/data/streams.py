@@ -1,0 +1,165 @@
+"""Lines out of files and streams, one after the other, within limits: every reader of text uses these."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import IO, Any, cast
+
+from pocketbert.core.data.limits import MIB, Limits
+from pocketbert.core.disk.regular import open_regular
+from pocketbert.core.errors import InputError, Problem
+
+_BUFFER = 1 << 16
+_MARK = b"\xef\xbb\xbf"
+ENCODING_FIX = "Convert the file to UTF-8."
+
+
+class Metered(io.RawIOBase):
+    """Counts the bytes that are read from a stream, and refuses a stream with too many.
+
+    Args:
+        stream: Where the bytes come from, decompressed.
+        title: What errors name.
+        limits: What the stream may hold.
+        stored: Bytes of the compressed file; None where nothing is compressed.
+    """
+
+    def __init__(self, stream: IO[bytes], title: str, limits: Limits, stored: int | None = None) -> None:
+        super().__init__()
+        self._stream: Any = stream
+        self._title, self._limits, self._stored, self._read = title, limits, stored, 0
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase.readinto`."""
+        data = self._stream.read1(len(buffer)) if hasattr(self._stream, "read1") else self._stream.read(len(buffer))
+        data = data or b""
+        buffer[: len(data)] = data
+        self._read += len(data)
+        if self._read > self._limits.total:
+            raise too_much(self._title, self._limits)
+        if self._stored is not None and self._limits.grows_too_much(self._read, self._stored):
+            raise InputError(
+                Problem(
+                    self._title,
+                    f"its {self._stored:,} bytes grow to more than {self._read // MIB:,} MB; no text does.",
+                    "Unpack the file, if it is right.",
+                )
+            )
+        return len(data)
+
+
+def too_much(title: str, limits: Limits) -> InputError:
+    """The error for a file with more bytes than its rows may have."""
+    what = f"more than {limits.total // 1_000_000:,} MB of rows."
+    return InputError(Problem(title, what, "Use fewer rows, or raise max_rows of the source."))
+
+
+def too_many(title: str, limits: Limits, what: str = "rows") -> InputError:
+    """The error for a file with too many rows."""
+    fix = "Use fewer rows, or raise max_rows of the source."
+    return InputError(Problem(title, f"more than {limits.rows:,} {what}.", fix))
+
+
+def too_long(title: str, number: int, limits: Limits, what: str = "line") -> InputError:
+    """The error for a line that is too long."""
+    return InputError(
+        Problem(
+            f"{title}:{number}",
+            f"{what} longer than {limits.line:,} bytes.",
+            "Cut the text, or raise max_line_mb of the source.",
+        )
+    )
+
+
+@contextlib.contextmanager
+def opened(path: Path, title: str, limits: Limits) -> Iterator[io.BufferedReader]:
+    """Open a regular file, plain or ``.gz``, as a buffered stream of bounded length.
+
+    Args:
+        path: The file.
+        title: What errors name.
+        limits: What it may hold.
+
+    Raises:
+        InputError: If it is no regular file, is larger than `limits` allow, or is a broken gzip file.
+    """
+    with open_regular(path, title) as raw:
+        stored = os.fstat(raw.fileno()).st_size
+        try:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(fileobj=raw) as unpacked:
+                    yield io.BufferedReader(Metered(cast("IO[bytes]", unpacked), title, limits, stored), _BUFFER)
+            else:
+                yield io.BufferedReader(Metered(raw, title, limits), _BUFFER)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise InputError(Problem(title, f"broken gzip file: {error}.")) from error
+
+
+def lines(stream: io.BufferedReader, title: str, limits: Limits) -> Iterator[tuple[int, str]]:
+    """Lines of UTF-8 text with their numbers, from 1, with their line ends; only line feeds separate.
+
+    A byte order mark in front is removed.
+
+    Raises:
+        InputError: For a line that is too long, is not UTF-8 or contains a null byte, and for too many lines.
+    """
+    for number in count(1):
+        line = stream.readline(limits.line + 1)
+        if not line:
+            return
+        if number > limits.rows:
+            raise too_many(title, limits, "lines")
+        if b"\0" in line[:_BUFFER]:
+            raise no_text(title, number)
+        if len(line) > limits.line:
+            raise too_long(title, number, limits)
+        if number == 1:
+            line = line.removeprefix(_MARK)
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(Problem(f"{title}:{number}", f"not UTF-8: {error}.", ENCODING_FIX)) from error
+        if "\0" in text:
+            raise no_text(title, number)
+        yield number, text
+
+
+def no_text(title: str, number: int) -> InputError:
+    """The error for a null byte, which UTF-16 and binary files contain and text does not."""
+    what = "contains a null byte: not UTF-8 text, but UTF-16 or a binary file."
+    return InputError(Problem(f"{title}:{number}", what, ENCODING_FIX))
+
+
+def texts_of_stream(stream: IO[bytes], title: str, limits: Limits) -> list[str]:
+    """Texts of a stream, one per line; see `read_texts`.
+
+    Raises:
+        InputError: See `lines`.
+    """
+    return _texts(io.BufferedReader(Metered(stream, title, limits), _BUFFER), title, limits)
+
+
+def read_texts(path: Path, limits: Limits | None = None) -> list[str]:
+    """Texts of a plain file, one per line; only line feeds separate, so that answers stay in line with inputs.
+
+    Raises:
+        InputError: If it is no regular file, not UTF-8, or larger than `limits` allow.
+    """
+    limits = limits or Limits()
+    with opened(path, str(path), limits) as stream:
+        return _texts(stream, str(path), limits)
+
+
+def _texts(stream: io.BufferedReader, title: str, limits: Limits) -> list[str]:
+    return [line.removesuffix("\n").removesuffix("\r") for _, line in lines(stream, title, limits)]
