@@ -1,6 +1,6 @@
 """Commands killed with SIGKILL at random moments and at every rename and fsync, then started again until they end.
 
-    .venv/bin/python tests/support/kills.py --kills 100 [--seed 5] [--every] [-o FOLDER]
+    .venv/bin/python tests/support/kills.py --kills 100 [--seed 5] [--every] [--finished RUN] [-o FOLDER]
 
 Each command runs in a forked process of this one, which has imported everything and is bound to one core. What it leaves
 is compared byte by byte with what a command leaves that nobody killed, and a stranger's files around the output must
@@ -229,8 +229,10 @@ class Campaign:
                 yield case, [*times[first : first + 3]]
 
 
-def cases(root: Path) -> list[Case]:
-    """The five commands on the tiny task."""
+def cases(root: Path, finished: Path | None = None) -> list[Case]:
+    """The commands on the tiny task; with the run folder of a finished one only those that take seconds."""
+    if finished is not None:
+        return _of_run(finished)
     from support.tiny_task import Task, write_task
 
     write_task(root / "task")
@@ -243,24 +245,25 @@ def cases(root: Path) -> list[Case]:
         benchmark={"threads": [1], "runs": 10, "repeats": 2},
         verify={"max_drop": 0.5},
     )
-    finished, phone = root / "finished", root / "phone"
-
-    def export(place: Path) -> list[object]:
-        return ["export", "-m", finished / "student", "-o", place / "phone", "--format", "onnx"]
-
-    if forked(["run", recipe, "-o", finished], root / "log") != 0:
-        raise SystemExit((root / "log").read_text())
-    fp32 = ["export", "-m", finished / "student", "-o", phone, "--format", "onnx", "--scheme", "fp32"]
-    if forked(fp32, root / "log") != 0:
-        raise SystemExit((root / "log").read_text())
+    made, phone = root / "finished", root / "phone"
+    source = ["export", "-m", made / "student", "--format", "onnx", "-o"]
+    for arguments in (["run", recipe, "-o", made], [*source, phone, "--scheme", "fp32"]):
+        if forked(arguments, root / "log") != 0:
+            raise SystemExit((root / "log").read_text())
     timed = frozenset({f"phone/{name}" for name in TIMED})
     return [
-        Case("export", export, "phone", lambda _: None),
+        Case("export", lambda p: [*source, p / "phone"], "phone", lambda _: None),
         Case("run", lambda p: ["run", recipe, "-o", p / "run"], "run", lambda _: None, timed),
         Case("quantize", lambda p: ["quantize", "-m", phone, "-o", p / "phone"], "phone", lambda _: None),
-        Case("pack", lambda p: ["pack", "-m", finished, "-o", p / "phone"], "phone", lambda _: None),
-        Case("verify", lambda p: ["verify", "-m", p / "run"], "run", lambda p: _copy(finished, p / "run")),
-        Case("pack-mounted", lambda p: ["pack", "-m", finished, "-o", p / "phone"], "phone", _locked_in),
+        *_of_run(made),
+    ]
+
+
+def _of_run(made: Path) -> list[Case]:
+    return [
+        Case("pack", lambda p: ["pack", "-m", made, "-o", p / "phone"], "phone", lambda _: None),
+        Case("verify", lambda p: ["verify", "-m", p / "run"], "run", lambda p: _copy(made, p / "run")),
+        Case("pack-in-place", lambda p: ["pack", "-m", made, "-o", p / "phone"], "phone", _enter),
     ]
 
 
@@ -268,25 +271,23 @@ def _copy(source: Path, destination: Path) -> None:
     shutil.copytree(source, destination)
 
 
-def _locked_in(place: Path) -> None:
+def _enter(place: Path) -> None:
     """A folder that keeps its place, as a mount point does: the command is started in it."""
     (place / "phone").mkdir()
     os.chdir(place / "phone")
 
 
-def run(root: Path, kills: int, seed: int, every: bool = False, names: tuple[str, ...] = ()) -> Tally:
+def run(root: Path, kills: int, seed: int, every: bool = False, finished: Path | None = None) -> Tally:
     """Run a campaign and print what it counted."""
     os.environ["POCKETBERT_CACHE"] = str(root / "cache")
-    campaign = Campaign(root, [], seed)
-    campaign.cases = [case for case in cases(root) if not names or case.name in names]
+    campaign = Campaign(root, cases(root, finished), seed)
     for case in campaign.cases:
         campaign.reference(case)
         points = Counter(campaign.tally.points[case.name])
         print(f"{case.name}: {campaign._seconds[case.name]:.1f} s, {dict(points)}", flush=True)
     began = time.monotonic()
     for case, moments in campaign.plan(kills, every):
-        if case.name == "pack-mounted":
-            os.chdir(root)
+        os.chdir(root)
         campaign.round(case, moments)
     tally = campaign.tally
     print(f"{tally.kills.total()} kills in {time.monotonic() - began:.0f} s, seed {seed}: {dict(tally.kills)}")
@@ -300,7 +301,7 @@ def main() -> None:
     options.add_argument("--kills", type=int, default=100)
     options.add_argument("--seed", type=int, default=5)
     options.add_argument("--every", action="store_true", help="kill at every call")
-    options.add_argument("--only", nargs="*", default=[], help="names of cases")
+    options.add_argument("--finished", type=Path, help="the run folder of the tiny task: kill only what reads it")
     options.add_argument("-o", "--output", type=Path, help="an empty folder; default a temporary one")
     given = options.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before OpenMP counts the cores
@@ -315,7 +316,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = given.output or Path(temporary)
         root.mkdir(exist_ok=True)
-        sys.exit(bool(run(root, given.kills, given.seed, given.every, tuple(given.only)).problems))
+        sys.exit(bool(run(root, given.kills, given.seed, given.every, given.finished).problems))
 
 
 if __name__ == "__main__":
