@@ -260,7 +260,7 @@ def _lock_while_open(handle: int) -> bool:
 
 
 def remove_abandoned(destination: Path) -> None:
-    """Remove the files that killed processes of this user left beside a destination; a running process locks its own."""
+    """Remove the files that killed processes of this user left next to a destination; a running process locks its own."""
     name = sibling_prefix(destination)
     with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
         left = [e for e in entries if e.name.startswith(name) and e.name.endswith(TEMPORARY)]

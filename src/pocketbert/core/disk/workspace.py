@@ -144,7 +144,7 @@ def occupants(output: Path) -> list[str]:
 
 
 def beside_workspaces(recognise: Recognise) -> Recognise:
-    """`recognise`, which passes over the workspaces in an output and the ``lost+found`` of a file system."""
+    """Wrap `recognise` so that it passes over the workspaces in an output and the ``lost+found`` of a file system."""
 
     def named(folder: Path) -> list[str]:
         inside = _names_inside(folder)
