@@ -12,6 +12,7 @@ from pocketbert.benchmarks.report.page import write_report
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.devices import LOCAL
+from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Provenance
 
@@ -66,22 +67,31 @@ def session_lines(result: BenchmarkResult) -> list[str]:
     return out
 
 
-def check_output(path: Path, folders: Sequence[Path]) -> None:
+def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *read: Path) -> Path:
     """Refuse an output that could not be written, before anything is measured.
 
+    Args:
+        path: What the user named.
+        folders: The artefact folders; a page needs one.
+        overwrite: Whether an existing file may be replaced.
+        read: Files that are read.
+
+    Returns:
+        The file; where `path` is a link, what it leads to.
+
     Raises:
-        InputError: If its folder is missing, or a page is asked for without an artefact folder.
+        InputError: If it cannot be used, or a page is asked for without an artefact folder.
         MissingBackendError: If the page needs what is not installed.
     """
-    if not path.resolve().parent.is_dir():
-        raise InputError(Problem("-o/--output", f"no folder {path.resolve().parent}."))
-    if path.suffix != PAGE:
-        return
+    output = file_destination(path, overwrite, *read)
+    if output.suffix != PAGE:
+        return output
     if not folders:
         raise InputError(Problem("-o/--output", "a page shows an artefact folder's files.", "Give the folder with -m."))
     from pocketbert.benchmarks.report import plots
 
     plots.require()
+    return output
 
 
 def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -> None:
@@ -92,6 +102,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
         path: Where to write.
         folders: The artefact folders; a page needs one.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != PAGE:
         result.write(path)
         return

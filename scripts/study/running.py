@@ -18,7 +18,7 @@ from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import read_json, sha256_json, write_atomic
-from pocketbert.core.disk.ownership import write_marker
+from pocketbert.core.disk.marker import write_marker
 from pocketbert.core.disk.workspace import building
 from pocketbert.core.heads import head_of
 from pocketbert.core.host.hardware import machine

@@ -105,9 +105,9 @@ def run(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bo
         PocketBertError: InputError, GateError, MachineError or MissingBackendError.
     """
     from pocketbert.pipeline.run import Run
-    from pocketbert.pipeline.run_folder import Permission
+    from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    whole = Run(recipe, output, Permission(overwrite, resume_anyway))
+    whole = Run(recipe, run_destination(recipe, output), Permission(overwrite, resume_anyway))
     whole.execute()
     return whole.finish()
 
@@ -119,8 +119,9 @@ def finetune(recipe: Recipe, output: Path, overwrite: bool = False, resume_anywa
         The teacher's folder, in Hugging Face layout.
     """
     from pocketbert.pipeline.run import Run
-    from pocketbert.pipeline.run_folder import Permission
+    from pocketbert.pipeline.run_folder import Permission, run_destination
 
+    output = run_destination(recipe, output)
     Run(recipe, output, Permission(overwrite, resume_anyway)).execute(until="teacher")
     return output / "teacher"
 
@@ -136,12 +137,13 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway
     """
     from pocketbert.core.errors import InputError, Problem
     from pocketbert.pipeline.run import Run
-    from pocketbert.pipeline.run_folder import Permission
+    from pocketbert.pipeline.run_folder import Permission, run_destination
 
     if recipe.student is None:
         raise InputError(
             Problem("student", "the recipe has no student section.", "Add student: {layers: 3} and a distill stage.")
         )
+    output = run_destination(recipe, output)
     Run(recipe, output, Permission(overwrite, resume_anyway)).execute(until="student")
     return output / "student"
 
@@ -149,8 +151,9 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway
 def plan(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
     """List what `run` would do, without doing it."""
     from pocketbert.pipeline.run import Run
-    from pocketbert.pipeline.run_folder import Permission
+    from pocketbert.pipeline.run_folder import Permission, run_destination
 
+    output = run_destination(recipe, output)
     return [PlannedStep(*row) for row in Run(recipe, output, Permission(overwrite, resume_anyway)).plan()]
 
 
@@ -166,7 +169,7 @@ def export(
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
-        `output`.
+        The folder; where `output` is a link, what it leads to.
 
     Raises:
         PocketBertError: If the model or an option is not usable, or a gate failed.
@@ -193,7 +196,7 @@ def quantize(
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
-        `output`.
+        The folder; where `output` is a link, what it leads to.
     """
     from pocketbert.pipeline.direct import quantize_folder
 
@@ -303,16 +306,20 @@ def benchmark(
     return benchmark_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports])
 
 
-def report(run: Path, output: Path) -> Path:
+def report(run: Path, output: Path, overwrite: bool = False) -> Path:
     """Write the HTML report of a run folder.
 
-    Returns:
-        `output`.
-    """
-    from pocketbert.pipeline.direct import open_run
+    Args:
+        run: The run folder.
+        output: The HTML file.
+        overwrite: Whether an existing file may be replaced.
 
-    open_run(run).report(output)
-    return output
+    Returns:
+        The file; where `output` is a link, what it leads to.
+    """
+    from pocketbert.pipeline.direct import write_report
+
+    return write_report(run, output, overwrite)
 
 
 def data_check(recipe: Recipe) -> DataReport | None:
@@ -336,19 +343,16 @@ def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
     Raises:
         InputError: If the recipe has no corpus, or its text cannot be read.
     """
-    from pocketbert.core.disk.files import check_writable
     from pocketbert.core.errors import InputError, Problem
     from pocketbert.core.models.folder import open_model_folder
-    from pocketbert.pipeline.learn.corpora import write_corpora
+    from pocketbert.pipeline.learn.corpora import prepare_corpora
 
     if recipe.data.corpus is None:
         raise InputError(
             Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
         )
     model = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
-    check_writable(output.parent)
-    output.mkdir(parents=True, exist_ok=True)
-    return write_corpora(recipe.data.corpus, model.path, output)
+    return prepare_corpora(recipe.data.corpus, model.path, output)
 
 
 def data_augment(recipe: Recipe, output: Path, overwrite: bool = False) -> AugmentCounts:

@@ -57,7 +57,7 @@ def augment(
     recipe: options.Recipe,
     output: Annotated[Path, typer.Option("-o", "--output", help="Write this file, .jsonl or .jsonl.gz.")],
     overrides: options.Overrides = None,
-    overwrite: options.Overwrite = False,
+    overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
     """Write training rows and copies with replaced words to a file. (recipe: data.augment)

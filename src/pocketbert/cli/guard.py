@@ -14,7 +14,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError, one_line
+from pocketbert.cli.signals import Stopped, stopped_by
+from pocketbert.core.errors import KEPT, ExitCode, GateError, InputError, PocketBertError, one_line
 
 _COMMON = {
     "quiet": Annotated[
@@ -45,12 +46,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except typer.Exit:
             raise
-        except KeyboardInterrupt:
-            _end(
-                "Stopped by Ctrl-C. Finished work is kept; run the same command to continue.",
-                ExitCode.INTERRUPTED,
-                debug,
-            )
+        except KeyboardInterrupt as error:
+            code = error.exit_code if isinstance(error, Stopped) else ExitCode.INTERRUPTED
+            _end(stopped_by(code), code, debug)
         except (InputError, GateError) as error:
             _end(_listing(error), error.exit_code, debug)
         except PocketBertError as error:
@@ -119,5 +117,8 @@ def _machine(error: Exception) -> str:
 def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
+    for note in getattr(sys.exception(), "__notes__", ()):
+        if note.startswith(KEPT):
+            print(note, file=sys.stderr)
     print(message, file=sys.stderr)
     raise typer.Exit(int(code)) from None

@@ -8,6 +8,7 @@ import typer
 
 from pocketbert.cli import chain, data, demo, files, info, measure, predict, recipes
 from pocketbert.cli.groups import HELPERS, GroupedCommands
+from pocketbert.cli.signals import signals
 
 app = typer.Typer(
     name="pocketbert",
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help needs a third of the time of the framed one
-    epilog="Exit codes: 0 done, 1 the machine failed (e.g. disk full), 2 wrong input, 3 a gate failed, 4 a part is not installed, 130 Ctrl-C.",
+    epilog="Exit codes: 0 done, 1 the machine failed (e.g. disk full), 2 wrong input, 3 a gate failed, 4 a part is not installed, 130 Ctrl-C, 143 SIGTERM.",
 )
 
 
@@ -49,7 +50,8 @@ app.add_typer(data.app, name="data", rich_help_panel=HELPERS)
 
 def main() -> None:
     """Run the command line."""
-    app()
+    with signals():
+        app()
 
 
 if __name__ == "__main__":

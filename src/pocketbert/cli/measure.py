@@ -77,6 +77,7 @@ def benchmark(
             help="Write the result with all raw samples to this file: JSON, or a page if it ends in .html.",
         ),
     ] = None,
+    overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
     """Measure the latency of every model file.
@@ -94,7 +95,7 @@ def benchmark(
     if not folders and not files:
         raise InputError(Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE."))
     if output is not None:
-        check_output(output, folders)
+        output = check_output(output, folders, overwrite, *files, *([file] if file else []))
     texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
@@ -125,12 +126,13 @@ def benchmark(
 def report(
     model: Annotated[Path, typer.Option("-m", "--model", help="Describe this run folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Write this HTML file.")],
+    overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
     """Write the HTML report of a run, one self-contained page."""
     from pocketbert import api
 
-    written = api.report(model, output)
+    written = api.report(model, output, overwrite)
     print_json({"report": str(written)}) if json else print(f"report: {written}")
 
 

@@ -62,6 +62,7 @@ OptionalOutput = Annotated[
 Folder = Annotated[Path, typer.Option("-m", "--model", help="Open this artefact folder.")]
 Seed = Annotated[int | None, sets("--seed", "Use this seed for every random choice.", "seed", min=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results that were made with other settings.")]
+OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 ResumeAnyway = Annotated[
     bool,
     typer.Option(

@@ -36,11 +36,15 @@ def show(name: Name) -> None:
     print(recipe_path(name).read_text(encoding="utf-8"), end="")
 
 
-def cp(name: Name, destination: Annotated[Path, typer.Argument(help="Write this file.")]) -> None:
+def cp(
+    name: Name,
+    destination: Annotated[Path, typer.Argument(help="Write this file.")],
+    overwrite: options.OverwriteFile = False,
+) -> None:
     """Copy a shipped recipe to a file that you can edit."""
     from pocketbert.pipeline.shipped import copy_recipe
 
-    copy_recipe(name, destination)
+    destination = copy_recipe(name, destination, overwrite)
     print(f"written: {destination}\nEdit it, then run it: pocketbert run {destination}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
+from pathlib import Path
 
 
 class ExitCode(IntEnum):
@@ -21,6 +22,8 @@ class ExitCode(IntEnum):
     MISSING = 4
     """An optional part or the demo teacher is not installed."""
     INTERRUPTED = 130
+    TERMINATED = 143
+    """SIGTERM, for example of ``docker stop``; state is kept."""
 
 
 class PocketBertError(Exception):
@@ -83,6 +86,16 @@ class MachineError(PocketBertError):
     """The machine cannot do the work, e.g. the disk is full or a folder is read-only; the input is right."""
 
     exit_code = ExitCode.MACHINE
+
+
+KEPT = "Unfinished work is kept in "
+"""How the note of an error begins that tells where the next command goes on."""
+
+
+def note_kept(error: BaseException, folder: Path) -> None:
+    """Let an error tell where unfinished work lies; the place of an outer work folder replaces that of an inner one."""
+    notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT)]
+    error.__notes__ = [*notes, f"{KEPT}{one_line(str(folder))}; the same command continues there."]
 
 
 def one_line(text: str) -> str:

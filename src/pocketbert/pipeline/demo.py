@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert import demo_corpus
-from pocketbert.core.disk.files import check_writable, digests
-from pocketbert.core.disk.ownership import MARKER, read_marker, write_marker
-from pocketbert.core.disk.workspace import building
+from pocketbert.core.disk.destination import folder_destination
+from pocketbert.core.disk.files import digests
+from pocketbert.core.disk.marker import MARKER, read_marker, write_marker
+from pocketbert.core.disk.workspace import beside_workspaces, building
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import DEMO_TEACHER, open_model_folder
@@ -32,8 +33,8 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
         MissingBackendError: If the demo teacher is not installed; nothing is written then.
     """
     open_model_folder(DEMO_TEACHER)
-    check_writable(output.parent)
-    corpus = output.parent / f"{output.name}-corpus"
+    output = folder_destination(output)
+    corpus = folder_destination(output.parent / f"{output.name}-corpus")
     files = _files(corpus)
     paths = [f"data.{name}.path={files[split].resolve()}" for name, split in (("train", "train"), ("eval", "dev"))]
     recipe = load_recipe(recipe_path("demo"), [*paths, *overrides])
@@ -55,7 +56,8 @@ def write_corpus(folder: Path) -> dict[str, Path]:
     Raises:
         InputError: If the folder holds anything else.
     """
-    if folder.exists() and (not folder.is_dir() or _changed(folder)):
+    folder = folder_destination(folder)
+    if folder.exists() and beside_workspaces(_changed)(folder):
         raise InputError(
             Problem(
                 str(folder),
@@ -63,9 +65,8 @@ def write_corpus(folder: Path) -> dict[str, Path]:
                 "Choose another -o/--output.",
             )
         )
-    check_writable(folder.parent)
     say(f"corpus: {folder}")
-    with building(folder, _changed) as work:
+    with building(folder, _changed, MARKER) as work:
         demo_corpus.write(demo_corpus.generate(), work)
         write_marker(work, _KIND, files=digests(work))
     return _files(folder)

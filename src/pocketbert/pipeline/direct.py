@@ -11,10 +11,19 @@ from pocketbert.core.artefacts import FILE_NAME, Artefacts, ModelRecord, integri
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.disk.files import check_writable, digests, write_json
-from pocketbert.core.disk.ownership import is_marked, refuse_strangers
-from pocketbert.core.disk.workspace import building, remove_interrupted, workspace
-from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem
+from pocketbert.core.disk.destination import file_destination, folder_destination, leaving_nothing
+from pocketbert.core.disk.files import digests, write_json
+from pocketbert.core.disk.marker import is_marked
+from pocketbert.core.disk.ownership import refuse_strangers
+from pocketbert.core.disk.workspace import (
+    beside_workspaces,
+    building,
+    finish_interrupted,
+    occupants,
+    remove_interrupted,
+    workspace,
+)
+from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -25,7 +34,7 @@ from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, optio
 from pocketbert.pipeline.gates.verify import Verification, report_gates, verify_artefacts
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
-from pocketbert.pipeline.phone.pack import make_pack
+from pocketbert.pipeline.phone.pack import check_packable, make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND, Permission
 
@@ -43,27 +52,36 @@ def export_model(
 ) -> Path:
     """See `pocketbert.api.export`; `ready` are fp32 files of the same model to use instead of exporting anew."""
     recipe, folder = export_recipe(model, options)
+    output = folder_destination(output, folder.path)
     inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
+    finish_interrupted(output)
     with naming_flags():
-        made_before = _made_before(output, Run(recipe, output, inputs=inputs))
-    if made_before and not (damage := integrity_problems(output, read_artefacts(output))):
-        remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
-        say(f"{output}: finished before with the same model and settings, skipped")
-        return output
-    _refuse_existing(output, overwrite, folder.path, damage=damage if made_before else ())
-    check_writable(output.parent)
-    with workspace(output, resume=_WORK) as own:
+        if _is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
+            remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
+            return output
+    with leaving_nothing(output), workspace(output, resume=_WORK) as own:
         if own.resumed:
             say(f"continuing the interrupted work in {own.path}")
-        try:
-            with naming_flags():
-                Run(recipe, own.path / "run", Permission(overwrite=True), inputs).execute()
-        except (InputError, MissingBackendError):
-            if not own.resumed:
-                own.discard()  # nothing in it could be continued
-            raise
-        own.install(own.path / "run" / "phone", strangers)
+        with naming_flags():
+            Run(recipe, own.path / "run", Permission(overwrite=True), inputs).execute()
+        own.install(own.path / "run" / "phone", strangers, FILE_NAME)
     return output
+
+
+def _is_finished(output: Path, run: Run, overwrite: bool) -> bool:
+    """Whether `output` was written from the same recipe, model and versions as `run`, and is whole.
+
+    Raises:
+        InputError: If it holds something else, which may not be replaced.
+    """
+    damage: list[str] = []
+    if _made_before(output, run):
+        damage = integrity_problems(output, read_artefacts(output))
+        if not damage:
+            say(f"{output}: finished before with the same model and settings, skipped")
+            return True
+    _refuse_existing(output, overwrite, damage)
+    return False
 
 
 def _made_before(output: Path, run: Run) -> bool:
@@ -76,15 +94,9 @@ def _made_before(output: Path, run: Run) -> bool:
         return False
 
 
-def _refuse_existing(output: Path, overwrite: bool, *sources: Path, damage: Sequence[str] = ()) -> None:
-    """Refuse to replace anything but an artefact folder, and never what is being read."""
-    another = "Choose another -o/--output."
-    for source in sources:
-        if source.resolve().is_relative_to(output.resolve()):
-            raise InputError(
-                Problem(str(output), f"is or contains {source}, which is read; nothing was written.", another)
-            )
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+def _refuse_existing(output: Path, overwrite: bool, damage: Sequence[str]) -> None:
+    """Refuse to replace anything but an artefact folder."""
+    if output.is_dir() and occupants(output):
         if not overwrite:
             fix = "Choose another -o/--output, or --overwrite to replace it."
             raise InputError(
@@ -93,9 +105,9 @@ def _refuse_existing(output: Path, overwrite: bool, *sources: Path, damage: Sequ
             )
         if not (output / FILE_NAME).is_file():
             what = "exists and is not an artefact folder: --overwrite does not replace it; nothing was written."
-            raise InputError(Problem(str(output), what, another))
+            raise InputError(Problem(str(output), what, "Choose another -o/--output."))
     if output.is_dir():
-        refuse_strangers(output, strangers)
+        refuse_strangers(output, beside_workspaces(strangers))
 
 
 def quantize_folder(
@@ -119,8 +131,6 @@ def quantize_folder(
                 "Export the model again: pocketbert export -m MODEL -o FOLDER",
             )
         )
-    if model.resolve() == output.resolve():
-        problems.append(Problem("--output", "is the folder that is read.", "Choose another folder."))
     if problems:
         raise InputError(problems)
     ready = {r.path: model / r.path for r in exported}
@@ -231,13 +241,24 @@ def _verify_run(folder: Path) -> Verification:
 def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
     """See `pocketbert.api.pack`."""
     run = open_run(run_folder)
-    _refuse_existing(output, overwrite, run_folder)
-    check_writable(output.parent)
-    with run.folder.locked():
+    output = folder_destination(output, run_folder)
+    finish_interrupted(output)
+    with run.folder.locked(), leaving_nothing(output):
         steps = {s.name for s in run.steps()}  # an earlier recipe may have left others
         for mark in run.folder.marks.all():
             if mark.name in steps and mark.status is Status.FAILED:
                 raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
-        with building(output, strangers) as target:
-            make_pack(run.exported, run.data.pair, run.origin, target)
+        check_packable(run.exported)
+        if not _is_finished(output, run, overwrite):
+            with building(output, strangers, FILE_NAME) as target:
+                make_pack(run.exported, run.data.pair, run.origin, target)
+    return output
+
+
+def write_report(run_folder: Path, output: Path, overwrite: bool) -> Path:
+    """See `pocketbert.api.report`."""
+    run = open_run(run_folder)
+    output = file_destination(output, overwrite)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    run.report(output)
     return output

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, nearest
 
@@ -48,17 +49,21 @@ def recipe_path(recipe: str | Path) -> Path:
     )
 
 
-def copy_recipe(name: str, destination: Path) -> None:
+def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
     """Copy a shipped recipe for editing; its header names the schema so that editors complete keys.
 
+    Returns:
+        The file; where `destination` is a link, what it leads to.
+
     Raises:
-        InputError: If `destination` exists.
+        InputError: If `destination` exists and `overwrite` is not set, or cannot be used.
     """
-    text = recipe_path(name).read_text(encoding="utf-8")
-    if destination.exists():
-        raise InputError(Problem(str(destination), "exists; nothing was written.", "Choose another name."))
+    source = recipe_path(name)
+    text = source.read_text(encoding="utf-8")
+    destination = file_destination(destination, overwrite, source)
     lines = text.splitlines(keepends=True)
     if lines and lines[0].startswith(_HEADER):
         lines[0] = f"{_HEADER}{folder() / SCHEMA_FILE}\n"
     destination.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(destination, "".join(lines))
+    return destination

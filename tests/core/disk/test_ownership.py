@@ -10,20 +10,18 @@ import pytest
 from filelock import FileLock
 
 from pocketbert.core.disk import ownership
+from pocketbert.core.disk.marker import MARKER, is_marked, write_marker
 from pocketbert.core.disk.ownership import (
     LOCK,
-    MARKER,
     Contents,
     claim,
     install,
-    is_marked,
     is_ours,
     lock_beside,
     remove,
     replace_file,
     temporary_file,
     temporary_folder,
-    write_marker,
 )
 from pocketbert.core.errors import InputError, MachineError
 

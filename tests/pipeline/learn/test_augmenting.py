@@ -329,7 +329,7 @@ def test_a_recipe_without_rows_and_targets_that_are_none(made: Made, tmp_path: P
 def test_an_existing_file_is_replaced_only_on_demand(made: Made, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_text("mine")
-    with pytest.raises(InputError, match="exists; not replaced"):
+    with pytest.raises(InputError, match="exists; nothing was written"):
         augment_file(made(), target)
     assert target.read_text() == "mine"
     assert augment_file(made(), target, overwrite=True).rows == 12

@@ -132,15 +132,15 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
 
 
 def check_writable(folder: Path) -> None:
-    """Fail early, with one line, when results could not be written.
+    """Fail early, with one line, when results could not be written. Nothing is left there, not even the folder.
 
     Raises:
-        MachineError: If `folder` (or the nearest folder above that exists) refuses a file.
+        MachineError: If `folder`, or where it is missing the nearest one above that is there, refuses a file.
     """
+    nearest = next(p for p in (folder, *folder.parents, Path()) if os.path.lexists(p))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test.", suffix=TEMPORARY):
-            pass
+        with tempfile.TemporaryFile(dir=nearest, prefix=".write-test.", suffix=TEMPORARY):
+            pass  # Linux gives it no name, so that a kill leaves nothing
     except OSError as error:
         raise MachineError(
             f"cannot write to {folder}: {error.strerror or error}. "

@@ -7,7 +7,8 @@ through the code and finds a call that does not.
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -18,10 +19,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pocketbert.core.disk.marker import MARKER, is_marked, write_marker
 from pocketbert.core.errors import InputError, MachineError, Problem
-
-MARKER = ".pocketbert.json"
-"""File that tells a folder of PocketBERT from a user's."""
 
 LOCK = ".lock"
 """File in a marked folder that its process holds a lock on; the lock ends with the process."""
@@ -29,8 +28,14 @@ LOCK = ".lock"
 TEMPORARY = ".pocketbert-tmp"
 """Ending of files that are not whole yet; a killed process may leave one."""
 
-_MARKER_BYTES = 64 << 10
+NOT_RENAMED = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES)
+"""What the system says of a folder that is a mount point, lies in a lower layer of an overlay, or is another user's."""
+
+LOST_FOUND = "lost+found"
+"""Folder that some file systems have at their root; it belongs to nobody's output."""
+
 _LONGEST_NAME = 100
+"""Bytes of an output's name that its temporary siblings repeat."""
 
 _ours: set[Path] = set()
 """Folders that this process holds, and temporary files that it created, resolved."""
@@ -62,40 +67,6 @@ class Contents:
 def everything(folder: Path) -> list[str]:
     """Recognise nothing: all entries of a folder are the user's."""
     return sorted(p.name for p in folder.iterdir())
-
-
-def is_marked(folder: Path, kind: str) -> bool:
-    """Whether a folder bears the marker of a kind."""
-    return _read_marker(folder).get("kind") == kind
-
-
-def write_marker(folder: Path, kind: str, **more: object) -> None:
-    """Mark a folder that this process created.
-
-    Args:
-        folder: The folder.
-        kind: What it is, in words.
-        more: What else is remembered in the marker.
-    """
-    text = json.dumps({"made by": "PocketBERT", "kind": kind, **more}) + "\n"
-    (folder / MARKER).write_text(text, encoding="utf-8")
-
-
-def read_marker(folder: Path, kind: str) -> dict[str, object]:
-    """What the marker of a kind remembers; empty where a folder has no such marker."""
-    marker = _read_marker(folder)
-    return marker if marker.get("kind") == kind else {}
-
-
-def _read_marker(folder: Path) -> dict[str, object]:
-    path = folder / MARKER
-    try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > _MARKER_BYTES:
-            return {}
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) and content.get("made by") == "PocketBERT" else {}
 
 
 def is_ours(path: Path) -> bool:
@@ -148,24 +119,72 @@ def remove(path: Path, recognise: Recognise | None = None) -> None:
             _remove_folder(path)
 
 
+def empty(path: Path) -> None:
+    """Remove what is in a folder that this process holds.
+
+    Raises:
+        InputError: If this process does not hold the folder.
+    """
+    refuse_strangers(path, everything)
+    _empty_but_marker(path)
+    (path / MARKER).unlink(missing_ok=True)
+
+
 def _remove_folder(path: Path) -> None:
+    _empty_but_marker(path)
+    shutil.rmtree(path)
+
+
+def _empty_but_marker(path: Path) -> None:
     """The marker goes last: what a process leaves that is killed here must still be recognised."""
-    for child in list(path.iterdir()):
+    for child in [p for p in path.iterdir() if p.name not in (MARKER, LOST_FOUND)]:
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
-        elif child.name != MARKER:
+        else:
             child.unlink()
-    shutil.rmtree(path)
 
 
 def replace_file(source: Path, destination: Path) -> None:
     """Rename a file that this process wrote; a file at the destination is replaced in the same moment.
 
+    Where the destination is on another file system, a copy beside it is renamed, and the source removed.
+
     Raises:
         InputError: If the source was not made by this process.
     """
     refuse_strangers(source, everything)
-    source.replace(destination)
+    try:
+        source.replace(destination)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with temporary_file(destination) as copied, copied.open("wb") as stream:
+            stream.write(source.read_bytes())
+            os.fsync(stream.fileno())
+            copied.replace(destination)
+        source.unlink()
+
+
+def remove_known(folder: Path, names: Sequence[str]) -> None:
+    """Remove files of a folder that were recognised before, and the folders below it that are empty then.
+
+    Args:
+        folder: An output that this process fills: it holds a temporary folder in it or beside it.
+        names: Paths in it; those that are not there are passed over.
+
+    Raises:
+        InputError: If this process fills no such output.
+    """
+    place = folder.resolve()
+    if not any(own.parent in (place, place.parent) for own in _ours):
+        raise InputError(Problem(str(folder), "is not held by this process; nothing was removed."))
+    for name in names:
+        path = folder / name
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+    for parent in sorted({p for name in names for p in Path(name).parents if p.name}, reverse=True):
+        with contextlib.suppress(OSError):  # not empty, or gone
+            (folder / parent).rmdir()
 
 
 def install(source: Path, destination: Path, aside: Path, recognise: Recognise = everything) -> None:
@@ -185,7 +204,12 @@ def install(source: Path, destination: Path, aside: Path, recognise: Recognise =
     remove(aside)
     if os.path.lexists(destination):
         destination.rename(aside)
-    source.rename(destination)
+    try:
+        source.rename(destination)
+    except OSError:
+        if os.path.lexists(aside):
+            aside.rename(destination)
+        raise
 
 
 def move_aside(path: Path, recognise: Recognise) -> Path | None:
@@ -217,13 +241,36 @@ def temporary_file(destination: Path) -> Iterator[Path]:
     mask = os.umask(0)
     os.umask(mask)
     os.fchmod(handle, 0o666 & ~mask)
-    os.close(handle)
     path = Path(name)
     with _registered(path):
         try:
+            _lock_while_open(handle)
             yield path
         finally:
+            os.close(handle)
             remove(path)
+
+
+def _lock_while_open(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def remove_abandoned(destination: Path) -> None:
+    """Remove the files that killed processes of this user left next to a destination; a running process locks its own."""
+    name = sibling_prefix(destination)
+    with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
+        left = [e for e in entries if e.name.startswith(name) and e.name.endswith(TEMPORARY)]
+        for entry in left:
+            if not entry.is_file(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                continue
+            handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
+            if _lock_while_open(handle):
+                Path(entry.path).unlink()
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -272,7 +319,7 @@ def refuse_unmarked(folder: Path, kind: str) -> None:
     if not os.path.lexists(folder) or is_marked(folder, kind):
         return
     if folder.is_dir():
-        entries = list(folder.iterdir())
+        entries = [p for p in folder.iterdir() if p.name != LOST_FOUND]
         # a process killed in its first moment leaves an empty marker
         if not entries or (entries == [folder / MARKER] and entries[0].stat().st_size == 0):
             return
@@ -326,4 +373,4 @@ def _registered(path: Path) -> Iterator[None]:
 
 def sibling_prefix(path: Path) -> str:
     """How names of temporary siblings of a path begin; a random part follows."""
-    return f".{path.name[:_LONGEST_NAME]}."
+    return f".{os.fsencode(path.name)[:_LONGEST_NAME].decode(errors='ignore')}."

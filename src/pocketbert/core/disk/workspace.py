@@ -1,4 +1,4 @@
-"""Temporary folders next to an output: built completely, renamed at the end, found again after a kill."""
+"""Temporary folders next to an output, or in one that keeps its place: found again after a kill, emptied at the end."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pocketbert.core.disk import filling
+from pocketbert.core.disk.destination import keeps_place
 from pocketbert.core.disk.files import sync
+from pocketbert.core.disk.marker import read_marker
 from pocketbert.core.disk.ownership import (
+    LOST_FOUND,
+    NOT_RENAMED,
     Recognise,
     claim,
     everything,
     install,
-    read_marker,
     refuse_strangers,
     remove,
     sibling_prefix,
 )
-from pocketbert.core.errors import InputError, MachineError
+from pocketbert.core.errors import InputError, MachineError, MissingBackendError, note_kept
 
 _KIND = "temporary folder"
 _NEW, _OLD = "new", "old"
+_INSIDE, _ITSELF = ".pocketbert.", "."
+"""How workspaces in an output that keeps its place begin, and what they call it: it may have another name next time."""
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """A temporary folder next to an output: ``.NAME.<random>`` with an owner marker.
+    """A temporary folder next to an output, or in it: ``.NAME.<random>`` with an owner marker.
 
     Attributes:
         path: The folder.
@@ -45,19 +51,34 @@ class Workspace:
         self._put_back()
         remove(self.path)
 
-    def install(self, made: Path, recognise: Recognise = everything) -> None:
+    def install(self, made: Path, recognise: Recognise = everything, last: str = "") -> None:
         """Rename what was made to the output, in place of an older output that is recognised.
 
+        An output that keeps its place is filled file by file instead.
+
         Args:
-            made: A folder in the workspace.
+            made: A folder in the workspace, pushed to disk.
             recognise: Names what in an older output was not made by PocketBERT.
+            last: Name of the file by which such an output is recognised.
 
         Raises:
             InputError: If there is anything of that kind; the older output stays.
         """
-        install(made, self.output, self.path / _OLD, recognise)
-        sync(self.output.parent)
-        remove(self.path / _OLD)
+        if self.path.parent != self.output:
+            try:
+                install(made, self.output, self.path / _OLD, recognise)
+            except OSError as error:
+                if error.errno not in NOT_RENAMED:
+                    raise
+            else:
+                sync(self.output.parent)
+                remove(self.path / _OLD)
+                return
+        refuse_strangers(self.output, beside_workspaces(recognise))
+        inside = _names_inside(self.output)
+        old = [name for name in filling.files_below(self.output) if Path(name).parts[0] not in inside]
+        filling.begin(self.path, made, old, last)
+        filling.carry_out(self.path, self.output)
 
     def _put_back(self) -> None:
         aside = self.path / _OLD
@@ -74,7 +95,8 @@ def workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
     Args:
         output: What will be made; its folder is created.
         resume: What is made, in words, where interrupted work of the same kind is continued. Such a workspace also stays
-            when the block ends with an error, and a second process for the same output is refused.
+            when the block ends with an error of the machine or of a gate, and a second process for the same output is
+            refused.
 
     Yields:
         The workspace, held by this process.
@@ -87,9 +109,12 @@ def workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
         own = _take_up(output, resume, held) or _create(output, resume, held)
         try:
             yield own
-        except BaseException:
-            if not resume:
+        except BaseException as error:
+            wrong = isinstance(error, InputError | MissingBackendError)  # nothing in it could be continued
+            if not resume or (wrong and not own.resumed):
                 own.discard()
+            elif not wrong:
+                note_kept(error, own.path)
             raise
         if own.path.exists():
             own.discard()
@@ -102,8 +127,39 @@ def remove_interrupted(output: Path, resume: str = "") -> None:
             Workspace(path, output).discard()
 
 
+def finish_interrupted(output: Path) -> None:
+    """Move what a killed process had not moved yet into an output that keeps its place; its older files are gone by then."""
+    for path in _siblings(output, None):
+        if (path / filling.JOURNAL).is_file():
+            of = str(read_marker(path, _KIND).get("of", ""))
+            with contextlib.suppress(MachineError), _claimed(path, output, of):
+                filling.carry_out(path, output)
+                Workspace(path, output).discard()
+
+
+def occupants(output: Path) -> list[str]:
+    """Names of what is in a folder, without workspaces for it and the ``lost+found`` of a file system."""
+    inside = _names_inside(output)
+    return sorted(p.name for p in output.iterdir() if p.name not in inside)
+
+
+def beside_workspaces(recognise: Recognise) -> Recognise:
+    """Wrap `recognise` so that it passes over the workspaces in an output and the ``lost+found`` of a file system."""
+
+    def named(folder: Path) -> list[str]:
+        inside = _names_inside(folder)
+        return [name for name in recognise(folder) if Path(name).parts[0] not in inside]
+
+    return named
+
+
+def _names_inside(output: Path) -> set[str]:
+    lost = {LOST_FOUND} if (output / LOST_FOUND).is_dir() and not (output / LOST_FOUND).is_symlink() else set()
+    return {p.name for p in _marked_in(output, _INSIDE, {"output": _ITSELF})} | lost
+
+
 @contextlib.contextmanager
-def building(output: Path, recognise: Recognise = everything) -> Iterator[Path]:
+def building(output: Path, recognise: Recognise = everything, last: str = "") -> Iterator[Path]:
     """Build a folder in a workspace and rename it to its final name when the block ends without an error.
 
     An existing output is replaced only at that moment, and only where all of it is recognised.
@@ -112,6 +168,7 @@ def building(output: Path, recognise: Recognise = everything) -> Iterator[Path]:
         output: The folder to create.
         recognise: Names what in an existing output was not made by PocketBERT; see
             `pocketbert.core.disk.ownership.Contents`.
+        last: Name of the file by which such an output is recognised; see `Workspace.install`.
 
     Yields:
         The folder to write into.
@@ -119,13 +176,14 @@ def building(output: Path, recognise: Recognise = everything) -> Iterator[Path]:
     Raises:
         InputError: If an existing output holds anything that is not recognised; it stays as it is.
     """
-    refuse_strangers(output, recognise)
+    finish_interrupted(output)
+    refuse_strangers(output, beside_workspaces(recognise))
     with workspace(output) as own:
         new = own.path / _NEW
         new.mkdir()
         yield new
         sync_tree(new)
-        own.install(new, recognise)
+        own.install(new, recognise, last)
 
 
 def sync_tree(folder: Path) -> None:
@@ -137,7 +195,9 @@ def sync_tree(folder: Path) -> None:
 
 
 def _create(output: Path, resume: str, held: contextlib.ExitStack) -> Workspace:
-    path = Path(tempfile.mkdtemp(prefix=sibling_prefix(output), dir=output.parent))
+    inside = keeps_place(output)
+    prefix, place = (_INSIDE, output) if inside else (sibling_prefix(output), output.parent)
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     held.enter_context(_claimed(path, output, resume))
     own = Workspace(path, output)
     # after its own is marked: of two processes that begin at once, at least one sees the other
@@ -175,18 +235,28 @@ def _busy(output: Path) -> MachineError:
 
 
 def _claimed(path: Path, output: Path, resume: str) -> contextlib.AbstractContextManager[None]:
-    return claim(path, _KIND, output=output.name, of=resume)
+    return claim(path, _KIND, output=_name(path, output), of=resume)
 
 
-def _siblings(output: Path, resume: str) -> list[Path]:
-    """Workspaces for an output that this user's processes made, running or not."""
-    prefix, marked = sibling_prefix(output), {"output": output.name, "of": resume}
+def _name(path: Path, output: Path) -> str:
+    return _ITSELF if path.parent == output else output.name
+
+
+def _siblings(output: Path, resume: str | None) -> list[Path]:
+    """Workspaces for an output that this user's processes made, running or not; None: for whatever purpose."""
+    of = {} if resume is None else {"of": resume}
+    beside = _marked_in(output.parent, sibling_prefix(output), {"output": output.name, **of})
+    return [*beside, *_marked_in(output, _INSIDE, {"output": _ITSELF, **of})]
+
+
+def _marked_in(folder: Path, prefix: str, marked: dict[str, str]) -> list[Path]:
+    """Folders of this user that begin with a prefix and whose marker says as much."""
     found = []
-    with os.scandir(output.parent) as entries:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
         for entry in entries:
             if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
                 continue
-            path = Path(entry.path)
+            path = folder / entry.name
             marker = read_marker(path, _KIND)
             if marked.items() <= marker.items() and entry.stat(follow_symlinks=False).st_uid == os.getuid():
                 found.append(path)

@@ -15,7 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import read_rows
-from pocketbert.core.disk.files import check_writable, sha256_file, sha256_json, writing
+from pocketbert.core.disk.destination import file_destination, leaving_nothing
+from pocketbert.core.disk.files import sha256_file, sha256_json, writing
 from pocketbert.core.disk.workspace import workspace
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.feature_extraction import scored
@@ -134,23 +135,26 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
         InputError: Listing every problem.
     """
     require_torch()
-    problems = []
+    problems, source = [], recipe.data.train
+    read = [s.path for s in (source, recipe.data.eval) if s is not None and s.path is not None]
+    try:
+        destination = file_destination(destination, overwrite, *map(Path, read))
+    except InputError as error:
+        problems += error.problems
     if not destination.name.endswith(_SUFFIXES):
         problems.append(Problem(str(destination), f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
-    if destination.exists() and not overwrite:
-        problems.append(
-            Problem(str(destination), "exists; not replaced.", "Choose another -o/--output, or add --overwrite.")
-        )
     if problems:
         raise InputError(problems)
     model = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
     check_augmentable(recipe, model)
-    source = recipe.data.train
     assert source is not None
     data = load_data(recipe, model)
-    check_writable(destination.parent)
     examples, counts = data.splits["train"].examples, AugmentCounts()
-    with workspace(destination, resume="augment") as place, _writing(destination) as stream:
+    with (
+        leaving_nothing(destination),
+        workspace(destination, resume="augment") as place,
+        _writing(destination) as stream,
+    ):
         store = _copies(recipe, model, examples, place.path / "copies")
         rest = _with_copies(examples, store, data, counts)
         own = next(rest, None)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.disk.destination import folder_destination, leaving_nothing
 from pocketbert.core.disk.files import read_json
+from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.corpus import CorpusSettings
@@ -52,6 +54,27 @@ def texts_of(source: DataSource) -> Iterator[str]:
             break
     if bad.count:
         raise InputError(bad.close())
+
+
+def prepare_corpora(section: CorpusSection, tokenizer: Path, output: Path) -> list[Path]:
+    """Tokenize every source that is not prepared yet, for several runs; see `write_corpora`.
+
+    Raises:
+        InputError: If the folder cannot be used, or a text cannot be read; nothing new stays then.
+    """
+    from pocketbert.distill.text.corpora.writer import CONTENTS
+
+    output = folder_destination(output, tokenizer)
+    before = {p.name for p in output.iterdir()} if output.is_dir() else set()
+    with leaving_nothing(output):
+        output.mkdir(parents=True, exist_ok=True)
+        try:
+            return write_corpora(section, tokenizer, output)
+        except InputError:
+            for number in range(len(section.sources)):
+                if (name := f"{number:02d}") not in before:
+                    remove(output / name, CONTENTS)
+            raise
 
 
 def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:

@@ -3,7 +3,20 @@
 from pocketbert.pipeline.run_folder.folder import KIND, METRICS, RunFolder
 from pocketbert.pipeline.run_folder.made_from import MadeFrom
 from pocketbert.pipeline.run_folder.mark import Mark
+from pocketbert.pipeline.run_folder.place import run_destination
 from pocketbert.pipeline.run_folder.plan import Permission, Plan
 from pocketbert.pipeline.run_folder.step import Places, Step, data_digest
 
-__all__ = ["KIND", "METRICS", "MadeFrom", "Mark", "Permission", "Places", "Plan", "RunFolder", "Step", "data_digest"]
+__all__ = [
+    "KIND",
+    "METRICS",
+    "MadeFrom",
+    "Mark",
+    "Permission",
+    "Places",
+    "Plan",
+    "RunFolder",
+    "Step",
+    "data_digest",
+    "run_destination",
+]

@@ -11,10 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pocketbert.core.disk.destination import leaving_nothing
 from pocketbert.core.disk.files import check_writable, digests, sync
-from pocketbert.core.disk.ownership import claim, install, refuse_unmarked, remove, remove_temporary_files, replace_file
+from pocketbert.core.disk.marker import is_marked
+from pocketbert.core.disk.ownership import (
+    claim,
+    empty,
+    install,
+    refuse_unmarked,
+    remove,
+    remove_temporary_files,
+    replace_file,
+)
 from pocketbert.core.disk.workspace import sync_tree
-from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, note_kept
 from pocketbert.core.host.processes import Order, here, train_together
 from pocketbert.core.host.progress import say
 from pocketbert.core.types import Status
@@ -23,12 +33,14 @@ from pocketbert.pipeline.run_folder.made_from import MadeFrom
 from pocketbert.pipeline.run_folder.mark import Mark, Marks
 from pocketbert.pipeline.run_folder.plan import Finding, Permission, Plan, plan_of
 from pocketbert.pipeline.run_folder.step import Places, Step
-from pocketbert.pipeline.run_folder.work import Work
+from pocketbert.pipeline.run_folder.work import NEW, Work, holds_work
 
 log = logging.getLogger("pocketbert")
 
 KIND = "run folder"
 METRICS = "metrics.jsonl"
+DATA = "data"
+"""The step that reads the data, in seconds."""
 _MARKS, _WORK = ".steps", ".work"
 
 
@@ -63,17 +75,33 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder; a second process is refused. The lock dies with its process.
 
+        Where the input turns out to be wrong, a folder that was new is empty or gone again, unless training was begun.
+
         Raises:
             InputError: If the folder holds something else.
             MachineError: If another process holds it, or the folder cannot be written.
         """
         self.refuse_foreign()
         check_writable(self.path)
-        with claim(self.path, KIND):
+        new = not is_marked(self.path, KIND)
+        with leaving_nothing(self.path), claim(self.path, KIND):
             (self.path / _MARKS).mkdir(exist_ok=True)
             for folder in (self.path, self.path / _MARKS):
                 remove_temporary_files(folder)
-            yield
+            try:
+                yield
+            except (InputError, MissingBackendError):
+                if new and not self._holds_results():
+                    empty(self.path)
+                raise
+            except BaseException as error:
+                note_kept(error, self.path)
+                raise
+
+    def _holds_results(self) -> bool:
+        """Whether a step after the reading of the data is finished or was begun."""
+        marked = any(mark.name != DATA for mark in self.marks.all())
+        return marked or any(holds_work(p) for p in (self.path / _WORK).glob("*") if p.suffix != NEW)
 
     def refuse_foreign(self) -> None:
         """Refuse a file, and a folder that holds something else.

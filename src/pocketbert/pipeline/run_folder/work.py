@@ -13,6 +13,8 @@ from pocketbert.pipeline.run_folder.step import Step
 
 RECORD = "made-from.json"
 """What unfinished work is made from, in its folder."""
+NEW = ".new"
+"""Ending of the folder in which the output of a step is built."""
 _OWN = re.compile(r"-[0-9a-f]{12}")
 
 
@@ -29,9 +31,9 @@ class Work:
         self.root, self.step, self.now = root, step, now
         self.path = root / f"{step.name}-{now.hash[:12]}"
         """Where checkpoints and caches go."""
-        self.built = root / f"{step.name}.new" / step.output
+        self.built = root / f"{step.name}{NEW}" / step.output
         """Where the output is built: a rename away from its final name."""
-        self.aside = root / f"{step.name}.new" / "old"
+        self.aside = root / f"{step.name}{NEW}" / "old"
         """Where an older output is moved in that moment."""
 
     def others(self) -> list[Path]:
@@ -80,7 +82,7 @@ class Work:
 
     @property
     def _new(self) -> Path:
-        return self.root / f"{self.step.name}.new"
+        return self.root / f"{self.step.name}{NEW}"
 
     def _folders(self) -> list[Path]:
         name = self.step.name
