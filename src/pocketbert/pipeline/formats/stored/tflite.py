@@ -50,7 +50,7 @@ class _File:
 
     def operator(self, op: Any) -> str:
         code = self.model.operatorCodes[op.opcodeIndex]
-        return self.names.get(max(int(code.builtinCode), int(code.deprecatedBuiltinCode)), "")
+        return str(self.names.get(max(int(code.builtinCode), int(code.deprecatedBuiltinCode)), ""))
 
 
 class _Graph:
@@ -108,13 +108,13 @@ class _Graph:
             self.tracker.lookup(out, inputs[0], inputs[1])
 
     def on_fully_connected(self, _: Any, inputs: list[int], out: int) -> None:
-        self.tracker.product(out, *inputs)
+        self.tracker.product(out, inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
 
     def on_batch_matmul(self, op: Any, inputs: list[int], out: int) -> None:
         if op.builtinOptions.adjX or self.tracker.stored(inputs[1]) is None:
             self.tracker.other([out], inputs)
         else:
-            self.tracker.product(out, *inputs, turned=not op.builtinOptions.adjY)
+            self.tracker.product(out, inputs[0], inputs[1], turned=not op.builtinOptions.adjY)
 
     def on_mul(self, _: Any, inputs: list[int], out: int) -> None:
         self.tracker.multiply(out, *inputs)

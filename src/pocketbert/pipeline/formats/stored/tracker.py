@@ -251,7 +251,8 @@ class Tracker:
 
     def _pushed(self, value: _Affine, own: int) -> None:
         """List the offset of an operation with the one before it pushed through its matrix."""
-        first, matrix = value.behind and value.behind.offset, value.matrix
+        first = value.behind.offset if value.behind is not None else None
+        matrix = value.matrix
         places = [i for i, c in enumerate(self.constants) if c.numbers is first]
         if first is None or matrix is None or not places:
             return

@@ -108,6 +108,15 @@ class Comparison:
     problems: list[str]
 
 
+def as_floats(graphs: Sequence[Sequence[Constant]]) -> list[list[Constant]]:
+    """Take constants for fp32, so that nothing but their exact values will do."""
+
+    def exact(constant: Constant) -> Constant:
+        return replace(constant, numbers=replace(constant.numbers, step=None, halves=0))
+
+    return [[exact(c) for c in constants] for constants in graphs]
+
+
 def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths: Sequence[int]) -> Comparison:
     """Compare all graphs of a file with the module.
 
@@ -126,7 +135,7 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
         problems.update(dict.fromkeys(_missing(used, reference)))
         problems.update(dict.fromkeys(_misplaced(constants, places, reference)))
     problems.update(dict.fromkeys(_uncovered(graphs, reference, lengths)))
-    return Comparison(len(reference.constants), list(problems))
+    return Comparison(sum(c.used and not c.covers for c in reference.constants), list(problems))
 
 
 def _unknown(constant: Constant, reference: Reference) -> str:
@@ -155,8 +164,8 @@ def _misplaced(constants: Sequence[Constant], places: Sequence[Sequence[int]], r
         theirs = reference.constants[place]
         before = 0
         for j in _bits(constant.before):
-            if own[j] is not None:
-                before |= 1 << own[j]  # type: ignore[operator]
+            known = own[j]
+            before |= 0 if known is None else 1 << known
         late = before & reference.after[place]
         if late:
             other = reference.constants[next(_bits(late))].numbers.name

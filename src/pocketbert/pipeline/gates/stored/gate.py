@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.types import Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.gates.stored.compare import compare
+from pocketbert.pipeline.gates.stored.compare import as_floats, compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 
 NAME = "stored"
@@ -33,6 +34,8 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         return _skipped(subject, str(error).rstrip("."))
     if graphs is None:
         return _skipped(subject, f"nothing reads the constants of {place.info.title} files")
+    if subject.scheme is Scheme.FP32:
+        graphs = as_floats(graphs)
     found = compare(graphs, models.reference(subject.format, place.layout_of(subject.path)), subject.predictor.lengths)
     more = len(found.problems) - TOLD
     return Gate(

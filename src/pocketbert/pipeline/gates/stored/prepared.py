@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.checkpoints import load_model
@@ -15,9 +18,6 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.pipeline.gates.stored.compare import Reference
 from pocketbert.pipeline.reference import own_texts
-
-if TYPE_CHECKING:
-    from pocketbert.core.predict.predictor import Arrays
 
 WEIGHTS = "model.safetensors"
 LENGTH = 8
@@ -68,7 +68,7 @@ class PreparedModels:
         return load_model(self._opened, self.task)
 
     @cached_property
-    def _samples(self) -> list[Arrays]:
+    def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
         """Texts that large numbers inside a model are measured on; the exporter measured those of the data, too."""
         tokenizer = TextTokenizer(self.folder, self.length)
         rows = tokenizer.encode(own_texts(self.task, tokenizer))

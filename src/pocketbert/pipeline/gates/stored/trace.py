@@ -31,9 +31,9 @@ def module_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Consta
     return mode.tracker.finish(id(o) for o in outputs)
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, names: Mapping[int, str], inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names, self.tracker = names, Tracker(folds=True)
         self.kept: list[Tensor] = [*inputs]  # their numbers are keys
         self.known = {id(i) for i in inputs}
@@ -73,7 +73,7 @@ class _Mode(TorchDispatchMode):
         elif kind == "addmm" and tracker.stored(keys[2]) is not None:
             tracker.product(out, keys[1], keys[2], keys[0], turned=True)
         elif kind == "linear" or (kind == "convolution" and math.prod(inputs[1].shape[2:]) == 1):
-            tracker.product(out, *keys)
+            tracker.product(out, keys[0], keys[1], keys[2] if len(keys) > 2 else None)
         elif kind in ("add", "mul") and len(keys) == 2:
             (tracker.add if kind == "add" else tracker.multiply)(out, *keys)
         elif kind == "native_layer_norm":
