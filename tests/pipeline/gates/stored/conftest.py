@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,32 +13,11 @@ pytest.importorskip("torch", reason="needs pocketbert[onnx]")
 
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.quantize import Plan, quantize
 from support.folders import once
-from support.tiny import tiny_classifier, write_tokenizer
-
-LABELS = ("negative", "neutral", "positive")
-CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
-
-
-def write_model(folder: Path, family: str, seed: int = 0, **more: Any) -> Path:
-    """A tiny model whose biases and normalizations are random, too."""
-    import torch
-
-    from pocketbert.core.families import family_named
-
-    made = tiny_classifier(family, 2, more.pop("labels", LABELS), seed, **more)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed + 1)
-        for parameter in made.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    made.save_pretrained(folder)
-    write_tokenizer(folder, pad_id=family_named(family).tiny["pad_token_id"])
-    return folder
+from support.stored_models import CLASSIFY, write_model
 
 
 def write_files(model: Path, destination: Path) -> None:

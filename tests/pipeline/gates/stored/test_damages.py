@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Status
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.gates.stored.compare import compare
@@ -18,6 +17,7 @@ from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.verify import verify_artefacts
 from support.defects import defects_of, format_of
 from support.defects.stored import DAMAGES, WORDS, Damage, damage, record_again, rows_lost
+from support.stored_models import CLASSIFY
 
 FILES = {
     "model.onnx": False,
@@ -32,7 +32,6 @@ FILES = {
     "Model_w8.mlpackage": True,
 }
 """Files of the fixture, and whether their matrices are compressed."""
-CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 BY_NAME = {d.name: d for d in DAMAGES}
 
 
