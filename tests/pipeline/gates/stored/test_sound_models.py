@@ -16,7 +16,7 @@ from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format, Layout, Scheme
-from pocketbert.export import onnx
+from pocketbert.export import coreml, onnx
 from pocketbert.export.adapters import half_range
 from pocketbert.export.prepare import carries_multiples, prepare
 from pocketbert.pipeline.formats.place import place_of
@@ -86,6 +86,24 @@ def test_a_model_of_ordinary_numbers_may_not_be_multiplied() -> None:
     assert not carries_multiples(tiny_classifier("bert", 1, ("a", "b")), family_named("bert"), CLASSIFY)
 
 
+def test_long_tables_of_places_and_numbers_too_small_for_fp16(tmp_path: Path) -> None:
+    model = tiny_classifier("bert", 1, ("a", "b"), max_position_embeddings=512)
+    family = family_named("bert")
+    batch = {n: np.full((2, 16), 1, np.int64) for n in family.inputs}
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.LayerNorm.weight[:3] = torch.tensor([1e-33, -1e-33, 1e-9])
+    written = {Format.ONNX: tmp_path / "a.onnx", Format.COREML: tmp_path / "a.mlpackage"}
+    modules = {f: prepare(model, family, CLASSIFY, f) for f in written}
+    onnx.export(modules[Format.ONNX], family, CLASSIFY, batch, written[Format.ONNX])
+    info = coreml.CoremlInfo("a", "1", "b", "c")
+    coreml.export(modules[Format.COREML], family, CLASSIFY, (16,), written[Format.COREML], coreml.CoremlForm(), info)
+    for format, path in written.items():
+        reference = Reference(module_constants(modules[format], example(family.inputs, 8)))
+        graphs = place_of(format).constants(path)
+        assert graphs is not None
+        assert compare(graphs, reference, (16,) if format is Format.COREML else ()).problems == []
+
+
 def test_the_folds_of_the_adapters_are_those_that_are_declared(tmp_path: Path) -> None:
     """Of BERT: the attention's scale into the query, and nothing else; recomputed from the untouched weights."""
     folder = open_model_folder(str(write_model(tmp_path / "model", "bert")))
@@ -99,8 +117,9 @@ def test_the_folds_of_the_adapters_are_those_that_are_declared(tmp_path: Path) -
         ):
             value = torch.from_numpy(np.asarray(constant.numbers.value))
             scaled = value * depth**0.5 if ".query." in constant.numbers.name else value
+            forms = [scaled, scaled.mT] if scaled.ndim == 2 else [scaled]
             tables = [*stock.values(), *_with_segments(stock)]
-            same = any(t.shape == v.shape and torch.allclose(t, v, 1e-6, 0) for t in tables for v in (scaled, scaled.T))
+            same = any(t.shape == v.shape and torch.allclose(t, v, 1e-6, 0) for t in tables for v in forms)
             assert same, (format, constant.numbers.name)
 
 

@@ -15,8 +15,9 @@ from pocketbert.pipeline.formats.stored.tracker import Constant, Role
 ROUNDING = 1e-6
 """Of a number, what fp32 loses where an exporter multiplies two constants in advance."""
 HALF = 2.0**-11
-"""Of a number, what fp16 rounds away; of a number that is smaller than fp16's normal ones, `LEAST_HALF`."""
-LEAST_HALF = 2.0**-25
+"""Of a number, what fp16 rounds away."""
+LEAST_HALF = 2.0**-24
+"""The smallest number of fp16: coremltools writes it for smaller ones, so that none becomes zero."""
 SAMPLED = 64
 """Numbers of a tensor that are looked at first."""
 
@@ -68,6 +69,10 @@ class Reference:
 
     def _first_rows(self, numbers: Numbers) -> list[int]:
         """Tables whose first rows an array is: an exporter looks them up in advance where it knows the places."""
+        if not numbers.is_float:
+            ids = [(i, c.numbers.value) for i, c in enumerate(self.constants) if not c.numbers.is_float]
+            flat = numbers.value.reshape(-1)
+            return [i for i, value in ids if np.array_equal(value.reshape(-1)[: flat.size], flat)]
         rows = numbers.changed(lambda v: v.reshape(-1, v.shape[-1]))
         count, width = rows.value.shape
         out = []

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pocketbert.pipeline.formats.stored.numbers import Numbers
-from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
+from pocketbert.pipeline.formats.stored.tracker import LARGE, Constant, Role, Tracker
 
 _SHAPED = ("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "_to_copy", "clone", "alias", "detach")
 """Operators that leave channels where they are, if the last axis stays as it was."""
@@ -28,7 +28,10 @@ def module_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Consta
     mode = _Mode({id(p): name for name, p in [*module.named_parameters(), *module.named_buffers()]}, inputs)
     with torch.no_grad(), mode:
         outputs = module(*inputs)
-    return mode.tracker.finish(id(o) for o in outputs)
+    found = mode.tracker.finish(id(o) for o in outputs)
+    # a file may keep the numbers of the places, which the module looks up in advance
+    ids = [(name, b) for name, b in module.named_buffers() if not b.is_floating_point() and b.nbytes > LARGE]
+    return [*found, *(Constant(Role.ARRAY, Numbers(b.squeeze().numpy(), n), 0, 0, used=False) for n, b in ids)]
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
