@@ -18,6 +18,7 @@ from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import mask_4d  # noqa: F401 - it registers itself
+from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.plan import ExportPlan
 
 
@@ -53,6 +54,26 @@ def prepare(
         copy.deepcopy(model).eval(), ExportPlan(family, task, format, layout, pooling, tuple(samples))
     )
     return made
+
+
+def carries_multiples(
+    model: Any, family: Family, task: Task, samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
+) -> bool:
+    """Tell whether the adapter of a family multiplies tensors of a model by powers of two; see `half_range`.
+
+    Args:
+        model: A transformers model with the task's head.
+        family: Its row of the family table.
+        task: Names the outputs.
+        samples: Inputs [B, L] of real text by name.
+    """
+    known = known_parts(family)
+    if known is None or known.half_range is None:
+        return False
+    changed = copy.deepcopy(model).eval()
+    known.half_range(changed, task.outputs, tuple(samples))
+    before = model.state_dict()
+    return any(not torch.equal(value, before[name]) for name, value in changed.state_dict().items())
 
 
 def sample_inputs(inputs: Sequence[str], length: int) -> dict[str, Tensor]:

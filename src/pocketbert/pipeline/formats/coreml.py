@@ -29,11 +29,14 @@ from pocketbert.pipeline.formats.place import Extras, FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import mobile
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
+from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
     from torch import nn
 
 MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
+LAYOUT_NOTE = "pocketbert.layout"
+"""Entry of a package's metadata that names its layout."""
 SCANNED = 6
 """Golden rows whose every intermediate result is looked at."""
 PROBABILITY = 2e-3
@@ -75,7 +78,7 @@ class CoremlPlace(FormatPlace):
         notes = {
             "pocketbert.task": model.task.name.value,
             "pocketbert.family": folder.family.name,
-            "pocketbert.layout": settings.layout.value,
+            LAYOUT_NOTE: settings.layout.value,
             "pocketbert.labels": json.dumps(labels, ensure_ascii=False),
         }
         info = coreml.CoremlInfo(
@@ -92,6 +95,19 @@ class CoremlPlace(FormatPlace):
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         """Check label names inside the package, the classifier's answer, and room in fp16."""
         return _own_gates(subject, rows)
+
+    def constants(self, path: Path) -> list[list[Constant]]:
+        """Read the constants of a package."""
+        from pocketbert.pipeline.formats.stored.coreml import coreml_constants
+
+        return coreml_constants(path)
+
+    def layout_of(self, path: Path) -> Layout:
+        """Read the layout that a package names."""
+        from pocketbert.runtime.coreml.package import read_package
+
+        named = read_package(path).model.description.metadata.userDefined
+        return Layout(named[LAYOUT_NOTE]) if LAYOUT_NOTE in named else Layout.PLAIN
 
     def notes(self, recipe: Recipe) -> list[str]:
         """Tell what was checked without a Mac, and that the layout for the Neural Engine was not timed."""

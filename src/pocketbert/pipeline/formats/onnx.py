@@ -20,6 +20,7 @@ from pocketbert.pipeline.formats.place import Extras, FormatPlace
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import javascript, mobile, python
 from pocketbert.pipeline.formats.snippets.parts import smallest
+from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +45,12 @@ class OnnxPlace(FormatPlace):
         rows = model.tokenizer.encode(list(SENTENCES[:2]))
         example = model.tokenizer.pad(rows, max(min(32, model.length), *map(len, rows)))
         onnx.export(module, model.folder.family, model.task, example, destination, model.recipe.export.opset)
+
+    def constants(self, path: Path) -> list[list[Constant]]:
+        """Read the constants of a file."""
+        from pocketbert.pipeline.formats.stored.onnx import onnx_constants
+
+        return onnx_constants(path)
 
     def processing(self, artefacts: Artefacts) -> list[str]:
         """Tell that both axes are free, and what dynamic int8 depends on."""

@@ -18,6 +18,7 @@ from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,6 +112,14 @@ class FormatPlace(ABC):
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         """Check what only files of this format have."""
         return []
+
+    def constants(self, path: Path) -> list[list[Constant]] | None:
+        """List the constants of each graph in a file, in the order in which it uses them; None where nothing reads them."""
+        return None
+
+    def layout_of(self, path: Path) -> Layout:
+        """Tell how activations lie in memory in a written file."""
+        return Layout.PLAIN
 
     # card and report
 

@@ -19,6 +19,7 @@ from pocketbert.pipeline.formats.place import FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import mobile, python
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
+from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,6 +74,12 @@ class TflitePlace(FormatPlace):
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
         """Compare the vocabulary and the labels inside MediaPipe's file with the folder's."""
         return [_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
+
+    def constants(self, path: Path) -> list[list[Constant]]:
+        """Read the constants of a file."""
+        from pocketbert.pipeline.formats.stored.tflite import tflite_constants
+
+        return tflite_constants(path)
 
     def card_notes(self, model: RunModel) -> list[str]:
         """Tell what MediaPipe's own tokenizer changes."""

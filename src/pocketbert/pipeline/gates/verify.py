@@ -45,6 +45,8 @@ from pocketbert.pipeline.gates.common import (
     types_gate,
     weights_gate,
 )
+from pocketbert.pipeline.gates.stored.gate import stored_gate
+from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.runtime.engines import open_file
 
 
@@ -148,8 +150,9 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         gates.append(chance_gate("teacher", evidence.teacher, "eval"))
     scores: dict[str, dict[str, Score]] = {}
     right = {}
+    models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length)
     for subject in subjects:
-        own = _own_gates(subject, evidence.golden)
+        own = [*_own_gates(subject, evidence.golden), stored_gate(subject, models)]
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             right[subject.name] = seen_right(subject.predictor)
         gates += own

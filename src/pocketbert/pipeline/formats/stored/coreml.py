@@ -1,0 +1,146 @@
+"""The constants of a Core ML package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.pipeline.formats.stored.numbers import dequantized, numbers_of
+from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
+from pocketbert.runtime.coreml.constants import ConstantReader
+from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
+from pocketbert.runtime.coreml.limits import Budget
+from pocketbert.runtime.coreml.package import read_package
+
+if TYPE_CHECKING:
+    from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
+
+_KEPT = ("cast", "expand_dims", "squeeze")
+_SHIFT_SCALE = f"{PREFIX}blockwise_shift_scale"
+_AFFINE = f"{PREFIX}affine_dequantize"
+
+
+def coreml_constants(path: Path) -> list[list[Constant]]:
+    """List the constants of a package, in the order in which its program uses them."""
+    return [_Reader(path).run()]
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        package = read_package(path)
+        self.block, self.tracker = package.block, Tracker()
+        self.reader = ConstantReader(package, Budget(str(path)))
+        self.raw: dict[str, Any] = {}
+
+    def run(self) -> list[Constant]:
+        for op in self.block.operations:
+            handler = getattr(self, f"on_{op.type}", None)
+            if op.type == "const":
+                self._store(op.outputs[0].name, self.reader.read(op.attributes["val"]).value)
+            elif op.type in (_SHIFT_SCALE, _AFFINE):
+                self._compressed(op)
+            elif op.type in _KEPT:
+                self._kept(op)
+            elif handler is not None:
+                handler(op)
+            else:
+                self._other(op)
+        return self.tracker.finish(self.block.outputs)
+
+    def _store(self, name: str, value: object) -> None:
+        self.raw[name] = value
+        if isinstance(value, np.ndarray):
+            self.tracker.store(name, numbers_of(value, name))
+
+    def _name(self, op: pb.Operation, parameter: str) -> str | None:
+        """Name of an operand; one that is written in place gets a name here."""
+        if parameter not in op.inputs:
+            return None
+        [binding] = op.inputs[parameter].arguments
+        if binding.WhichOneof("binding") == "name":
+            return str(binding.name)
+        name = f"{op.outputs[0].name}.{parameter}"
+        self._store(name, self.reader.read(binding.value).value)
+        return name
+
+    def _value(self, op: pb.Operation, parameter: str) -> Any:
+        """Value of a constant operand; None of a computed one."""
+        if parameter in op.attributes:
+            return self.reader.read(op.attributes[parameter]).value
+        name = self._name(op, parameter)
+        return None if name is None else self.raw.get(name)
+
+    def _other(self, op: pb.Operation) -> None:
+        names = [b.name for a in op.inputs.values() for b in a.arguments if b.name]
+        self.tracker.other([o.name for o in op.outputs], names)
+
+    def _compressed(self, op: pb.Operation) -> None:
+        whole = op.type == _SHIFT_SCALE
+        data = self._value(op, "data" if whole else "quantized_data")
+        scale = np.asarray(self._value(op, "scale"))
+        zero = self._value(op, "offset" if whole else "zero_point")
+        axis = 0 if whole else int(np.asarray(self._value(op, "axis")))
+        if whole and scale.size > 1:
+            axis = int(np.argmax(np.array(scale.shape) > 1))
+            if scale.size != data.shape[axis]:
+                raise ValueError(f"{op.outputs[0].name}: blocks of numbers with one scale are not known")
+        numbers = numbers_of(data, op.outputs[0].name)
+        half = scale.dtype == np.float16
+        self.tracker.store(op.outputs[0].name, dequantized(numbers, scale, zero, axis, half))
+
+    def _kept(self, op: pb.Operation) -> None:
+        source = self._name(op, "x")
+        axes = self._value(op, "axes")
+        self.tracker.keep(op.outputs[0].name, source, lambda v: _reshaped(v, op.type, axes))
+
+    def on_transpose(self, op: pb.Operation) -> None:
+        order = self._value(op, "perm")
+        self.tracker.move(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
+
+    def on_gather(self, op: pb.Operation) -> None:
+        if np.asarray(self._value(op, "axis")).any():
+            self._other(op)
+        else:
+            self.tracker.lookup(op.outputs[0].name, self._name(op, "x"), self._name(op, "indices"))
+
+    def on_linear(self, op: pb.Operation) -> None:
+        out = op.outputs[0].name
+        self.tracker.product(out, self._name(op, "x"), self._name(op, "weight"), self._name(op, "bias"))
+
+    on_conv = on_linear
+
+    def on_matmul(self, op: pb.Operation) -> None:
+        right = self._name(op, "y")
+        if right is None or self.tracker.stored(right) is None or _set(self._value(op, "transpose_x")):
+            self._other(op)
+        else:
+            turned = not _set(self._value(op, "transpose_y"))
+            self.tracker.product(op.outputs[0].name, self._name(op, "x"), right, turned=turned)
+
+    def on_add(self, op: pb.Operation) -> None:
+        self.tracker.add(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
+
+    def on_mul(self, op: pb.Operation) -> None:
+        self.tracker.multiply(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
+
+    def on_layer_norm(self, op: pb.Operation) -> None:
+        out = op.outputs[0].name
+        self.tracker.other([out], [self._name(op, "x")])
+        for parameter, change in (("gamma", self.tracker.multiply), ("beta", self.tracker.add)):
+            name = self._name(op, parameter)
+            if name is not None:
+                change(out, out, name)
+
+
+def _set(value: Any) -> bool:
+    return value is not None and bool(np.asarray(value).any())
+
+
+def _reshaped(value: NDArray[Any], kind: str, axes: Any) -> NDArray[Any]:
+    places = () if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1))
+    if kind == "expand_dims":
+        return np.expand_dims(value, places)
+    return np.squeeze(value, places or None) if kind == "squeeze" else value

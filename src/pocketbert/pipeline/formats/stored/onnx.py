@@ -1,0 +1,153 @@
+"""The constants of an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.pipeline.formats.stored.numbers import Numbers, dequantized, numbers_of
+from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
+
+_KEPT = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def onnx_constants(path: Path) -> list[list[Constant]]:
+    """List the constants of a file, in the order in which its graph uses them."""
+    import onnx
+
+    return [_Reader(onnx.load(path).graph).run()]
+
+
+class _Reader:
+    def __init__(self, graph: Any) -> None:
+        from onnx import numpy_helper
+
+        self.graph, self.tracker = graph, Tracker()
+        self.raw: dict[str, NDArray[Any]] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        for name, value in self.raw.items():
+            self.tracker.store(name, numbers_of(value, name))
+        self.units: set[str] = set()  # scales of activations
+        self.scales: dict[str, str] = {}  # stored scales that were multiplied with one of them
+
+    def run(self) -> list[Constant]:
+        for node in self.graph.node:
+            handler = getattr(self, f"on_{node.op_type.lower()}", None)
+            if node.op_type in _KEPT:
+                self._moved(node)
+            elif handler is not None:
+                handler(node)
+            else:
+                self._other(node)
+        return self.tracker.finish(o.name for o in self.graph.output)
+
+    def _other(self, node: Any) -> None:
+        self.tracker.other(node.output, [name for name in node.input if name])
+
+    def _moved(self, node: Any) -> None:
+        source, out = node.input[0], node.output[0]
+        value = self.tracker.stored(source)
+        shape = self._shape(node, value) if value is not None else None
+        if (node.op_type == "Reshape" and value is None) or (value is not None and shape is None):
+            self._other(node)  # channels may be split into heads
+        else:
+            self.tracker.keep(out, source, None if shape is None else lambda v: v.reshape(shape))
+
+    def _shape(self, node: Any, value: Numbers) -> tuple[int, ...] | None:
+        """The shape that a constant gets; None where it is computed."""
+        now = value.value.shape
+        if node.op_type in ("Cast", "Identity"):
+            return now
+        given = self.raw.get(node.input[1]) if len(node.input) > 1 else np.array([], np.int64)
+        if given is None:
+            return None
+        if node.op_type == "Reshape":
+            return tuple(int(n) or now[i] for i, n in enumerate(given))
+        if node.op_type == "Squeeze":
+            return tuple(n for i, n in enumerate(now) if n > 1 or (given.size and i not in given % len(now)))
+        new = list(now)
+        for axis in sorted(int(a) % (len(now) + given.size) for a in given):
+            new.insert(axis, 1)
+        return tuple(new)
+
+    def on_constant(self, node: Any) -> None:
+        from onnx import numpy_helper
+
+        [value] = [a.t for a in node.attribute if a.name == "value"] or [None]
+        if value is None:
+            self._other(node)
+            return
+        self.raw[node.output[0]] = numpy_helper.to_array(value)
+        self.tracker.store(node.output[0], numbers_of(self.raw[node.output[0]], node.output[0]))
+
+    def on_transpose(self, node: Any) -> None:
+        order = [int(i) for a in node.attribute for i in a.ints] or None
+        self.tracker.move(node.output[0], node.input[0], lambda v: v.transpose(order))
+
+    def on_gather(self, node: Any) -> None:
+        if any(a.name == "axis" and a.i for a in node.attribute):
+            self._other(node)
+        else:
+            self.tracker.lookup(node.output[0], node.input[0], node.input[1])
+
+    def on_dequantizelinear(self, node: Any) -> None:
+        names = [*node.input, ""]
+        scale, zero = self.raw.get(names[1]), self.raw.get(names[2])
+        axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
+        if scale is None:
+            self._other(node)
+        else:
+            self.tracker.dequantize(node.output[0], names[0], lambda n: dequantized(n, scale, zero, axis))
+
+    def on_matmul(self, node: Any) -> None:
+        left, right = node.input
+        if self.tracker.stored(right) is not None:
+            self.tracker.product(node.output[0], left, right, turned=True)
+        else:
+            self.tracker.product(node.output[0], right, left)
+
+    def on_gemm(self, node: Any) -> None:
+        flags = {a.name: a.i for a in node.attribute}
+        names = [*node.input, ""]
+        if flags.get("transA"):
+            self._other(node)
+        else:
+            self.tracker.product(node.output[0], names[0], names[1], names[2] or None, not flags.get("transB"))
+
+    def on_matmulinteger(self, node: Any) -> None:
+        names = [*node.input, "", ""]
+        zero, (data, weight) = self.raw.get(names[3]), names[:2]
+        stored = self.tracker.stored(weight)
+        if stored is None:
+            self._other(node)
+            return
+        one = np.ones(1, np.float32)
+        self.tracker.store((weight, "centred"), dequantized(stored, one, zero, stored.value.ndim - 1))
+        self.tracker.product(node.output[0], data, (weight, "centred"), turned=True)
+
+    def on_dynamicquantizelinear(self, node: Any) -> None:
+        self._other(node)
+        self.units.add(node.output[1])
+
+    def on_mul(self, node: Any) -> None:
+        left, right = node.input
+        for one, other in ((left, right), (right, left)):
+            if one in self.units and self.tracker.stored(other) is not None:
+                self.scales[node.output[0]] = other
+                return
+            if one in self.scales:
+                self.tracker.scale(node.output[0], other, self.scales[one])
+                return
+        self.tracker.multiply(node.output[0], left, right)
+
+    def on_add(self, node: Any) -> None:
+        self.tracker.add(node.output[0], *node.input)
+
+    def on_layernormalization(self, node: Any) -> None:
+        out, (data, *parts) = node.output[0], node.input
+        self.tracker.other([out], [data])
+        self.tracker.multiply(out, out, parts[0])
+        if len(parts) > 1:
+            self.tracker.add(out, out, parts[1])

@@ -1,0 +1,1 @@
+"""Whether a file holds the numbers of the model that it was made of, compared by value."""

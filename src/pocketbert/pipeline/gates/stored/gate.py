@@ -1,0 +1,54 @@
+"""The gate that compares the numbers in a file with those of the model, by value."""
+
+from __future__ import annotations
+
+from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.types import Scheme
+from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.gates.stored.compare import as_floats, compare
+from pocketbert.pipeline.gates.stored.prepared import PreparedModels
+
+NAME = "stored"
+TOLD = 3
+"""Problems that are told in full."""
+
+
+def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
+    """Whether every constant of a file is a tensor of the model, in its place, and every tensor of the model is in the file.
+
+    Names play no part. Compressed numbers may be off by what their scheme rounds, channel by channel.
+
+    Args:
+        subject: The file.
+        models: The model that it was made of.
+    """
+    unread, place = unread_gate(subject, NAME), place_of(subject.format)
+    if unread is not None:
+        return unread
+    if models.absent is not None:
+        return _skipped(subject, models.absent)
+    try:
+        graphs = place.constants(subject.path)
+    except MissingBackendError as error:
+        return _skipped(subject, str(error).rstrip("."))
+    if graphs is None:
+        return _skipped(subject, f"nothing reads the constants of {place.info.title} files")
+    if subject.scheme is Scheme.FP32:
+        graphs = as_floats(graphs)
+    found = compare(graphs, models.reference(subject.format, place.layout_of(subject.path)), subject.predictor.lengths)
+    more = len(found.problems) - TOLD
+    return Gate(
+        name=NAME,
+        file=subject.name,
+        passed=not found.problems,
+        value=float(len(found.problems)),
+        bound=0.0,
+        detail=f"{'; '.join(found.problems[:TOLD])}{f' ({more} more)' if more > 0 else ''}."
+        if found.problems
+        else f"all {found.count} tensors of the model are in the file, value by value.",
+    )
+
+
+def _skipped(subject: Subject, why: str) -> Gate:
+    return Gate(name=NAME, file=subject.name, passed=True, skipped=True, detail=f"not checked: {why}.")

@@ -1,0 +1,75 @@
+"""The model of a folder, prepared for each format once: what its files have to hold."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.pooling import DEFAULT_POOLING, pooling_of
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import Task
+from pocketbert.core.types import Format, Layout
+from pocketbert.pipeline.gates.stored.compare import Reference
+from pocketbert.pipeline.reference import own_texts
+
+WEIGHTS = "model.safetensors"
+LENGTH = 8
+"""Tokens that a module is run with; any number does."""
+
+
+class PreparedModels:
+    """The prepared modules of one model folder; nothing is loaded before the first one is asked for.
+
+    Args:
+        folder: A folder that may have ``model.safetensors``.
+        task: What the model does.
+        length: Longest input in tokens.
+    """
+
+    def __init__(self, folder: Path, task: Task, length: int) -> None:
+        self.folder, self.task, self.length = folder, task, length
+        self._made: dict[tuple[Format, Layout], Reference] = {}
+
+    @property
+    def absent(self) -> str | None:
+        """Why there is nothing to compare with; None where there is."""
+        lost = [name for name in ("torch", "transformers") if version_of(name) is None]
+        if lost:
+            return f"{lost[0]} is not installed here"
+        return None if (self.folder / WEIGHTS).is_file() else f"the folder has no {WEIGHTS}"
+
+    def reference(self, format: Format, layout: Layout) -> Reference:
+        """Return the constants of the module that files of a format and layout are exported from."""
+        from pocketbert.export.prepare import carries_multiples, prepare
+        from pocketbert.pipeline.gates.stored.trace import example, module_constants
+
+        if (format, layout) not in self._made:
+            pooling = pooling_of(self.folder) or DEFAULT_POOLING
+            family, samples = self._opened.family, self._samples
+            module = prepare(self._model, family, self.task, format, layout, pooling, samples)
+            constants = module_constants(module, example(family.inputs, LENGTH))
+            multiples = carries_multiples(self._model, family, self.task, samples)
+            self._made[format, layout] = Reference(constants, multiples)
+        return self._made[format, layout]
+
+    @cached_property
+    def _opened(self) -> ModelFolder:
+        return open_model_folder(str(self.folder))
+
+    @cached_property
+    def _model(self) -> Any:
+        return load_model(self._opened, self.task)
+
+    @cached_property
+    def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
+        """Texts that large numbers inside a model are measured on; the exporter measured those of the data, too."""
+        tokenizer = TextTokenizer(self.folder, self.length)
+        rows = tokenizer.encode(own_texts(self.task, tokenizer))
+        return [tokenizer.pad(rows[i : i + LENGTH]) for i in range(0, len(rows), LENGTH)]

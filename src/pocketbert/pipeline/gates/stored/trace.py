@@ -1,0 +1,104 @@
+"""The constants of a torch module, where its graph uses them: what a file that was made of it has to hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pocketbert.pipeline.formats.stored.numbers import Numbers
+from pocketbert.pipeline.formats.stored.tracker import LARGE, Constant, Role, Tracker
+
+_SHAPED = ("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "_to_copy", "clone", "alias", "detach")
+"""Operators that leave channels where they are, if the last axis stays as it was."""
+
+
+def module_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Constant]:
+    """List the constants of a module, in the order in which it uses them.
+
+    Args:
+        module: A prepared module, in eval mode.
+        inputs: What it is run with, [1, L].
+    """
+    mode = _Mode({id(p): name for name, p in [*module.named_parameters(), *module.named_buffers()]}, inputs)
+    with torch.no_grad(), mode:
+        outputs = module(*inputs)
+    found = mode.tracker.finish(id(o) for o in outputs)
+    # a file may keep the numbers of the places, which the module looks up in advance
+    ids = [(name, b) for name, b in module.named_buffers() if not b.is_floating_point() and b.nbytes > LARGE]
+    return [*found, *(Constant(Role.ARRAY, Numbers(b.squeeze().numpy(), n), 0, 0, used=False) for n, b in ids)]
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, names: Mapping[int, str], inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names, self.tracker = names, Tracker(folds=True)
+        self.kept: list[Tensor] = [*inputs]  # their numbers are keys
+        self.known = {id(i) for i in inputs}
+        self.tracker.other(list(self.known), [])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        inputs = [t for t in _tensors(args) if self._key(t) is not None]
+        outputs = _tensors((result,))
+        self.kept += outputs
+        for out in outputs:
+            self.known.add(id(out))
+        kind = func.overloadpacket.__name__.removesuffix("_")
+        stored = [self.tracker.stored(id(t)) for t in inputs]
+        if kind != "embedding" and all(s is not None for s in stored):
+            name = ", ".join(dict.fromkeys(s.name for s in stored if s is not None and s.name))
+            for out in outputs:
+                self.tracker.store(id(out), Numbers(out.detach().numpy(), name))
+        else:
+            self._follow(kind, args, inputs, outputs)
+        return result
+
+    def _key(self, tensor: Tensor) -> int:
+        """The key of a tensor; parameters are stored when they are seen first."""
+        if id(tensor) not in self.known:
+            self.known.add(id(tensor))
+            self.kept.append(tensor)
+            self.tracker.store(id(tensor), Numbers(tensor.detach().numpy(), self.names.get(id(tensor), "")))
+        return id(tensor)
+
+    def _follow(self, kind: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        tracker, keys, out = self.tracker, [id(t) for t in inputs], id(outputs[0])
+        if kind == "embedding":
+            tracker.lookup(out, keys[0], keys[1])
+        elif kind in ("mm", "bmm") and tracker.stored(keys[1]) is not None:
+            tracker.product(out, keys[0], keys[1], turned=True)
+        elif kind == "addmm" and tracker.stored(keys[2]) is not None:
+            tracker.product(out, keys[1], keys[2], keys[0], turned=True)
+        elif kind == "linear" or (kind == "convolution" and math.prod(inputs[1].shape[2:]) == 1):
+            tracker.product(out, keys[0], keys[1], keys[2] if len(keys) > 2 else None)
+        elif kind in ("add", "mul") and len(keys) == 2:
+            (tracker.add if kind == "add" else tracker.multiply)(out, *keys)
+        elif kind == "native_layer_norm":
+            tracker.other([out], keys[:1])
+            given = iter(keys[1:])
+            for place, change in ((2, tracker.multiply), (3, tracker.add)):
+                if args[place] is not None:
+                    change(out, out, next(given))
+        elif kind in _SHAPED and (outputs[0].shape[-1:] == inputs[0].shape[-1:]):
+            tracker.keep(out, keys[0])
+        else:
+            tracker.other([id(o) for o in outputs], keys)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    """All tensors in nested tuples and lists."""
+    if isinstance(values, Tensor):
+        return [values]
+    return [t for v in values for t in _tensors(v)] if isinstance(values, tuple | list) else []
+
+
+def example(inputs: Sequence[str], length: int) -> list[Tensor]:
+    """What a module is run with: [1, L], all tokens real."""
+    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
+    return [torch.from_numpy(np.full((1, length), values.get(name, 0), np.int64)) for name in inputs]
