@@ -19,7 +19,7 @@ from pocketbert.core.predict.score import probabilities
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import ScoreFunction, Task
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -56,7 +56,7 @@ def make_simulated(
     """
     from pocketbert.quantize import row_of
 
-    by_file = {f: row_of(f.format, f.scheme, f.runtime).simulation for f in files}
+    by_file = {f: row_of(f.format, f.scheme, f.runtime).simulation for f in files if f.scheme is not Scheme.FP32}
     wanted = {f: how for f, how in by_file.items() if how is not None}
     if not wanted:
         write_simulated(destination, Simulated())
