@@ -123,7 +123,7 @@ class _Pairs:
     def __init__(self, weight: Tensor) -> None:
         self._scale = weight.abs().amax(1).clamp(min=torch.finfo().tiny) / 127
         steps = (weight / self._scale[:, None]).round()
-        pairs = F.pad(steps, (0, steps.shape[1] % 2)).unflatten(1, (-1, 2))
+        pairs = F.pad(steps, (0, steps.shape[1] % 2)).reshape(len(steps), -1, 2)
         most = torch.maximum(pairs.clamp(min=0).sum(-1), pairs.clamp(max=0).sum(-1).abs()) * _MOST
         self._channels, self._places = (most > _SIXTEEN_BITS).nonzero(as_tuple=True)
         self._left, self._right = pairs[self._channels, self._places].unbind(-1)

@@ -42,7 +42,7 @@ class Simulation:
         small: Weights of at most this many numbers stay float.
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
-        saturates: Whether some processors add two products in 16 bits, and cut them.
+        saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
     """
 
     weights: Rounding
@@ -53,18 +53,21 @@ class Simulation:
     fixed_positions: bool = False
     saturates: bool = False
 
-    def predictors(
-        self, exact: ModulePredictor, rows: Iterable[Mapping[str, NDArray[np.int64]]] = ()
-    ) -> list[Predictor]:
-        """Wrap a module so that it answers as a right file does, one predictor for each kind of processor.
+    def predictor(
+        self,
+        exact: ModulePredictor,
+        rows: Iterable[Mapping[str, NDArray[np.int64]]] = (),
+        saturates: bool = False,
+    ) -> Predictor:
+        """Wrap a module so that it answers as a right file does.
 
         Dynamic ranges are those of what is run at once, as in the engines: run one unpadded row at a time.
 
         Args:
             exact: The module that was exported.
             rows: Calibration rows; read by static schemes.
+            saturates: Whether to compute as the processors do that saturate.
         """
         from pocketbert.quantize.simulated import SimulatedPredictor
 
-        kinds = (False, True) if self.saturates else (False,)
-        return [SimulatedPredictor(exact, self, rows, saturates) for saturates in kinds]
+        return SimulatedPredictor(exact, self, rows, saturates)

@@ -42,7 +42,7 @@ class Product:
         factors = np.full(self.outputs, factor, np.float32)
         if channel is not None:
             factors[np.arange(self.outputs) != channel] = 1
-        self.change_scales(lambda v: v * factors.reshape([-1 if n == self.outputs else 1 for n in v.shape]))
+        self.change_scales(lambda v: (v.reshape(self.outputs, -1) * factors[:, None]).reshape(v.shape))
         if self.change_bias is not None:
             self.change_bias(lambda v: v * factors)
 
@@ -97,20 +97,17 @@ def coreml_products(package: Any) -> list[Product]:
 
     def product(operation: Any) -> Product:
         weight = package.argument(operation, "weight")
-        parameter = (
-            "quantized_data" if "quantized_data" in weight.attributes or "quantized_data" in weight.inputs else "data"
-        )
-        outputs, inputs = package.array(weight, parameter).shape[:2]
+        # a compressed weight is lost with its scales: its numbers have an offset; a small one is fp16, row by row
+        where = "val" if weight.type == "const" else "scale"
+        outputs, inputs = (d.constant.size for d in weight.outputs[0].type.tensorType.dimensions)
 
-        def changer(where: str) -> Callable[[Change], None]:
-            return lambda how: package.store(weight, how(package.array(weight, where)), where)
+        def change(how: Change) -> None:
+            value = package.array(weight, where)
+            package.store(weight, how(value.reshape(outputs, -1)).reshape(value.shape).astype(value.dtype), where)
 
-        def lose(how: Change) -> None:  # the numbers have an offset: only a scale of zero is nothing
-            changer("scale")(np.zeros_like)
+        return Product(inputs, outputs, change, change)
 
-        return Product(inputs, outputs, lose, changer("scale"))
-
-    return [product(op) for op in package.all("linear") if package.argument(op, "weight").type != "const"]
+    return [product(op) for op in package.all("linear")]
 
 
 _READERS = {Format.ONNX: onnx_products, Format.TFLITE: tflite_products, Format.COREML: coreml_products}
@@ -133,8 +130,8 @@ def lost_attention(products: list[Product]) -> None:
 
 
 def one_channel_times_8(products: list[Product]) -> None:
-    """One channel inside the first layer's feed-forward part is eight times as large."""
-    products[_up(products)].grow(8, channel=3)
+    """One channel of what the first layer's attention adds is eight times as large."""
+    products[_up(products) - 1].grow(8, channel=3)
 
 
 def a_tenth_more(products: list[Product]) -> None:

@@ -209,7 +209,7 @@ def _against(
 
 def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
     """Open files of a run folder."""
-    out, errors = [], read_simulated(model.run / "golden").errors
+    out, simulated = [], read_simulated(model.run / "golden")
     for f in files:
         predictor = open_file(model.source(f), f.format, runtime=f.runtime)
         out.append(
@@ -225,7 +225,7 @@ def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
                 labels=list(model.labels),
                 task=model.task,
                 folder=model.weights,
-                simulated=errors.get(f.path),
+                simulated=simulated.on_this_machine(f.path),
             )
         )
     return out
@@ -332,7 +332,7 @@ def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord, simulated:
         labels=(config_labels(folder) or artefacts.labels) if task.names_labels else [],
         task=task,
         folder=folder,
-        simulated=simulated.errors.get(record.path),
+        simulated=simulated.on_this_machine(record.path),
     )
 
 

@@ -64,26 +64,29 @@ def make_simulated(
     reference = reference_model(model.folder, model.task)
     golden = read_golden(destination / FILE_NAME)
     rows = [*golden, *_more_rows(model, reference, texts, golden)]
-    exact: dict[Format, ModulePredictor] = {}
-    answers: dict[tuple[Format, Simulation], list[list[Matrix]]] = {}
-    errors: dict[str, float] = {}
+    modules: dict[Format, ModulePredictor] = {}
+    answers: dict[tuple[Format, Simulation, bool], list[Matrix]] = {}
+    errors: dict[bool, dict[str, float]] = {False: {}, True: {}}
     for file, how in wanted.items():
-        if (file.format, how) not in answers:
-            if file.format not in exact:
-                exact[file.format] = _exact(model, reference, file.format, rows)
-            static = calibration() if how.static else ()
-            simulated = how.predictors(exact[file.format], static)
-            answers[file.format, how] = [_answers(p, model, rows) for p in simulated]
         score = _score_inside(model, file)
-        errors[file.path] = max(_error(a, rows, len(golden), score) for a in answers[file.format, how])
-        bound = bounds_of(file).allowed(errors[file.path])
-        say(
-            f"  {file.path}: simulated in torch, off by {errors[file.path]:.3g} of the logits' spread; allowed {bound:.3g}"
-        )
-    broken = [path for path, error in errors.items() if not np.isfinite(error)]
+        for saturates in (False, True) if how.saturates else (False,):
+            key = (file.format, how, saturates)
+            if key not in answers:
+                if file.format not in modules:
+                    modules[file.format] = _exported(model, reference, file.format, rows)
+                static = calibration() if how.static else ()
+                answers[key] = _answers(how.predictor(modules[file.format], static, saturates), model, rows)
+            errors[saturates][file.path] = _error(answers[key], rows, len(golden), score)
+    broken = [path for path, error in errors[False].items() if not np.isfinite(error)]
     if broken:
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
-    write_simulated(destination, Simulated(texts=len(rows), errors=errors))
+    simulated = Simulated(texts=len(rows), errors=errors[False], saturating=errors[True])
+    write_simulated(destination, simulated)
+    for file in wanted:
+        error = simulated.on_this_machine(file.path)
+        say(
+            f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {bounds_of(file).allowed(error):.3g}"
+        )
     return ()
 
 
@@ -110,7 +113,7 @@ def _sentences(task: Task, tokenizer: TextTokenizer) -> list[Text]:
     return [*own, *(task_text(task, text, tokenizer) for text in (*ASCII_SENTENCES, *UNICODE_SENTENCES))]
 
 
-def _exact(model: RunModel, reference: TorchPredictor, format: Format, rows: Sequence[GoldenRow]) -> ModulePredictor:
+def _exported(model: RunModel, reference: TorchPredictor, format: Format, rows: Sequence[GoldenRow]) -> ModulePredictor:
     """The module that the format's files were exported from: its weights are those that were quantized."""
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
@@ -140,4 +143,5 @@ def _error(answers: Sequence[Matrix], rows: Sequence[GoldenRow], golden: int, sc
     expected = [row.shaped(row.reference) for row in rows]
     if score is not None:
         answers, expected = ([probabilities(m, score).astype(np.float32) for m in part] for part in (answers, expected))
-    return max(rms_error(whole(answers[:n]), whole(expected[:n])) for n in (golden, len(rows)))
+    worst = max(rms_error(whole(answers[:n]), whole(expected[:n])) for n in (golden, len(rows)))
+    return float(f"{worst:.4g}")
