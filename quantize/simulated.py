@@ -23,7 +23,9 @@ _MOST = 255
 
 
 class SimulatedPredictor:
-    """A module behind the predictor protocol, every product and every lookup of a stored weight rounded.
+    """A module that answers as a right file of a scheme does: products and lookups of stored weights are rounded.
+
+    Dynamic ranges are those of what is run at once, as in the engines: run one unpadded row at a time.
 
     Args:
         exact: The module.

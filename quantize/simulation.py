@@ -7,12 +7,8 @@ weight, and every number that it is multiplied with, rounded as the scheme round
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.quantize.rounding import Rounding
@@ -33,7 +29,7 @@ class ModulePredictor(Predictor, Protocol):
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a scheme rounds.
+    """How a scheme rounds; `pocketbert.quantize.simulated.SimulatedPredictor` computes so.
 
     Attributes:
         weights: Rounds the weight of a linear layer or a convolution, output channels first.
@@ -52,22 +48,3 @@ class Simulation:
     static: bool = False
     fixed_positions: bool = False
     saturates: bool = False
-
-    def predictor(
-        self,
-        exact: ModulePredictor,
-        rows: Iterable[Mapping[str, NDArray[np.int64]]] = (),
-        saturates: bool = False,
-    ) -> Predictor:
-        """Wrap a module so that it answers as a right file does.
-
-        Dynamic ranges are those of what is run at once, as in the engines: run one unpadded row at a time.
-
-        Args:
-            exact: The module that was exported.
-            rows: Calibration rows; read by static schemes.
-            saturates: Whether to compute as the processors do that saturate.
-        """
-        from pocketbert.quantize.simulated import SimulatedPredictor
-
-        return SimulatedPredictor(exact, self, rows, saturates)

@@ -13,6 +13,7 @@ from torch import nn
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.types import Scheme
 from pocketbert.quantize import rounding
+from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, all_rows
 
@@ -41,7 +42,7 @@ class Exact:
 def answers(module: nn.Module, simulation: Simulation, x: torch.Tensor, rows: torch.Tensor | None = None) -> list:
     calibration = [] if rows is None else [{"x": rows.numpy()}]
     kinds = (False, True) if simulation.saturates else (False,)
-    predictors = [simulation.predictor(Exact(module), calibration, saturates) for saturates in kinds]
+    predictors = [SimulatedPredictor(Exact(module), simulation, calibration, saturates) for saturates in kinds]
     return [torch.from_numpy(p.run({"x": x.numpy()})["y"]) for p in predictors]
 
 

@@ -18,6 +18,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.quantize import Plan, quantize, weights
+from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import SchemeRow, all_rows
 from pocketbert.runtime.engines import open_file
 from support.tiny import EXPORTED, tiny_classifier, write_tokenizer
@@ -67,7 +68,7 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
         quantize(base, path, Plan(format, row.scheme, row.runtime, (lambda: batches) if static else None))
         predictors = [
             open_file(path, format, runtime=row.runtime),
-            row.simulation.predictor(exact, batches, machine().int8_saturates),
+            SimulatedPredictor(exact, row.simulation, batches, row.simulation.saturates and machine().int8_saturates),
         ]
         found = [whole(run_rows(p, tokenizer, encoded, TASK)) for p in predictors]
         out[row.title] = rms_error(found[0], expected), rms_error(found[1], expected)

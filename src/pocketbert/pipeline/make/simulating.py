@@ -61,6 +61,8 @@ def make_simulated(
     if not wanted:
         write_simulated(destination, Simulated())
         return ()
+    from pocketbert.quantize.simulated import SimulatedPredictor
+
     reference = reference_model(model.folder, model.task)
     golden = read_golden(destination / FILE_NAME)
     rows = [*golden, *_more_rows(model, reference, texts, golden)]
@@ -75,7 +77,7 @@ def make_simulated(
                 if file.format not in modules:
                     modules[file.format] = _exported(model, reference, file.format, rows)
                 static = calibration() if how.static else ()
-                answers[key] = _answers(how.predictor(modules[file.format], static, saturates), model, rows)
+                answers[key] = _answers(SimulatedPredictor(modules[file.format], how, static, saturates), model, rows)
             errors[saturates][file.path] = _error(answers[key], rows, len(golden), score)
     broken = [path for path, error in errors[False].items() if not np.isfinite(error)]
     if broken:
