@@ -15,6 +15,8 @@ from pocketbert.core.packages.coreml import DATE, save_package
 from pocketbert.core.packages.coreml_classifier import add_classifier, remove_classifier
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.rounding import per_row_with_offset
+from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
@@ -123,4 +125,12 @@ _W8 = Wanted("int8", dequantized=True, per_channel=True)
 register_reader(Format.COREML, Reader(weight_types, stored_numbers))
 for _scheme, _wanted in ((Scheme.FP32, Wanted("float32")), (Scheme.FP16, Wanted("float16"))):
     register_scheme(SchemeRow(Format.COREML, _scheme, ExpectedWeights(_wanted, _wanted, _FLOATS)))
-register_scheme(SchemeRow(Format.COREML, Scheme.W8, ExpectedWeights(_W8, _W8, _FLOATS), _write_w8))
+register_scheme(
+    SchemeRow(
+        Format.COREML,
+        Scheme.W8,
+        ExpectedWeights(_W8, _W8, _FLOATS),
+        _write_w8,
+        simulation=Simulation(weights=per_row_with_offset, tables=per_row_with_offset, small=THRESHOLD),
+    )
+)

@@ -19,6 +19,8 @@ from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx_tied import retie, untie
 from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.rounding import per_row, per_tensor
+from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
@@ -164,5 +166,6 @@ register_scheme(
         Scheme.INT8,
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
         _write_int8,
+        simulation=Simulation(weights=per_row, tables=per_tensor, inputs=per_tensor, saturates=True),
     )
 )

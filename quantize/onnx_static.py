@@ -25,6 +25,8 @@ from pocketbert.core.errors import GateError, InputError, MissingBackendError, P
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.plan import Plan, Rows
+from pocketbert.quantize.rounding import per_row
+from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -302,5 +304,6 @@ register_scheme(
         ExpectedWeights(products=Wanted("int8", per_channel=True, static=True), tables=Wanted("int8")),
         _write_static,
         Runtime.OPENVINO,
+        Simulation(weights=per_row, tables=per_row, static=True),
     )
 )

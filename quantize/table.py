@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.weights import ExpectedWeights, WeightTypes, type_problems
 
 Key = tuple[Format, Scheme, Runtime | None]
@@ -30,6 +31,7 @@ class SchemeRow:
         weights: What its weights must be stored as.
         write: Writes the smaller file: source, destination, plan. None for what an exporter writes.
         runtime: The runtime it is written for; None for any.
+        simulation: Computes in torch what a right file answers. None where the bound on its answers depends on no model.
     """
 
     format: Format
@@ -37,6 +39,7 @@ class SchemeRow:
     weights: ExpectedWeights
     write: Callable[[Path, Path, Plan], None] | None = None
     runtime: Runtime | None = None
+    simulation: Simulation | None = None
 
     @property
     def calibrated(self) -> bool:

@@ -14,6 +14,8 @@ from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.rounding import per_row, per_token
+from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.quantize.tflite_scales import one_scale_per_tensor
@@ -109,17 +111,24 @@ _HALF, _W8, _COARSE = (
     Wanted("int8", dequantized=True, per_channel=True),
     Wanted("int8", per_channel=False),
 )
+_FLOAT_PRODUCTS = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
+_DYNAMIC = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
 register_reader(Format.TFLITE, Reader(weight_types, stored_numbers))
 register_scheme(SchemeRow(Format.TFLITE, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32"))))
 register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), _write))
-register_scheme(SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), _write))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), _write, simulation=_FLOAT_PRODUCTS))
 register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.INT8,
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
         _write,
+        simulation=_DYNAMIC,
     )
 )
 # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong
-register_scheme(SchemeRow(Format.TFLITE, Scheme.INT8, ExpectedWeights(_COARSE, _COARSE), _write, Runtime.TFLITE_2_16))
+register_scheme(
+    SchemeRow(
+        Format.TFLITE, Scheme.INT8, ExpectedWeights(_COARSE, _COARSE), _write, Runtime.TFLITE_2_16, simulation=_DYNAMIC
+    )
+)

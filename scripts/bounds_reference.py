@@ -6,8 +6,10 @@ Run: python scripts/bounds_reference.py > docs/bounds.md
 from __future__ import annotations
 
 from pocketbert.core.families import Family
+from pocketbert.core.formats import LEAST, MARGIN
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.formats.place import FormatPlace, form_title, places
+from pocketbert.quantize import row_of
 
 HEAD = """# Bounds of the gates
 
@@ -18,7 +20,7 @@ relative to the spread of the logits.
 |---|---:|---:|---:|---:|---:|"""
 FOOT = """
 - **parity**: largest difference of an exported file to the untouched model, at every length, padded and not; a family may have its own bound for fp32, which the others are multiples of.
-- **reference**: largest difference to the torch model on golden rows; of files that do not compute in fp32 the RMS.
+- **reference**: largest difference to the torch model on golden rows; of files that do not compute in fp32 the RMS. *Simulated* is the [error of the scheme](how-it-works.md#the-error-that-a-scheme-makes), measured in torch for each model.
 - **padding**: how far padding may move the answers more than it moves the torch model's.
 - **tolerance of golden rows**: how far a right engine may be from the recorded answers of the file.
 - **drop against torch**: most of the deciding metric that an exported file may lose, or two rows where that is more. Files made from it may lose `verify.max_drop` against it."""
@@ -31,9 +33,13 @@ def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
         bounds, exported = place.info.bounds[form], scheme in (Scheme.FP32, place.info.base)
         parity = f"{Family.parity_atol * bounds.loss:g}" if exported else "–"
         drop = f"{bounds.drop:.1%}" if exported else "–"
+        simulated = row_of(place.format, *form).simulation is not None
         kind = "" if scheme is Scheme.FP32 else " (RMS)"
+        reference = (
+            f"{MARGIN:g} × simulated, {LEAST:g} to {bounds.reference:g}" if simulated else f"{bounds.reference:g}"
+        )
         out.append(
-            f"| {place.info.title} {form_title(form)} | {parity} | {bounds.reference:g}{kind} | {bounds.padding:g} "
+            f"| {place.info.title} {form_title(form)} | {parity} | {reference}{kind} | {bounds.padding:g} "
             f"| {bounds.golden:g} | {drop} |"
         )
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +14,19 @@ from pocketbert.core.types import Format, Runtime, Scheme
 EXACT = 1e-3
 """Largest difference to the torch model, and largest move by padding, of a file that computes in fp32: rounding."""
 
+MARGIN = 3.0
+"""How many times the error of its scheme, simulated in torch, a file may be off."""
+LEAST = 0.02
+"""No bound on the RMS error of a compressed file is smaller: rounding in another order, and what fp16 files may be off."""
+
 
 @dataclass(frozen=True)
 class Bounds:
     """The bounds of files of one scheme and runtime; all but `loss` and `drop` are relative to the logits' spread.
 
     Attributes:
-        reference: Largest difference to the torch model on golden rows: of fp32 the largest of all, of others the RMS.
+        reference: Largest difference to the torch model on golden rows: of fp32 the largest of all, of others the RMS. A
+            scheme that is simulated has a smaller one for each model; see `allowed`.
         padding: Largest move of the answers by padding.
         golden: How far a right engine may be from the recorded answers.
         loss: How many times the parity bound of fp32 an exported file may be off.
@@ -31,6 +38,16 @@ class Bounds:
     golden: float = EXACT
     loss: float = 1.0
     drop: float = 0.001
+
+    def allowed(self, simulated: float | None) -> float:
+        """Decide how far a file may be from the torch model on golden rows.
+
+        Args:
+            simulated: RMS error of its scheme, simulated in torch; None where none was recorded.
+        """
+        if simulated is None or not math.isfinite(simulated):
+            return self.reference
+        return min(self.reference, max(LEAST, MARGIN * simulated))
 
 
 FP32 = Bounds(reference=EXACT)

@@ -37,7 +37,7 @@ from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.learn.stages import Learning
-from pocketbert.pipeline.make import exporting, golden, measuring, quantizing
+from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, simulating
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.requirements import require_for
@@ -262,7 +262,11 @@ class Run:
         return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
 
     def _make_golden(self, at: Places) -> Sequence[str]:
-        return golden.make_golden(self.exported, self.texts(), at.output, self.files)
+        failures = golden.make_golden(self.exported, self.texts(), at.output, self.files)
+        if failures:
+            return failures
+        texts = self.texts(simulating.TEXTS)
+        return simulating.make_simulated(self.exported, texts, at.output, self.files, self._calibration)
 
     def _make_verify(self, at: Places) -> Sequence[str]:
         result = self.verify()

@@ -16,7 +16,7 @@ from pocketbert.pipeline.inputs import NO_RESULT, Inputs, dumped, without
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
-from pocketbert.pipeline.make import exporting, golden, measuring
+from pocketbert.pipeline.make import exporting, golden, measuring, simulating
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.run_folder import Places, Step, data_digest
 
@@ -257,7 +257,7 @@ def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[
             name="golden",
             title="golden rows",
             output="golden",
-            settings={"golden rows": golden.ROWS},
+            settings={"golden rows": golden.ROWS, "simulated texts": simulating.TEXTS},
             needs=tuple(s.name for s in written),
             make=make.golden,
             libraries=engines,

@@ -137,7 +137,7 @@ def test_rows_record_the_places_they_name(made: Callable[[TaskName], Made], name
 def test_wide_answers_are_recorded_in_some_columns_and_their_best_among_them() -> None:
     draw = np.random.default_rng(0)
     matrix = draw.normal(size=(3, 30_000)).astype(np.float32)
-    row = golden._blank("a text", matrix, TASKS[TaskName.FILL_MASK], ())
+    row = golden.blank_row("a text", matrix, TASKS[TaskName.FILL_MASK], ())
     assert COLUMNS * 3 // 4 <= len(row.columns) <= COLUMNS
     assert row.columns == sorted(set(row.columns))
     assert {0, 29_999, *matrix.argmax(-1).tolist()} <= set(row.columns)

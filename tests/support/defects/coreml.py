@@ -147,7 +147,7 @@ def always_the_same(package: Package) -> None:
 
 
 def a_little_more(package: Package) -> None:
-    """Every logit grows by a quarter: more than devices differ, less than w8 may be wrong."""
+    """Every logit grows by a quarter: more than devices differ, and than a scheme is off."""
     for constant in classifier(package):
         package.store(constant, package.array(constant) * np.float16(1.25))
 

@@ -74,7 +74,7 @@ def always_the_same(model: Model) -> None:
 
 
 def a_little_more(model: Model) -> None:
-    """Every logit of a quantized file grows by a quarter: more than engines differ, less than int8 may be wrong."""
+    """Every logit of a quantized file grows by a quarter: more than engines differ, and than a scheme is off."""
     scales = [t for t in classifier(model) if t.name.endswith("_scale")]
     assert scales
     for tensor in scales:

@@ -119,7 +119,7 @@ def always_the_same(model: Model) -> None:
 
 
 def a_little_more(model: Model) -> None:
-    """Every logit of a quantized file grows by a tenth: more than engines differ, less than int8 may be wrong."""
+    """Every logit of a quantized file grows by a tenth: more than engines differ, and than a scheme is off."""
     for weight, _ in classifier(model):
         weight.quantization.scale = np.asarray(weight.quantization.scale, np.float32) * np.float32(1.1)
 

@@ -65,6 +65,7 @@ class Subject:
         labels: Label names in order of their ids.
         task: What it does.
         folder: Where its tokenizer files are.
+        simulated: Error of its scheme, simulated in torch; None where none was recorded.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Subject:
     labels: list[str]
     task: Task
     folder: Path
+    simulated: float | None = None
 
     @property
     def output(self) -> str:

@@ -117,7 +117,7 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
         if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS)
         else ""
     )
-    bound = bounds_of(subject).reference
+    bound = bounds_of(subject).allowed(subject.simulated)
     if subject.scheme is Scheme.FP32:
         worst = worst_difference(logits, reference) / yardstick(reference)
         return Gate(
@@ -129,13 +129,14 @@ def _fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
             detail=f"differs from the torch model by {worst:.3g} of the logits' spread{same}.",
         )
     error = rms_error(logits, reference)
+    expected = "" if subject.simulated is None else f"; its scheme, simulated in torch: {subject.simulated:.3g}"
     return Gate(
         name="reference",
         file=subject.name,
         passed=error <= bound,
         value=error,
         bound=bound,
-        detail=f"RMS difference from the torch model: {error:.3g} of the logits' spread{same}.",
+        detail=f"RMS difference from the torch model: {error:.3g} of the logits' spread, allowed {bound:.3g}{same}{expected}.",
     )
 
 

@@ -20,6 +20,8 @@ from pocketbert.core.artefacts import (
 )
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
+from pocketbert.core.compare.simulated import Simulated, read_simulated
 from pocketbert.core.disk.files import read_json, sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.progress import say
@@ -210,7 +212,7 @@ def _against(
 
 def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
     """Open files of a run folder."""
-    out = []
+    out, simulated = [], read_simulated(model.run / "golden")
     for f in files:
         predictor = open_file(model.source(f), f.format, runtime=f.runtime)
         out.append(
@@ -226,6 +228,7 @@ def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
                 labels=list(model.labels),
                 task=model.task,
                 folder=model.weights,
+                simulated=simulated.on_this_machine(f.path),
             )
         )
     return out
@@ -251,16 +254,16 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     models, changed = artefacts.models(), changed_files(folder, artefacts)
     integrity = _integrity(folder, artefacts, changed)
     needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json"]
-    if any(name in changed for name in needed):
+    if any(name in changed for name in (*needed, SIMULATED_FILE)):
         # nothing is opened: damaged model files end the process inside their engines
         return Verification(status=Status.FAILED, gates=[integrity])
     refusal = _refusal(models, [name for name in needed if not (folder / name).exists()])
     if refusal is not None:
         return Verification(status=Status.FAILED, gates=[integrity, refusal])
-    subjects, unopened = [], []
+    subjects, unopened, simulated = [], [], read_simulated(folder)
     for record in models:
         try:
-            subjects.append(_subject(folder, artefacts, record))
+            subjects.append(_subject(folder, artefacts, record, simulated))
         except MissingBackendError as error:
             unopened.append(
                 Gate(name="engine", file=record.path, passed=True, skipped=True, detail=f"not checked: {error}")
@@ -316,7 +319,7 @@ def _refusal(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
     return None
 
 
-def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord) -> Subject:
+def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord, simulated: Simulated) -> Subject:
     """Open a file of an artefact folder."""
     task = task_of(artefacts.task)
     predictor = open_file(folder / record.path, record.format, runtime=record.runtime)
@@ -332,6 +335,7 @@ def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord) -> Subject
         labels=(config_labels(folder) or artefacts.labels) if task.names_labels else [],
         task=task,
         folder=folder,
+        simulated=simulated.on_this_machine(record.path),
     )
 
 

@@ -57,7 +57,7 @@ def make_golden(model: RunModel, texts: Sequence[Text], destination: Path, files
     reference = answers(torch_model, every)
     padded = padded_answers(torch_model, tokenizer, encoded, task)
     labels = model.folder.labels or []
-    blank = [_blank(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
+    blank = [blank_row(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
     found: dict[str, dict[int, Matrix]] = {}
     allowed: dict[str, float] = {}
     for file in files:
@@ -89,8 +89,8 @@ def make_golden(model: RunModel, texts: Sequence[Text], destination: Path, files
     return ()
 
 
-def _blank(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> GoldenRow:
-    """A row that knows what it records: all of a small answer, tokens spread over a long one, columns of a wide one."""
+def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> GoldenRow:
+    """Make a row that knows what it records: all of a small answer, tokens spread over a long one, columns of a wide one."""
     places = _spread(len(matrix), PLACES) if per_token(task) else []
     columns: list[int] = []
     if matrix.shape[1] > COLUMNS:

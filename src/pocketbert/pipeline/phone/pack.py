@@ -17,6 +17,7 @@ from pocketbert.core.artefacts import (
     Processing,
     write_artefacts,
 )
+from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
 from pocketbert.core.disk.files import copy_path, path_bytes, sha256_file, sha256_path, write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.heads.table import thresholds_of
@@ -55,6 +56,7 @@ _KINDS = {
     "model.safetensors": Kind.WEIGHTS,
     "golden.jsonl": Kind.GOLDEN,
     "golden_tokens.jsonl": Kind.GOLDEN,
+    SIMULATED_FILE: Kind.FIGURES,
     "README.md": Kind.DOCUMENT,
     "parity.json": Kind.FIGURES,
     "benchmark.json": Kind.FIGURES,
@@ -83,7 +85,7 @@ def sources(model: RunModel) -> dict[str, Path]:
     out = {file.path: model.source(file) for file in model.files}
     names = ("config.json", "model.safetensors", *_TOKENIZER_FILES, *_VECTOR_FILES)
     out |= {name: model.weights / name for name in names}
-    out |= {name: model.run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl")}
+    out |= {name: model.run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl", SIMULATED_FILE)}
     return {name: path for name, path in out.items() if path.exists()}
 
 

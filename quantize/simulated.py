@@ -1,0 +1,196 @@
+"""A torch module that computes with rounded numbers; see `pocketbert.quantize.simulation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pocketbert.core.predict.predictor import Arrays
+from pocketbert.quantize import rounding
+from pocketbert.quantize.rounding import Rounding
+from pocketbert.quantize.simulation import ModulePredictor, Simulation
+
+_SIXTEEN_BITS = (1 << 15) - 1
+_MOST = 255
+"""Largest number of uint8, which activations are."""
+
+
+class SimulatedPredictor:
+    """A module that answers as a right file of a scheme does: products and lookups of stored weights are rounded.
+
+    Dynamic ranges are those of what is run at once, as in the engines: run one unpadded row at a time.
+
+    Args:
+        exact: The module.
+        simulation: How the scheme rounds.
+        rows: Calibration rows, [1, L] each; read where the scheme is static.
+        saturates: Whether pairs of int8 products are added in 16 bits.
+    """
+
+    engine = "torch-simulated"
+
+    def __init__(
+        self,
+        exact: ModulePredictor,
+        simulation: Simulation,
+        rows: Iterable[Mapping[str, NDArray[np.int64]]] = (),
+        saturates: bool = False,
+    ) -> None:
+        self.engine_version, self.lengths = exact.engine_version, exact.lengths
+        self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
+        self._mode: _Rounded = _Rounded(simulation, exact.module, saturates)
+        if simulation.static:
+            self._mode = _Static(simulation, exact.module)
+            for row in rows:
+                self.run(row)
+            self._mode.measuring = False
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        self._mode.start()
+        with self._mode:
+            return self._exact.run(inputs)
+
+
+class _Rounded(TorchFunctionMode):
+    """Replaces the functions of torch that read stored weights, while it is entered."""
+
+    def __init__(self, simulation: Simulation, module: nn.Module, saturates: bool = False) -> None:
+        super().__init__()
+        self.how, self._saturates = simulation, saturates
+        products = [m.weight for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+        self._matrices = {w.data_ptr() for w in products}
+        self._constants = {_storage(b) for b in module.buffers()}
+        self._stored: dict[tuple[int, str], Tensor] = {}
+        self._pairs: dict[int, _Pairs] = {}
+        self._own: dict[Any, Callable[..., Tensor]] = {
+            F.linear: self._linear,
+            F.conv2d: self._convolution,
+            F.embedding: self._lookup,
+        }
+
+    def start(self) -> None:
+        """Begin another batch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch, or what takes its place."""
+        return self._own.get(func, func)(*args, **(kwargs or {}))
+
+    def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        out = F.linear(self._input(values), self._rounded(weight, self.how.weights), bias)
+        return out + self._cut(values, weight) if self._saturates else out
+
+    def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
+        return F.conv2d(self._input(values), self._rounded(weight, self.how.weights), *more, **named)
+
+    def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
+        if self.how.fixed_positions and _storage(indices) in self._constants:
+            return F.embedding(indices, table, *more, **named)
+        kind = self.how.weights if table.data_ptr() in self._matrices else self.how.tables
+        return F.embedding(indices, self._rounded(table, kind), *more, **named)
+
+    def _input(self, values: Tensor) -> Tensor:
+        return values if self.how.inputs is None else self.how.inputs(values)
+
+    def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
+        """A stored weight, rounded once for all batches."""
+        if weight.numel() <= self.how.small:
+            return weight
+        key = (weight.data_ptr(), kind.__name__)
+        if key not in self._stored:
+            self._stored[key] = kind(weight)
+        return self._stored[key]
+
+    def _cut(self, values: Tensor, weight: Tensor) -> Tensor:
+        """What a product lacks where two of its terms are added in 16 bits."""
+        if weight.data_ptr() not in self._pairs:
+            self._pairs[weight.data_ptr()] = _Pairs(weight)
+        return self._pairs[weight.data_ptr()].lost(values)
+
+
+class _Pairs:
+    """The neighbours in a weight whose products with uint8 numbers may together pass 16 bits.
+
+    Processors with AVX2 and without VNNI multiply 8 bits by `vpmaddubsw`: terms 2k and 2k + 1 of a product are added in
+    int16, which saturates. Few pairs of weights are large enough for it.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self._scale = weight.abs().amax(1).clamp(min=torch.finfo().tiny) / 127
+        steps = (weight / self._scale[:, None]).round()
+        pairs = F.pad(steps, (0, steps.shape[1] % 2)).reshape(len(steps), -1, 2)
+        most = torch.maximum(pairs.clamp(min=0).sum(-1), pairs.clamp(max=0).sum(-1).abs()) * _MOST
+        self._channels, self._places = (most > _SIXTEEN_BITS).nonzero(as_tuple=True)
+        self._left, self._right = pairs[self._channels, self._places].unbind(-1)
+
+    def lost(self, values: Tensor) -> Tensor:
+        """The difference that saturation makes to the product with `values`, [..., K] to [..., channels]."""
+        low, high = values.min().clamp(max=0), values.max().clamp(min=0)
+        scale = (high - low).clamp(min=torch.finfo().tiny) / _MOST
+        steps = ((values / scale).round() - (low / scale).round()).clamp(0, _MOST)
+        steps = F.pad(steps, (0, steps.shape[-1] % 2))
+        sums = steps[..., 2 * self._places] * self._left + steps[..., 2 * self._places + 1] * self._right
+        lost = sums.clamp(-_SIXTEEN_BITS - 1, _SIXTEEN_BITS) - sums
+        out = values.new_zeros(*values.shape[:-1], len(self._scale))
+        return out.index_add_(-1, self._channels, lost) * self._scale * scale
+
+
+class _Static(_Rounded):
+    """Products in ranges that calibration rows had; products of two activations too, but of probabilities.
+
+    A range belongs to a place in the order of a module's products, which is the same for every row.
+
+    Attributes:
+        measuring: Whether ranges are measured, and nothing is rounded.
+    """
+
+    def __init__(self, simulation: Simulation, module: nn.Module) -> None:
+        super().__init__(simulation, module)
+        self.measuring = True
+        self._ranges: dict[int, tuple[float, float]] = {}
+        self._at = 0
+        self._own |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm), self._product)
+
+    def start(self) -> None:
+        self._at = 0
+
+    def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
+        return weight if self.measuring else super()._rounded(weight, kind)
+
+    def _input(self, values: Tensor) -> Tensor:
+        low, high = self._range(values)
+        return values if self.measuring else rounding.unsigned(values, low, high)
+
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        if not any(_is_probability(v) for v in (left, right)):
+            left, right = self._signed(left), self._signed(right)
+        return torch.matmul(left, right)
+
+    def _signed(self, values: Tensor) -> Tensor:
+        low, high = self._range(values)
+        return values if self.measuring else rounding.signed(values, max(-low, high))
+
+    def _range(self, values: Tensor) -> tuple[float, float]:
+        """The range of this place, which holds zero; widened by `values` while ranges are measured."""
+        self._at += 1
+        low, high = self._ranges.get(self._at, (0.0, 0.0))
+        if self.measuring:
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+            self._ranges[self._at] = low, high
+        return low, high
+
+
+def _is_probability(values: Tensor) -> bool:
+    """Whether rows are those that softmax makes."""
+    return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-3).all())
+
+
+def _storage(values: Tensor) -> int:
+    return values.untyped_storage().data_ptr()

@@ -1,0 +1,50 @@
+"""What a right file of a scheme answers, computed by the torch module that it was exported from.
+
+A file in 8 bits is off by more or less, depending on the model. Its own answers cannot tell whether it is off by too much,
+so the same scheme is computed a second time, without exporter, quantizer and engine: torch runs the module with every stored
+weight, and every number that it is multiplied with, rounded as the scheme rounds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pocketbert.core.predict.predictor import Predictor
+from pocketbert.quantize.rounding import Rounding
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class ModulePredictor(Predictor, Protocol):
+    """A torch module behind the predictor protocol.
+
+    Attributes:
+        module: The module.
+    """
+
+    module: nn.Module
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """How a scheme rounds; `pocketbert.quantize.simulated.SimulatedPredictor` computes so.
+
+    Attributes:
+        weights: Rounds the weight of a linear layer or a convolution, output channels first.
+        tables: Rounds an embedding table that no product reads; one that a product reads is rounded as its weight.
+        inputs: Rounds what weights are multiplied with; None where it stays float.
+        small: Weights of at most this many numbers stay float.
+        static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
+        fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
+        saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
+    """
+
+    weights: Rounding
+    tables: Rounding
+    inputs: Rounding | None = None
+    small: int = 0
+    static: bool = False
+    fixed_positions: bool = False
+    saturates: bool = False

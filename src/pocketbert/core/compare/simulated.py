@@ -1,0 +1,64 @@
+"""How far a right file in fewer bits is off, file by file: what torch measured when the files were made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.hardware import machine
+
+FILE_NAME = "simulated.json"
+_MAX_MIB = 1
+Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""An RMS error, relative to the spread of the logits."""
+
+
+class Simulated(BaseModel):
+    """The content of ``simulated.json``.
+
+    Attributes:
+        texts: How many texts the errors were measured on.
+        errors: RMS error of a file's scheme, simulated in torch, relative to the spread of the logits; by path in the
+            artefact folder. Files whose bound depends on none are not in it.
+        saturating: The same where int8 products saturate; see `pocketbert.core.host.hardware.Machine.int8_saturates`.
+            Files that are computed alike everywhere are not in it.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    texts: Annotated[int, Field(ge=0)] = 0
+    errors: dict[str, Error] = {}
+    saturating: dict[str, Error] = {}
+
+    def on_this_machine(self, path: str) -> float | None:
+        """Look up the error of a file as this machine computes it; None where none was recorded."""
+        error = self.errors.get(path)
+        if error is None or not machine().int8_saturates:
+            return error
+        return max(error, self.saturating.get(path, error))
+
+
+def write_simulated(folder: Path, simulated: Simulated) -> None:
+    """Write the errors into the folder of the golden rows."""
+    write_json(folder / FILE_NAME, simulated.model_dump(mode="json"))
+
+
+def read_simulated(folder: Path) -> Simulated:
+    """Read the errors; nothing where the folder was made before they were recorded.
+
+    Raises:
+        InputError: If the file is too long or no JSON, or an error in it is no finite number of at least 0.
+    """
+    path = folder / FILE_NAME
+    if not path.exists():
+        return Simulated()
+    try:
+        return Simulated.model_validate(read_json(path, _MAX_MIB))
+    except ValidationError as error:
+        found = error.errors()[0]
+        place = ".".join(map(str, found["loc"]))
+        raise InputError(Problem(f"{path} {place}".rstrip(), f"{found['msg']}.", "Copy the folder again.")) from error

@@ -1,0 +1,149 @@
+"""Measure how far a right file of each scheme is off, with the scheme simulated in torch: its bound is made from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pocketbert.core.compare.evaluate import rms_error
+from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
+from pocketbert.core.compare.simulated import Simulated, write_simulated
+from pocketbert.core.host.progress import say
+from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
+from pocketbert.core.predict.readout import Matrix, run_rows, whole
+from pocketbert.core.predict.score import probabilities
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
+from pocketbert.core.tasks import ScoreFunction, Task
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.place import bounds_of, place_of
+from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.make.golden import blank_row
+from pocketbert.pipeline.reference import own_texts, reference_model, task_text
+from pocketbert.runtime.engines import open_file
+
+if TYPE_CHECKING:
+    from pocketbert.quantize.plan import Rows
+    from pocketbert.quantize.simulation import ModulePredictor, Simulation
+
+TEXTS = 64
+"""Texts that errors are measured on, golden rows among them."""
+
+
+def make_simulated(
+    model: RunModel,
+    texts: Sequence[Text],
+    destination: Path,
+    files: Sequence[ModelFile],
+    calibration: Callable[[], Rows],
+) -> Sequence[str]:
+    """Simulate the scheme of every file that has a simulation, and record its error.
+
+    Args:
+        model: The exported model.
+        texts: Texts of the data; empty without data.
+        destination: Folder with the golden rows, to write into.
+        files: Files in the run folder.
+        calibration: Returns the rows that static schemes measure ranges on.
+
+    Returns:
+        One line for each file whose simulation answers NaN or infinity.
+    """
+    from pocketbert.quantize import row_of
+
+    by_file = {f: row_of(f.format, f.scheme, f.runtime).simulation for f in files if f.scheme is not Scheme.FP32}
+    wanted = {f: how for f, how in by_file.items() if how is not None}
+    if not wanted:
+        write_simulated(destination, Simulated())
+        return ()
+    from pocketbert.quantize.simulated import SimulatedPredictor
+
+    reference = reference_model(model.folder, model.task)
+    golden = read_golden(destination / FILE_NAME)
+    rows = [*golden, *_more_rows(model, reference, texts, golden)]
+    modules: dict[Format, ModulePredictor] = {}
+    answers: dict[tuple[Format, Simulation, bool], list[Matrix]] = {}
+    errors: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    for file, how in wanted.items():
+        score = _score_inside(model, file)
+        for saturates in (False, True) if how.saturates else (False,):
+            key = (file.format, how, saturates)
+            if key not in answers:
+                if file.format not in modules:
+                    modules[file.format] = _exported(model, reference, file.format, rows)
+                static = calibration() if how.static else ()
+                answers[key] = _answers(SimulatedPredictor(modules[file.format], how, static, saturates), model, rows)
+            errors[saturates][file.path] = _error(answers[key], rows, len(golden), score)
+    broken = [path for path, error in errors[False].items() if not np.isfinite(error)]
+    if broken:
+        return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
+    simulated = Simulated(texts=len(rows), errors=errors[False], saturating=errors[True])
+    write_simulated(destination, simulated)
+    for file in wanted:
+        error = simulated.on_this_machine(file.path)
+        say(
+            f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {bounds_of(file).allowed(error):.3g}"
+        )
+    return ()
+
+
+def _more_rows(
+    model: RunModel, reference: TorchPredictor, texts: Sequence[Text], golden: Sequence[GoldenRow]
+) -> list[GoldenRow]:
+    """Rows that make 64 of the golden ones: the data's first, then the project's."""
+    tokenizer, task = model.tokenizer, model.task
+    known = {row.input for row in golden}
+    candidates = [*texts, *_sentences(task, tokenizer)]
+    chosen = [t for t in dict.fromkeys(candidates) if t not in known][: max(0, TEXTS - len(golden))]
+    matrices = run_rows(reference, tokenizer, tokenizer.encode(chosen), task) if chosen else []
+    out = []
+    for text, matrix in zip(chosen, matrices, strict=True):
+        row = blank_row(text, matrix, task, model.folder.labels or [])
+        out.append(row.model_copy(update={"reference": row.pick(matrix).ravel().tolist()}))
+    return out
+
+
+def _sentences(task: Task, tokenizer: TextTokenizer) -> list[Text]:
+    own = own_texts(task, tokenizer)
+    if own and not isinstance(own[0], str):
+        return own
+    return [*own, *(task_text(task, text, tokenizer) for text in (*ASCII_SENTENCES, *UNICODE_SENTENCES))]
+
+
+def _exported(model: RunModel, reference: TorchPredictor, format: Format, rows: Sequence[GoldenRow]) -> ModulePredictor:
+    """The module that the format's files were exported from: its weights are those that were quantized."""
+    from pocketbert.export.prepare import PreparedPredictor, prepare
+
+    family, layout = model.folder.family, place_of(format).layout(model.recipe)
+    encoded = model.tokenizer.encode([r.input for r in rows])
+    samples = [model.tokenizer.pad(encoded[i : i + 8]) for i in range(0, len(encoded), 8)]
+    module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples)
+    return PreparedPredictor(module, family, model.task)
+
+
+def _answers(predictor: Predictor, model: RunModel, rows: Sequence[GoldenRow]) -> list[Matrix]:
+    """The recorded places of what a predictor answers, one unpadded row at a time as files are verified."""
+    encoded = model.tokenizer.encode([r.input for r in rows])
+    return run_rows(predictor, model.tokenizer, encoded, model.task, reduce=lambda i, m: rows[i].pick(m))
+
+
+def _score_inside(model: RunModel, file: ModelFile) -> ScoreFunction | None:
+    """The score function that a file computes itself; only files for one client do."""
+    if file.client is None:
+        return None
+    inside = PROBABILITIES in open_file(model.source(file), file.format, runtime=file.runtime).outputs
+    return model.task.score if inside else None
+
+
+def _error(answers: Sequence[Matrix], rows: Sequence[GoldenRow], golden: int, score: ScoreFunction | None) -> float:
+    """The RMS error on all rows, or on the golden ones, which are what the gate compares: the larger of both."""
+    expected = [row.shaped(row.reference) for row in rows]
+    if score is not None:
+        answers, expected = ([probabilities(m, score).astype(np.float32) for m in part] for part in (answers, expected))
+    worst = max(rms_error(whole(answers[:n]), whole(expected[:n])) for n in (golden, len(rows)))
+    return float(f"{worst:.4g}")

@@ -1,0 +1,144 @@
+"""Schemes simulated in torch: rounding by its definition, kinds of processors, measured ranges, and what stays float."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from pocketbert.core.predict.predictor import Arrays
+from pocketbert.core.types import Scheme
+from pocketbert.quantize import rounding
+from pocketbert.quantize.simulated import SimulatedPredictor
+from pocketbert.quantize.simulation import Simulation
+from pocketbert.quantize.table import SchemeRow, all_rows
+
+WRITTEN = [r for r in all_rows() if r.write is not None]
+DRAW = np.random.default_rng(5)
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.from_numpy(DRAW.normal(size=shape).astype(np.float32))
+
+
+class Exact:
+    """A module behind the predictor protocol: one input, one output."""
+
+    engine, engine_version, lengths = "exact", "1", ()
+    inputs, outputs = ("x",), ("y",)
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        with torch.inference_mode():
+            return {"y": self.module(torch.from_numpy(inputs["x"])).numpy()}
+
+
+def answers(module: nn.Module, simulation: Simulation, x: torch.Tensor, rows: torch.Tensor | None = None) -> list:
+    calibration = [] if rows is None else [{"x": rows.numpy()}]
+    kinds = (False, True) if simulation.saturates else (False,)
+    predictors = [SimulatedPredictor(Exact(module), simulation, calibration, saturates) for saturates in kinds]
+    return [torch.from_numpy(p.run({"x": x.numpy()})["y"]) for p in predictors]
+
+
+@pytest.mark.parametrize("row", WRITTEN, ids=lambda row: row.title)
+def test_every_scheme_in_8_bits_has_a_simulation(row: SchemeRow) -> None:
+    assert (row.simulation is None) == (row.scheme is Scheme.FP16)  # whose fixed bound is the least of all
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups"),
+    [
+        (rounding.per_row, lambda v: v.reshape(len(v), -1)),
+        (rounding.per_row_with_offset, lambda v: v.reshape(len(v), -1)),
+        (rounding.per_token, lambda v: v.reshape(-1, v.shape[-1])),
+        (rounding.per_tensor, lambda v: v.reshape(1, -1)),
+    ],
+)
+def test_each_group_has_at_most_256_steps_of_one_size_and_zero_is_one(kind: rounding.Rounding, groups) -> None:
+    values = numbers(3, 4, 500)
+    values[0] = 0
+    values[:, 1] += 2
+    found, given = groups(kind(values)).double(), groups(values).double()
+    for one, before in zip(found, given, strict=True):
+        size = (before.max().clamp(min=0) - before.min().clamp(max=0)) / 255
+        if kind is rounding.per_row:
+            size = before.abs().max() / 127
+        steps = one / size.clamp(min=1e-30)
+        assert (steps - steps.round()).abs().max() < 1e-3
+        assert steps.round().unique().numel() <= 256
+        assert (one - before).abs().max() <= 0.51 * size
+    assert kind(torch.zeros(2, 3)).abs().max() == 0
+
+
+def test_tables_and_weights_are_rounded_and_small_or_constant_ones_are_not() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(50, 16), nn.Embedding(8, 16)
+            self.product, self.last = nn.Linear(16, 50, bias=False), nn.Linear(50, 2, bias=False)
+            self.register_buffer("ids", torch.arange(8)[None])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            states = self.words(x) + self.places(self.ids[:, : x.shape[1]])
+            return self.last(self.product(states))
+
+    model, ids = Model(), torch.tensor([[3, 7, 9]])
+    how = Simulation(rounding.per_row, rounding.per_tensor, small=100, fixed_positions=True)
+    [found] = answers(model, how, ids)
+    table = rounding.per_tensor(model.words.weight)[ids]
+    states = table + model.places.weight[:3]
+    wanted = states @ rounding.per_row(model.product.weight).T @ model.last.weight.T
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    model.product.weight = model.words.weight  # a tied table is stored once: as the matrix
+    [tied] = answers(model, how, ids)
+    matrix = rounding.per_row(model.words.weight)
+    wanted = (matrix[ids] + model.places.weight[:3]) @ matrix.T @ model.last.weight.T
+    torch.testing.assert_close(tied, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [64, 65])
+def test_processors_without_vnni_lose_what_passes_16_bits(width: int) -> None:
+    layer, x = nn.Linear(width, 7, bias=False), 6 + numbers(1, 5, width)
+    with torch.no_grad():
+        layer.weight.uniform_(-1, 1)  # many pairs of large neighbours
+    how = Simulation(rounding.per_row, rounding.per_row, rounding.per_tensor, saturates=True)
+    exact, cut = answers(layer, how, x)
+    scale = layer.weight.detach().abs().amax(1).numpy() / 127
+    weights = np.rint(layer.weight.detach().numpy() / scale[:, None]).astype(np.int64)
+    step = float(x.max()) / 255
+    uint8 = np.rint(x.numpy()[0] / step).astype(np.int64)
+    sums, whole = np.zeros((5, 7)), np.zeros((5, 7))
+    for k in range(0, width, 2):
+        pair = uint8[:, k : k + 2] @ weights[:, k : k + 2].T
+        sums, whole = sums + np.clip(pair, -32768, 32767), whole + pair
+    assert np.abs(sums - whole).max() > 1000
+    np.testing.assert_allclose(exact[0].numpy(), whole * scale * step, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(cut[0].numpy(), sums * scale * step, rtol=1e-3, atol=1e-3)
+
+
+def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_float() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query = nn.Linear(16, 16, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = torch.matmul(self.query(x), x.transpose(1, 2))
+            return torch.matmul(torch.softmax(scores, -1), x)
+
+    model, rows = Attention(), numbers(1, 40, 16)
+    x = 3 * numbers(1, 6, 16)  # beyond the measured range
+    [found] = answers(model, Simulation(rounding.per_row, rounding.per_row, static=True), x, rows)
+    weight = rounding.per_row(model.query.weight)
+    with torch.no_grad():
+        query = rounding.unsigned(x, float(rows.min()), float(rows.max())) @ weight.T
+        most = float(model.query(rows).abs().max())
+    left, right = rounding.signed(query, most), rounding.signed(x, float(rows.abs().max()))
+    wanted = torch.softmax(left @ right.transpose(1, 2), -1) @ x
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
