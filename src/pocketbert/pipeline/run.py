@@ -262,7 +262,7 @@ class Run:
         return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
 
     def _make_golden(self, at: Places) -> Sequence[str]:
-        return golden.make_golden(self.exported, self.texts(), at.output, self.files)
+        return golden.make_golden(self.exported, self.texts(golden.SEARCHED), at.output, self.files)
 
     def _make_verify(self, at: Places) -> Sequence[str]:
         result = self.verify()
