@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -35,9 +35,10 @@ def reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | No
     return TorchPredictor(loaded, task, folder.family.inputs, pooling_of(folder.path) or DEFAULT_POOLING)
 
 
-def embedding_rows(reference: TorchPredictor) -> int:
-    """Count the rows of the model's table of word embeddings."""
-    return int(reference.model.get_input_embeddings().weight.shape[0])  # type: ignore[operator, union-attr]
+def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
+    """Find the model's table of word embeddings."""
+    layer: torch.nn.Embedding = cast("Any", reference.model).get_input_embeddings()
+    return layer
 
 
 def drawn_inputs(
@@ -53,7 +54,7 @@ def drawn_inputs(
         length: Tokens of each row.
     """
     masked = task.name is TaskName.FILL_MASK
-    rows, count = embedding_rows(reference), drawn_count(length)
+    rows, count = len(word_table(reference).weight), drawn_count(length)
     return drawn_rows(tokenizer, rows, length, count, pairs=segments, masked=masked)
 
 
@@ -66,7 +67,7 @@ def drawn_questions(
     else:
         kinds = [segments and takes_both(task) and i % 2 == 1 for i in range(drawn_count(length))]
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
-    return drawn_texts(tokenizer, embedding_rows(reference), length, kinds, mask)
+    return drawn_texts(tokenizer, len(word_table(reference).weight), length, kinds, mask)
 
 
 def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:

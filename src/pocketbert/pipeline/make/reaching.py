@@ -21,12 +21,14 @@ MOST_LABELS = 200
 """Most labels that are searched for, and most rows that are added."""
 SECONDS = 20.0
 """Wall time at which a search ends; `WORK` ends it long before on machines that are not overloaded."""
-WORK = 4e11
+WORK = 3e11
 """Parameters times tokens that given texts may take, and composed ones again: each machine then finds the same texts."""
-TOKENS = 16_000
+TOKENS = 12_000
 """The most tokens that each may take, however small the model."""
 CALL = 128
 """Tokens that a call of the model counts for beside its own."""
+ALONE = 1024
+"""Most words that are tried as texts of one word."""
 WORDS = 8
 """Words of a composed text."""
 STEPS = 10
@@ -85,7 +87,7 @@ class Search:
         wanted: Sequence[int],
     ) -> None:
         self.reference, self.tokenizer, self.pick = reference, tokenizer, pick
-        self.wanted = list(wanted)[:MOST_LABELS]
+        self.wanted, self.others = list(wanted)[:MOST_LABELS], list(wanted)[MOST_LABELS:]
         self.best: dict[int, tuple[float, Text, Numbers]] = {}
         inner = (
             sum(p.numel() for p in reference.model.parameters()) - reference.model.get_input_embeddings().weight.numel()
@@ -132,7 +134,7 @@ class Search:
         if self.over:
             return
         words, ids = words_of(self.tokenizer, embedding_rows(self.reference))
-        count = min(len(words), max(self.left // 16, 64))
+        count = min(len(words), ALONE, max(self.left // 16, 64))
         if not count:
             return
         alone: list[Numbers] = []
@@ -176,14 +178,14 @@ class Search:
         return [(int(i) // len(ids), int(i) % len(ids)) for i in order]
 
     def result(self) -> Found:
-        """The texts that reach something, fewest first come."""
+        """Choose from the best texts until every label that one of them reaches is reached."""
         missing, texts = self.missing, list[Text]()
         open_labels = [w for w in self.wanted if w not in missing]
         while open_labels:
             _, text, margin = self.best[open_labels[0]]
             texts.append(text)
             open_labels = [w for w in open_labels if margin[w] <= 0]
-        return Found(texts, missing, self.ended)
+        return Found(texts, missing + self.others, self.ended)
 
 
 def words_of(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
