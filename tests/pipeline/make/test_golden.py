@@ -34,7 +34,7 @@ FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
 LENGTH = 40
 TOKENS, QUESTIONS = TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING
 TAGS = {TOKENS: ("O", "B-per", "I-per"), TaskName.REGRESSION: ("LABEL_0",), QUESTIONS: ("LABEL_0", "LABEL_1")}
-UNREAD = [vocabulary(0).index(w) for w in ("month", "year", "sad", "poor", "jumps")]
+UNREAD = [vocabulary(0).index(w) for w in ("evening", "week", "year", "sad", "poor", "night", "music")]
 Inputs = Mapping[str, NDArray[np.generic]]
 
 

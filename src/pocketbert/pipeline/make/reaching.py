@@ -15,7 +15,7 @@ from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.seeds import generator
 from pocketbert.core.tasks import LabelKind, Task
-from pocketbert.pipeline.reference import embedding_rows
+from pocketbert.pipeline.reference import word_table
 
 MOST_LABELS = 200
 """Most labels that are searched for, and most rows that are added."""
@@ -48,7 +48,7 @@ def margins(matrix: Matrix, task: Task) -> Numbers:
     Of one label it is the logit less the largest other one, of several the logit, of tokens the best token's.
     """
     if task.labels is LabelKind.NAMES or matrix.shape[1] < 2:
-        return matrix.max(0)
+        return np.asarray(matrix.max(0), np.float32)
     top = np.sort(matrix, -1)
     best = np.where(matrix == top[:, -1:], top[:, -2:-1], top[:, -1:])
     return np.asarray((matrix - best).max(0), np.float32)
@@ -89,10 +89,8 @@ class Search:
         self.reference, self.tokenizer, self.pick = reference, tokenizer, pick
         self.wanted, self.others = list(wanted)[:MOST_LABELS], list(wanted)[MOST_LABELS:]
         self.best: dict[int, tuple[float, Text, Numbers]] = {}
-        inner = (
-            sum(p.numel() for p in reference.model.parameters()) - reference.model.get_input_embeddings().weight.numel()
-        )  # type: ignore[operator,union-attr]
-        self.budget = self.left = min(TOKENS, int(WORK / max(inner, 1)))
+        parameters = sum(p.numel() for p in reference.model.parameters()) - word_table(reference).weight.numel()
+        self.budget = self.left = min(TOKENS, int(WORK / max(parameters, 1)))
         self.deadline = time.monotonic() + SECONDS
         self.ended = False
 
@@ -101,7 +99,6 @@ class Search:
         """Wanted labels that no text reaches so far."""
         return [w for w in self.wanted if w not in self.best or self.best[w][0] <= 0]
 
-    @property
     def over(self) -> bool:
         """Whether there is nothing left to do or to do it with."""
         self.ended = self.ended or time.monotonic() > self.deadline
@@ -124,26 +121,26 @@ class Search:
     def try_texts(self, texts: Sequence[Text]) -> None:
         """Look at given texts, in parts, until every label is reached."""
         for start in range(0, len(texts), 64):
-            if self.over:
+            if self.over():
                 return
             self.see(texts[start : start + 64])
 
     def compose(self) -> None:
         """Compose texts for the labels that are missing: first single words, then changes by the gradient."""
         self.left = self.budget
-        if self.over:
+        if self.over():
             return
-        words, ids = words_of(self.tokenizer, embedding_rows(self.reference))
+        words, ids = words_of(self.tokenizer, len(word_table(self.reference).weight))
         count = min(len(words), ALONE, max(self.left // 16, 64))
         if not count:
             return
         alone: list[Numbers] = []
         for start in range(0, count, 64):
-            if self.over:
+            if self.over():
                 return
             alone += self.see(words[start : start + 64])
         for label in sorted(self.missing, key=lambda w: -self.best[w][0]):  # those that are close first
-            if self.over:
+            if self.over():
                 return
             if label in self.missing:
                 order = np.argsort([-m[label] for m in alone], kind="stable")
@@ -155,7 +152,7 @@ class Search:
         values = [m[label] for m in self.see([_joined(words, s) for s in starts])]
         value, current = max(values), list(starts[int(np.argmax(values))])
         for _ in range(STEPS):
-            if value > 0 or self.over:
+            if value > 0 or self.over():
                 return
             changes = self._changes(label, _joined(words, current), len(current), ids)
             texts = [[*current[:p], w, *current[p + 1 :]] for p, w in changes]
@@ -222,15 +219,15 @@ def _gradient(reference: TorchPredictor, tokenizer: TextTokenizer, row: Encoded,
     """How a label's margin changes with the embedding of each token, [L, H], and the table of embeddings, [V, H]."""
     import torch
 
-    layer = reference.model.get_input_embeddings()  # type: ignore[operator]
+    layer = word_table(reference)
     kept: list[torch.Tensor] = []
 
     def keep(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
         kept.append(output.detach().requires_grad_())
         return kept[-1]
 
-    hook = layer.register_forward_hook(keep)  # type: ignore[operator,union-attr]
-    batch, device = tokenizer.pad([row]), layer.weight.device  # type: ignore[union-attr]
+    hook = layer.register_forward_hook(keep)
+    batch, device = tokenizer.pad([row]), layer.weight.device
     with torch.enable_grad():
         try:
             logits = reference.model(**{n: torch.from_numpy(batch[n]).to(device) for n in reference.inputs})["logits"]
@@ -241,4 +238,4 @@ def _gradient(reference: TorchPredictor, tokenizer: TextTokenizer, row: Encoded,
         several = reference.task.labels is LabelKind.NAMES or not others.shape[-1]
         aim = logits[:, label] - (0.0 if several else others.max(-1).values)
         [gradient] = torch.autograd.grad(aim.max(), kept[0])
-    return gradient[0].cpu().numpy(), layer.weight.detach().cpu().numpy()  # type: ignore[union-attr]
+    return gradient[0].cpu().numpy(), layer.weight.detach().cpu().numpy()
