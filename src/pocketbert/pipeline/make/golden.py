@@ -62,14 +62,16 @@ def make_golden(model: RunModel, texts: Sequence[Text], destination: Path, files
     torch_model = reference_model(model.folder, task)
     real = golden_texts(model.folder, task, texts, tokenizer)
     drawn = _drawn_texts(model, torch_model, files)
-    rows = [*real, *drawn, *_reaching_texts(model, torch_model, [*real, *drawn], texts)]
+    have = [*real, *drawn]
+    known = run_rows(torch_model, tokenizer, tokenizer.encode(have), task)
+    rows = [*have, *_reaching_texts(model, torch_model, have, known, texts)]
     encoded = tokenizer.encode(rows)
 
     def answers(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
         return run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task)
 
     every = range(len(rows))
-    reference = answers(torch_model, every)
+    reference = [*known, *answers(torch_model, every[len(have) :])]
     padded = padded_answers(torch_model, tokenizer, encoded, task)
     labels = model.folder.labels or []
     blank = [_blank(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
@@ -143,7 +145,11 @@ def _drawn_texts(model: RunModel, reference: TorchPredictor, files: Sequence[Mod
 
 
 def _reaching_texts(
-    model: RunModel, reference: TorchPredictor, have: Sequence[Text], data: Sequence[Text]
+    model: RunModel,
+    reference: TorchPredictor,
+    have: Sequence[Text],
+    answers: Sequence[Matrix],
+    data: Sequence[Text],
 ) -> list[Text]:
     """Texts that reach labels which those at hand do not: of the data, else composed."""
     labels, task, tokenizer = model.folder.labels or [], model.task, model.tokenizer
@@ -153,8 +159,7 @@ def _reaching_texts(
     def recorded(matrix: Matrix) -> Matrix:
         return matrix[_spread(len(matrix), PLACES)] if per_token(task) else matrix
 
-    rows = run_rows(reference, tokenizer, tokenizer.encode(have), task, reduce=lambda _, m: recorded(m))
-    seen = {i for m in rows if np.isfinite(m).all() for i in answered(m, task)}
+    seen = {i for m in map(recorded, answers) if np.isfinite(m).all() for i in answered(m, task)}
     search = Search(reference, tokenizer, recorded, [i for i in range(len(labels)) if i not in seen])
     search.try_texts([*texts_not_in(data, have), *texts_not_in(own_texts(task, tokenizer), have)])
     search.compose()
