@@ -3,27 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from pocketbert.core.compare.evaluate import spread
+from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.compare.probes import drawn_count, drawn_rows, drawn_texts, printable
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, pooling_of
-from pocketbert.core.predict.readout import Matrix
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.readout import Batching, Matrix, run_rows, whole
+from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import LabelKind, Task, TaskName
 
 if TYPE_CHECKING:
     import torch
 
+DEAD = 1e-5
+"""Share of the largest logit that answers must spread by: with less, no bound of parity could tell them from a constant."""
+_TEXTS = 24
+_SHOWN = 20
+
 
 def reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | None = None) -> TorchPredictor:
     """The torch model of a folder behind the predictor protocol; `model` where it is loaded already."""
     loaded = load_model(folder, task) if model is None else model
     return TorchPredictor(loaded, task, folder.family.inputs, pooling_of(folder.path) or DEFAULT_POOLING)
+
+
+def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
+    """Find the model's table of word embeddings."""
+    layer: torch.nn.Embedding = cast("Any", reference.model).get_input_embeddings()
+    return layer
+
+
+def drawn_inputs(
+    reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
+) -> list[Encoded]:
+    """Draw inputs from the whole vocabulary for a model; see `drawn_rows`.
+
+    Args:
+        reference: The model.
+        tokenizer: Its tokenizer.
+        segments: Whether the model tells two segments apart.
+        task: What the model does.
+        length: Tokens of each row.
+    """
+    masked = task.name is TaskName.FILL_MASK
+    rows, count = len(word_table(reference).weight), drawn_count(length)
+    return drawn_rows(tokenizer, rows, length, count, pairs=segments, masked=masked)
+
+
+def drawn_questions(
+    reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
+) -> list[Text]:
+    """Draw texts from the whole vocabulary, as the task takes them; see `drawn_texts`."""
+    if task.name is TaskName.QUESTION_ANSWERING:
+        kinds = [True] * drawn_count(length)
+    else:
+        kinds = [segments and takes_both(task) and i % 2 == 1 for i in range(drawn_count(length))]
+    mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
+    return drawn_texts(tokenizer, len(word_table(reference).weight), length, kinds, mask)
+
+
+def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:
+    """Refuse a model whose answer does not depend on the text: any file would be found equal to it.
+
+    Args:
+        reference: The model.
+        tokenizer: Its tokenizer.
+        texts: Different texts.
+        model: Its name in the message.
+
+    Raises:
+        InputError: If all texts get the same tokens, or all tokens the same answer.
+    """
+    rows = tokenizer.encode(list(texts))
+    if len({row.ids.tobytes() for row in rows}) == 1:
+        what = f"the tokenizer gives {len(rows)} different texts the same {len(rows[0])} tokens."
+        raise InputError(
+            Problem(f"{model}/tokenizer.json", what, "Save the tokenizer that the model was trained with.")
+        )
+    answers = whole(run_rows(reference, tokenizer, rows[:_TEXTS], reference.task, Batching(8, 0.1)))
+    found, largest = spread(answers), float(np.abs(answers).max(initial=0.0))
+    if found <= DEAD * largest:
+        what = f"answers every text alike: over {len(rows[:_TEXTS])} texts the answers spread by {found:.2g}, the largest is {largest:.2g}."
+        raise InputError(Problem(model, what, "Export a model whose answers depend on the text."))
 
 
 def takes_both(task: Task) -> bool:
@@ -48,10 +117,33 @@ def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
     return " ".join([*words[: len(words) // 2], tokenizer.mask_token, *words[len(words) // 2 + 1 :]])
 
 
+def answered(matrix: Matrix, task: Task) -> list[int]:
+    """Numbers of the labels that an answer names: one, several, or one for each row."""
+    if task.labels is LabelKind.NAMES:
+        return [int(i) for i in np.flatnonzero(matrix[0] > 0)]
+    return [int(i) for i in matrix.argmax(-1)]
+
+
 def decided(matrix: Matrix, task: Task, labels: Sequence[str]) -> str:
     """What an answer is called: its label, or those of its rows; empty for tasks without labels."""
     if not labels or not task.names_labels or not np.isfinite(matrix).all():
         return ""
-    if task.labels is LabelKind.NAMES:
-        return ", ".join(labels[int(i)] for i in np.flatnonzero(matrix[0] > 0))
-    return ", ".join(labels[int(i)] for i in matrix.argmax(-1))
+    return ", ".join(labels[i] for i in answered(matrix, task))
+
+
+def unreached(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> list[str]:
+    """List the labels that the torch model answers to no golden row; none for tasks without labels."""
+    if not task.names_labels:
+        return []
+    seen = set[str]()
+    for row in rows:
+        matrix, names = row.shaped(row.reference), row.names(labels)
+        if matrix.size and matrix.shape[-1] == len(names):
+            seen |= {names[i] for i in answered(matrix, task)}
+    return [name for name in labels if name not in seen]
+
+
+def shown_labels(names: Sequence[str]) -> str:
+    """Some labels, quoted, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{printable(name)}'" for name in names[:_SHOWN]) + more

@@ -262,7 +262,7 @@ class Run:
         return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
 
     def _make_golden(self, at: Places) -> Sequence[str]:
-        failures = golden.make_golden(self.exported, self.texts(), at.output, self.files)
+        failures = golden.make_golden(self.exported, self.texts(golden.SEARCHED), at.output, self.files)
         if failures:
             return failures
         texts = self.texts(simulating.TEXTS)

@@ -9,11 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from pocketbert.core.compare.parity import Probe, build_probe, compare, padding_difference
+from pocketbert.core.compare.probes import drawn_rows
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
+from support.tiny import MAX_LENGTH, vocabulary
 
 BOUND = 1e-4
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -120,6 +122,32 @@ def test_lost_segments_are_caught_where_the_probe_has_pairs(
     pairs = list(zip(SENTENCES[:16], SENTENCES[16:], strict=True))
     made = build_probe(*right, pairs, [32], TASK, NAMES)
     assert not compare(Broken(right[0], before=segments_ignored), "a", "b", made, NAMES, BOUND).passed
+
+
+def unread_words_lost(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {**inputs, "input_ids": np.where(np.isin(inputs["input_ids"], UNREAD), 1, inputs["input_ids"])}
+
+
+def last_position_lost(inputs: dict[str, Any]) -> dict[str, Any]:
+    ids = inputs["input_ids"].copy()
+    ids[:, MAX_LENGTH - 2 : MAX_LENGTH - 1] = 1
+    return {**inputs, "input_ids": ids}
+
+
+SHORT = [t for t in SENTENCES if len(t) < 40][:12]
+UNREAD = [vocabulary(0).index(w) for w in ("evening", "week", "year", "sad", "poor", "night", "music")]
+
+
+@pytest.mark.parametrize("before", [unread_words_lost, last_position_lost, segments_ignored])
+def test_drawn_rows_read_what_texts_leave_out(right: tuple[TorchPredictor, TextTokenizer], before: Any) -> None:
+    reference, tokenizer = right
+    drawn = drawn_rows(tokenizer, len(vocabulary(0)), MAX_LENGTH, 8, pairs=True)
+    texts_only = build_probe(reference, tokenizer, SHORT, [16, 32], TASK, NAMES)
+    both = build_probe(reference, tokenizer, SHORT, [16, 32], TASK, NAMES, drawn=drawn)
+    subject = Broken(reference, before)
+    assert compare(subject, "a", "b", texts_only, NAMES, BOUND).passed
+    assert not compare(subject, "a", "b", both, NAMES, BOUND).passed
+    assert compare(reference, "a", "b", both, NAMES, BOUND).worst < BOUND / 2
 
 
 def test_padding_moves_a_right_model_by_rounding_only(right: tuple[TorchPredictor, TextTokenizer]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, Processing, write_artefacts
+from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.predict.score import Score
 from pocketbert.core.recipe.recipe import VerifySection
@@ -16,6 +17,7 @@ from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.gates import verify
+from pocketbert.pipeline.gates.torch_scores import TorchScores
 from pocketbert.pipeline.gates.verify import Evidence, Verification, verify_artefacts, verify_files
 
 
@@ -75,20 +77,32 @@ def test_a_smaller_file_is_compared_with_what_it_was_made_from(name: str, base: 
         assert f"of {BY_NAME[base].scheme} on {rows}" in gate.detail
 
 
+def with_torch(name: str, found: Score, rows: str = "eval", **more: Any) -> list[Gate]:
+    given: dict[str, Any] = {"tokenizer": None, "known": score(0.9), "model": None, "absent": "", **more}
+    return TorchScores(**given).gates(BY_NAME[name], EvalSet(rows, cast(Any, None), cast(Any, None)), found)
+
+
 @pytest.mark.parametrize(
     ("name", "bound"), [("onnx", 0.001), ("tflite", 0.001), ("mediapipe", 0.001), ("coreml", 0.003)]
 )
 def test_an_exported_file_is_compared_with_torch_by_its_own_bound(name: str, bound: float) -> None:
-    [gate] = against(name)
+    [gate] = with_torch(name, score(VALUES[name]))
     assert (gate.bound, gate.passed) == (bound, False)
     assert gate.value == pytest.approx(0.9 - VALUES[name])
-    assert against(name, "holdout") == [] == against(name, reference=None)
+    assert with_torch(name, score(0.1), "holdout") == [] == with_torch(name, score(0.1), known=None)
+    assert against(name) == []
 
 
 def test_of_few_rows_two_may_flip() -> None:
-    scores = {"onnx": {"eval": score(0.87, rows=50)}}
-    [gate] = verify._against(SUBJECTS[0], "eval", scores, SUBJECTS, evidence(reference=score(0.9)), VerifySection())
+    [gate] = with_torch("onnx", score(0.87, rows=50))
     assert (gate.bound, gate.passed) == (0.04, True)
+
+
+def test_where_torch_is_not_there_the_comparison_is_skipped_and_not_passed_in_silence() -> None:
+    [gate] = with_torch("onnx", score(0.1), known=None, absent="torch cannot be found here.")
+    assert gate.skipped
+    assert gate.detail == "not compared with the torch model on eval: torch cannot be found here."
+    assert with_torch("onnx-int8", score(0.1), absent="anything") == []
 
 
 def test_the_share_of_the_teacher_is_asked_on_eval_and_where_wanted() -> None:

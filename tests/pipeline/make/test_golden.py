@@ -12,13 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.predict.readout import per_token
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.tasks import TASKS, Level, Task, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.model_files import ModelFile
@@ -27,11 +28,13 @@ from pocketbert.pipeline.gates.common import golden_gates, padding_gate
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import decided, reference_model
+from support.tiny import vocabulary
 
 FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
 LENGTH = 40
 TOKENS, QUESTIONS = TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING
 TAGS = {TOKENS: ("O", "B-per", "I-per"), TaskName.REGRESSION: ("LABEL_0",), QUESTIONS: ("LABEL_0", "LABEL_1")}
+UNREAD = [vocabulary(0).index(w) for w in ("evening", "week", "year", "sad", "poor", "night", "music")]
 Inputs = Mapping[str, NDArray[np.generic]]
 
 
@@ -152,6 +155,43 @@ def test_what_is_too_small_for_the_recorded_places_is_no_number() -> None:
         assert found.shape == (2, 2)
         assert np.isnan(found).all()
     assert row.shaped([1, 2, 3, 4]).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("name", TaskName)
+def test_drawn_rows_fill_the_length_and_read_every_word(made: Callable[[TaskName], Made], name: TaskName) -> None:
+    case = made(name)
+    tokenizer = case.subject.tokenizer
+    drawn = [r for r in case.rows if r.drawn]
+    assert len(drawn) == 8
+    assert case.rows.index(drawn[0]) >= 30, "behind the texts, which the self-test of an app reads first"
+    rows = tokenizer.encode([r.input for r in drawn])
+    assert {len(r) for r in rows} == {LENGTH}
+    read = {int(i) for r in rows for i in r.ids}
+    words = [i for i in tokenizer.ids if i not in tokenizer.special_ids and "##" not in tokenizer.token(i)]
+    assert len(read & set(words)) > 0.8 * len(words)
+    pairs = [r for r in drawn if not isinstance(r.text, str)]
+    texts = TASKS[name].level is Level.TEXT and name is not TaskName.FEATURE_EXTRACTION
+    assert len(pairs) == (8 if name is QUESTIONS else 4 if texts else 0)
+    if name is TaskName.FILL_MASK:
+        assert all((r.ids == tokenizer.mask_id).sum() == 1 for r in rows)
+
+
+def words_lost(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {**inputs, "input_ids": np.where(np.isin(inputs["input_ids"], UNREAD), 1, inputs["input_ids"])}
+
+
+def test_words_that_no_sentence_has_are_missed(made: Callable[[TaskName], Made]) -> None:
+    case = made(TaskName.TEXT_CLASSIFICATION)
+    sentences = [r for r in case.rows if not r.drawn and r.input in known_texts()]
+    read = {int(i) for e in case.subject.tokenizer.encode([r.input for r in sentences]) for i in e.ids}
+    assert not read & set(UNREAD)
+    subject = replace(case.subject, predictor=Broken(case.right, words_lost))
+    assert all(g.passed for g in golden_gates(subject, sentences))
+    assert not gates(case, before=words_lost)["reference"].passed
+
+
+def known_texts() -> set[Any]:
+    return {*SENTENCES, *sample_pairs()[:4]}
 
 
 def one_nan(x: NDArray[np.float32]) -> NDArray[np.float32]:

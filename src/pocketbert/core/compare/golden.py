@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ class GoldenRow(BaseModel):
             too long); empty where nobody recorded them.
         places: Rows of the task's output that are recorded (tokens; of fill-mask: masked tokens); empty for all.
         columns: Columns that are recorded; empty for all. Of question-answering 0 is the start, 1 the end.
+        drawn: Whether the text was made of drawn words, to read the whole vocabulary and the full length.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -45,6 +47,7 @@ class GoldenRow(BaseModel):
     padded: list[float] = []
     places: list[int] = []
     columns: list[int] = []
+    drawn: bool = False
 
     @property
     def input(self) -> Text:
@@ -59,6 +62,10 @@ class GoldenRow(BaseModel):
     def expected(self, path: str) -> Matrix:
         """Recorded answer of one file."""
         return self.shaped(self.outputs[path])
+
+    def names(self, labels: Sequence[str]) -> list[str]:
+        """Names of the recorded columns."""
+        return [labels[c] for c in self.columns if c < len(labels)] if self.columns else list(labels)
 
     def pick(self, matrix: Matrix) -> Matrix:
         """The recorded places of an answer; NaN where it is too small to have them."""

@@ -1,4 +1,4 @@
-"""Whether a file computes what the untouched model computes, padded and unpadded, at several lengths."""
+"""Whether a file computes what the untouched model computes: real texts and drawn ids, padded and unpadded, at several lengths."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def build_probe(
     task: Task,
     names: Sequence[str],
     fixed: Sequence[int] = (),
+    drawn: Sequence[Encoded] = (),
 ) -> Probe:
     """Choose inputs and let the reference answer them.
 
@@ -94,6 +95,7 @@ def build_probe(
         task: Decides which tokens are compared.
         names: Outputs to compare, side by side.
         fixed: The only lengths that the subject takes; empty where it takes all.
+        drawn: Rows of drawn ids, all of one length that the subject takes, which are run as they are.
     """
     most = max(fixed, default=tokenizer.max_length)
     rows = [cut(r, most) for r in tokenizer.encode(list(texts))]
@@ -104,15 +106,15 @@ def build_probe(
         parts.append([cut(r, length) for r in (longest, *rows[i % 4 :: 4])][:6])
         wanted.append(length)
     batches = [tokenizer.pad(p, fitting(fixed, n)) for p, n in zip(parts, wanted, strict=True)]
+    batches += [tokenizer.pad(drawn[i : i + 2]) for i in range(0, len(drawn), 2)]
     probe = Probe(batches=batches, expected=[], mask_effect=0.0, task=task, mask_id=tokenizer.mask_id)
     expected = [probe.read(reference, b, names) for b in batches]
     # Same texts with the padding declared real: how much a file that ignores the mask would be off.
-    open_mask = [{**b, "attention_mask": np.ones_like(b["attention_mask"])} for b in batches]
-    opened = [
-        whole(matrices(reference.run(b), own, names, task, tokenizer.mask_id))
-        for b, own in zip(open_mask, batches, strict=True)
-    ]
-    moved = max(worst_difference(o, e) for o, e in zip(opened, expected, strict=True))
+    moved = 0.0
+    for own, answer in zip(batches, expected, strict=True):
+        if not own["attention_mask"].all():
+            opened = reference.run({**own, "attention_mask": np.ones_like(own["attention_mask"])})
+            moved = max(moved, worst_difference(whole(matrices(opened, own, names, task, tokenizer.mask_id)), answer))
     return probe.model_copy(update={"expected": expected, "mask_effect": moved / _scale(expected)})
 
 

@@ -132,6 +132,30 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return sorted(int(i) for i, token in added.items() if token.special)
 
+    @property
+    def ids(self) -> list[int]:
+        """All ids of the vocabulary, added tokens included, in ascending order."""
+        return sorted(self._tokenizer.get_vocab().values())
+
+    def frame(self, length: int, pair: bool = False) -> Encoded:
+        """Build an input of `length` tokens in which the padding token is in the place of every piece of text.
+
+        Args:
+            length: Tokens with special ones, at most `max_length`.
+            pair: Whether it is a pair of texts, each half of the tokens.
+
+        Returns:
+            The input, with `Places` that tell the special tokens from the others.
+        """
+        texts = []
+        for _ in range(1 + pair):
+            texts.append(self._tokenizer.encode("", add_special_tokens=False))
+            texts[-1].pad(self.max_length, pad_id=self.pad_id)
+        self._tokenizer.enable_truncation(min(length, self.max_length))
+        made = _placed(self._tokenizer.post_process(texts[0], texts[1] if pair else None), False)
+        self._tokenizer.enable_truncation(self.max_length)
+        return made
+
     def token(self, id: int) -> str:
         """The text of one token, as the vocabulary spells it."""
         return str(self._tokenizer.id_to_token(id))

@@ -40,7 +40,7 @@ class TorchPredictor:
     ) -> None:
         self.engine_version = version_of("torch") or "unknown"
         self.model = model.eval()
-        self.inputs, self.outputs, self.pooling = inputs, task.outputs, pooling
+        self.task, self.inputs, self.outputs, self.pooling = task, inputs, task.outputs, pooling
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""

@@ -22,7 +22,7 @@ from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import Provenance, Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.place import bounds_of
-from pocketbert.pipeline.reference import decided
+from pocketbert.pipeline.reference import decided, shown_labels, unreached
 from pocketbert.runtime.coreml import REFERENCE
 
 
@@ -103,9 +103,13 @@ def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
 
 def _names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether the recorded answers are still called what they were called; the torch model's, so that no rounding flips one."""
-    names = [decided(r.shaped(r.reference), subject.task, subject.labels) for r in rows]
+    names = [decided(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
-    detail = f"the labels of {len(rows)} golden rows have the recorded names."
+    missing = unreached(rows, subject.task, subject.labels)
+    reach = (
+        f" {len(missing)} of {len(subject.labels)} labels are not reached: {shown_labels(missing)}." if missing else ""
+    )
+    detail = f"the labels of {len(rows)} golden rows have the recorded names.{reach}"
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden rows are called '{wrong[0][1]}' instead of '{wrong[0][0]}' (first): label order changed?"
     return Gate(name="labels", file=subject.name, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)

@@ -21,7 +21,7 @@ from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.reference import own_texts, reference_model, takes_both
+from pocketbert.pipeline.reference import check_spread, drawn_inputs, own_texts, reference_model, takes_both
 from pocketbert.runtime.engines import open_file
 
 PARITY_FILE = "parity.json"
@@ -46,12 +46,17 @@ def make_export(
 
     Returns:
         One line for each comparison that failed.
+
+    Raises:
+        InputError: If the model answers every text alike.
     """
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
     place, family = place_of(files[0].format), model.folder.family
     reference = reference_model(model.folder, model.task)
     probed = probe_texts(model.folder, model.task, texts, model.tokenizer)
+    name = "student" if model.recipe.student else model.recipe.teacher.model
+    check_spread(reference, model.tokenizer, probed, name)
     rows = model.tokenizer.encode(probed)
     samples = [model.tokenizer.pad(rows[i : i + 8]) for i in range(0, len(rows), 8)]
     layout = place.layout(model.recipe)
@@ -91,9 +96,10 @@ def _parity(
     inside = PROBABILITIES in subject.outputs
     like: Predictor = ScoredPredictor(reference, task.score) if inside else reference
     groups = [(PROBABILITIES,)] if inside else [g for g in task.compared if g[0] in subject.outputs]
-    made = []
+    made, longest = [], max(subject.lengths, default=model.tokenizer.max_length)
+    drawn = drawn_inputs(reference, model.tokenizer, model.folder.family.uses_segments, task, longest)
     for names in groups:
-        probe = build_probe(like, model.tokenizer, texts, recipe.export.lengths, task, names, subject.lengths)
+        probe = build_probe(like, model.tokenizer, texts, recipe.export.lengths, task, names, subject.lengths, drawn)
         made.append(compare(subject, name, REFERENCE, probe, names, bound))
     return worst_of(made)
 

@@ -31,6 +31,7 @@ class CardFacts:
         teacher_score: The teacher's score in words, if there is one.
         parity: Sentences on parity.
         notes: Limits and honest statements.
+        unreached: Labels that the torch model answers to no golden row.
     """
 
     family: Family
@@ -40,6 +41,7 @@ class CardFacts:
     teacher_score: str = ""
     parity: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unreached: list[str] = field(default_factory=list)
 
 
 def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
@@ -220,6 +222,10 @@ def _lineage(artefacts: Artefacts, facts: CardFacts) -> str:
     lines += [f"- {key}: {_plain(value)}" for key, value in artefacts.lineage.items()]
     lines += [f"- {facts.family.title}: {limit}." for limit in facts.family.limits]
     lines += [f"- {note}" for note in facts.notes]
+    if facts.unreached:
+        shown = ", ".join(f"`{_plain(name)}`" for name in facts.unreached[:LABELS_SHOWN])
+        more = ", and so on" if len(facts.unreached) > LABELS_SHOWN else ""
+        lines.append(f"- Labels that no golden row reaches, since no text was found for them: {shown}{more}.")
     versions = ", ".join(f"{k} {v}" for k, v in artefacts.versions.items())
     return "\n".join([*lines, f"- Made with {versions}."])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
+from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import path_bytes
 from pocketbert.core.families import Family
@@ -23,6 +25,7 @@ from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import read_parity
 from pocketbert.pipeline.make.measuring import TEACHER, row_name, teacher_file
 from pocketbert.pipeline.phone.card import CardFacts
+from pocketbert.pipeline.reference import unreached
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -82,7 +85,8 @@ def card_facts(model: RunModel, result: Verification) -> CardFacts:
     ]
     notes = [*honest_notes(recipe, family), *_learning_notes(recipe, run)]
     notes += [note for format in recipe.export.formats for note in place_of(format).card_notes(model)]
-    return CardFacts(family, _licence(run), latency, condition, teacher, parity, notes)
+    missing = unreached(read_golden(run / "golden" / GOLDEN_FILE), model.task, model.labels)
+    return CardFacts(family, _licence(run), latency, condition, teacher, parity, notes, missing)
 
 
 def _licence(run: Path) -> str:
