@@ -58,7 +58,9 @@ _ANY_LENGTH = 1 << 20
 def _against_table(tokenizer: TextTokenizer, rows: int | None) -> list[str]:
     if rows is None or tokenizer.largest_id < rows:
         return []
-    return [f"its largest token id is {tokenizer.largest_id:,}, the model has {rows:,} rows: it belongs to another model."]
+    return [
+        f"its largest token id is {tokenizer.largest_id:,}, the model has {rows:,} rows: it belongs to another model."
+    ]
 
 
 def _letter_case(folder: Path, content: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
-from pocketbert.core.predict.tokenizer_file import open_tokenizer, library_errors
+from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenizer
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
