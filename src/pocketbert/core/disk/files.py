@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,13 @@ _MIB = 1 << 20
 
 
 def sha256_file(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """Hex digest of a file's bytes.
+
+    Raises:
+        InputError: If it is a FIFO, a device or a socket, which might never end.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(Problem(str(path), "is no regular file, refused."))
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -132,7 +132,7 @@ def _padding(content: Mapping[str, Any]) -> Iterator[str]:
     pad, rows = content.get("pad_token_id"), content.get("vocab_size")
     if pad is None:
         return
-    most = rows if _is_whole(rows) else _LARGEST["vocab_size"]
+    most = rows if isinstance(rows, int) else _LARGEST["vocab_size"]
     if not _is_whole(pad) or not 0 <= pad < most:
         yield f"pad_token_id is {_shown(pad)}; the number of a token, from 0 to {most - 1:,}, is expected."
 

@@ -99,12 +99,8 @@ def template_types(content: Mapping[str, Any]) -> int:
     Args:
         content: The content of a tokenizer.json without problems.
     """
-    pieces = [
-        piece
-        for part in _parts(content.get("post_processor"))
-        for key in ("single", "pair")
-        for piece in (part.get(key) if isinstance(part.get(key), list) else [])
-    ]
+    frames = [part.get(key) for part in _parts(content.get("post_processor")) for key in ("single", "pair")]
+    pieces = [piece for frame in frames if isinstance(frame, list) for piece in frame]
     return max((int(next(iter(p.values())).get("type_id", 0)) for p in pieces), default=0)
 
 
