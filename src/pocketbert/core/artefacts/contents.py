@@ -33,7 +33,7 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     family = next((f for f in all_families() if f.name == artefacts.family), None)
     config = read_config(path, family.largest if family else None)
     task, length, problems = TASKS[artefacts.task], artefacts.processing.max_length, []
-    if family and config.get("model_type") not in family.model_types:
+    if family and config.get("model_type") not in (None, *family.model_types):
         problems.append(f"model_type is {config.get('model_type')!r:.40}, the folder's list says {family.name}.")
     rows = config.get("max_position_embeddings")
     if family and rows is not None and rows - family.position_offset < length:

@@ -22,7 +22,6 @@ FILE_NAME = "artifacts.json"
 SCHEMA_VERSION = "1.0"
 MAX_LENGTH = 1 << 20
 MAX_LABELS = 1 << 16
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Size = Annotated[StrictInt, Field(ge=0, lt=1 << 63)]
 Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
 LabelName = Annotated[str, Field(min_length=1, max_length=1 << 12)]
@@ -116,7 +115,7 @@ class FileRecord(_Record):
     """
 
     path: Annotated[str, Field(min_length=1)]
-    sha256: Digest
+    sha256: str
     bytes: Size
     kind: Kind
 

@@ -77,6 +77,7 @@ def load_model(
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     make_known(folder.family)
+    check_tokenizer(folder.path, folder.config, folder.family)
     config = _configuration(folder, task, labels, new_head)
     weights = folder.weights
     state = read_state(weights)

@@ -16,7 +16,6 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.tokenizer import check_tokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 
 DEMO_TEACHER = "minilm-l6"
@@ -167,7 +166,6 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     family = family_of(str(found["model_type"]), str(config_path))
     config = read_config(config_path, family.largest)
-    check_tokenizer(path, config, family)
     return ModelFolder(path, name, config, family, licence)
 
 

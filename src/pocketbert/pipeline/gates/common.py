@@ -27,7 +27,6 @@ from pocketbert.runtime.coreml import REFERENCE
 
 def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
     """Whether the tokenizer is the one the model was made with."""
-    rows = read_golden_tokens(golden_tokens)
     largest = tokenizer.largest_id
     if vocabulary is not None and largest >= vocabulary:
         return Gate(
@@ -39,6 +38,7 @@ def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int |
             detail=f"the tokenizer's largest token id is {largest:,}, the model has only {vocabulary:,} rows: "
             "it belongs to another model.",
         )
+    rows = read_golden_tokens(golden_tokens)
     wrong = [r.text for r in rows if tokenizer.golden(r.input)["ids"] != r.ids]
     detail = f"{len(rows)} golden texts give the recorded token ids."
     if wrong:
