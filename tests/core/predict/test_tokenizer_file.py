@@ -70,12 +70,12 @@ def test_normalizers_of_published_tokenizers_pass(folder: Path) -> None:
 
 def test_a_panic_of_the_library_is_wrong_input(folder: Path) -> None:
     """A pattern that runs into the limit of the library's engine: the exception is a BaseException."""
-    content = with_normalizer(folder, replacing({"Regex": "(a|b|ab)*(?=c)"}, "x"))
+    content = with_normalizer(folder, replacing({"Regex": "(a+)+$"}, "x"))
     (folder / "tokenizer.json").write_text(json.dumps(content))
     tokenizer = TextTokenizer(folder, 32)
     for run in (tokenizer.encode, lambda t: tokenizer.golden(t[0]), lambda t: tokenizer.windows([(t[0], "b")], 1)):
         with pytest.raises(InputError, match="cannot encode"):
-            run(["ab" * 400_000])
+            run(["a" * 40 + "b"])
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

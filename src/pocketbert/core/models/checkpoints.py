@@ -5,6 +5,7 @@ Imports torch and transformers inside its functions: core itself stays light.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 from collections.abc import Mapping
@@ -162,7 +163,8 @@ def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, An
         kind: The class of the configuration.
         where: What to blame.
     """
-    fields = {*kind.__dataclass_fields__, *kind.attribute_map, "model_type", "num_labels", "torch_dtype"}
+    own = {f.name for f in dataclasses.fields(kind)}
+    fields = {*own, *kind.attribute_map, "model_type", "num_labels", "torch_dtype"}
     out = {
         k: v for k, v in stated.items() if k in fields or not (k in _LEFT_OUT or k.startswith("_") or hasattr(kind, k))
     }

@@ -222,7 +222,7 @@ def _other_heads(model: Any) -> set[str]:
     import transformers
 
     config = copy.deepcopy(model.config)
-    config.num_hidden_layers = 1
+    config.num_hidden_layers, config.num_labels = 1, 2  # classes for question-answering take no other number
     prefix = f"{model.base_model_prefix}."
     out: set[str] = set()
     for name in _OTHER_HEADS:
