@@ -113,10 +113,23 @@ DEEP = "[" * 100_000
 
 @pytest.mark.parametrize(
     "line",
-    ["junk", "[]", "5", "{}", '{"text": 5, "ids": [1]}', '{"text": ["a"], "ids": [1]}', '{"text": "a", "ids": "x"}', DEEP,
-     '{"text": "a", "ids": [-1]}', '{"text": "a", "ids": [1.5]}', '{"text": "a", "ids": []}', '{"text": "\\ud800", "ids": [1]}', "\xff"],
+    [
+        "junk",
+        "[]",
+        "5",
+        "{}",
+        '{"text": 5, "ids": [1]}',
+        '{"text": ["a"], "ids": [1]}',
+        '{"text": "a", "ids": "x"}',
+        DEEP,
+        '{"text": "a", "ids": [-1]}',
+        '{"text": "a", "ids": [1.5]}',
+        '{"text": "a", "ids": []}',
+        '{"text": "\\ud800", "ids": [1]}',
+        "\xff",
+    ],
     ids=range(13),
-)  # fmt: skip
+)
 def test_wrong_rows_of_a_tokenizer_are_named(tmp_path: Path, line: str) -> None:
     path, sound = tmp_path / "golden_tokens.jsonl", json.dumps({"text": ["a", "b"], "ids": [1, 2]})
     path.write_text(f"{sound}\n" * 4)
