@@ -1,4 +1,4 @@
-"""Compares artifacts.json with config.json next to it: a folder whose files contradict each other is refused when it is opened."""
+"""Compares artifacts.json with config.json: a folder that contradicts itself is refused when it is opened."""
 
 from __future__ import annotations
 
