@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pocketbert.core.artefacts import Artefacts, FileRecord, ModelRecord, read_artefacts
+from pocketbert.core.artefacts import (
+    Artefacts,
+    FileRecord,
+    ModelRecord,
+    check_label_names,
+    checked_config,
+    read_artefacts,
+    unopened,
+)
 from pocketbert.core.data.examples import Example
 from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.errors import (
@@ -16,13 +24,14 @@ from pocketbert.core.errors import (
     Problem,
     nearest,
 )
+from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
-from pocketbert.core.predict.readout import Batching, Matrix, run_rows
+from pocketbert.core.predict.readout import Batching, Matrix, check_outputs, run_rows
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
-from pocketbert.core.tasks import TASKS, LabelKind, Task
+from pocketbert.core.tasks import TASKS, LabelKind, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.fastest import fastest
@@ -41,6 +50,7 @@ class Model:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
         self._head = artefacts.head()
         most = artefacts.processing.max_length
+        check_outputs(predictor, self._head.task, folder / record.path)
         self.tokenizer = TextTokenizer(folder, min(most, max(predictor.lengths, default=most)))
 
     @property
@@ -95,6 +105,9 @@ class Model:
 
     def _run(self, prepared: Prepared, label: str) -> list[Matrix]:
         out = run_rows(self.predictor, self.tokenizer, prepared.encoded, self._head.task, Batching(BATCH, SLACK), label)
+        if out and self._head.task.name is TaskName.REGRESSION and out[0].shape[1] != 1:
+            what = f"answers {out[0].shape[1]} numbers, regression is one."
+            raise InputError(Problem(str(self.folder / self.record.path), what, "Copy the folder again."))
         if self._head.task.names_labels and out and out[0].shape[1] != len(self.labels):
             raise InputError(
                 Problem(
@@ -197,6 +210,7 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
         digest = _check(path, record)
         try:
             predictor = _file(path, record).open(threads)
+            check_outputs(predictor, task, path / record.path)
             self_test(predictor, tokenizer, path, record, task, digest)
         except (MissingBackendError, GateError) as error:
             refused.append(error)
@@ -241,10 +255,17 @@ def _timed(record: ModelRecord) -> bool:
 
 
 def _check_tokenizer(path: Path, artefacts: Artefacts) -> None:
-    """Refuse another tokenizer or padding id: few golden rows may not show that some words have become others."""
+    """Refuse another tokenizer, padding id or label names: few golden rows may not show that some words have become others."""
     for record in artefacts.files:
-        if record.path in ("tokenizer.json", "config.json"):
+        if record.path in ("tokenizer.json", CONFIG_FILE):
             _check(path, record)
+    config = checked_config(path, artefacts)
+    check_label_names(path, artefacts, config)
+    rows = config.get("vocab_size") if config else None
+    largest = TextTokenizer(path, artefacts.processing.max_length).largest_id
+    if rows is not None and largest >= rows:
+        what = f"its largest token id is {largest:,}, the model has {rows:,} rows: it belongs to another model."
+        raise InputError(Problem(f"{path}/tokenizer.json", what, "Copy the folder again."))
 
 
 def _check(path: Path, record: FileRecord) -> str:
@@ -258,6 +279,8 @@ def _check(path: Path, record: FileRecord) -> str:
     file = path / record.path
     if not file.exists():
         raise InputError(Problem(str(file), "listed, but not there.", "Copy the folder again."))
+    if (why := unopened(path, record.path)) is not None:
+        raise InputError(Problem(str(file), f"{why}.", "Copy the folder again."))
     if (size := path_bytes(file)) != record.bytes:
         raise InputError(
             Problem(str(file), f"{size:,} bytes, the folder's list says {record.bytes:,}.", "Copy the folder again.")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from pocketbert.core.artefacts import (
     Kind,
     ModelRecord,
     Processing,
+    changed_files,
+    check_label_names,
+    checked_config,
     integrity_problems,
     read_artefacts,
     write_artefacts,
@@ -194,3 +199,157 @@ def test_a_package_that_is_gone_or_a_file_and_what_lies_beside_it(with_package: 
         "coreml/Model.mlpackage: changed since it was packed (sha256 differs)",
         beside,
     ]
+
+
+PROCESSING = {"max_length": 64, "score": "softmax"}
+SOUND_QA = {"max_length": 64, "score": "softmax", "stride": 128, "answer_length": 30, "null_answers": False}
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a score of another task": ({"processing": {**PROCESSING, "score": "none"}}, "processing.score is none"),
+    "another task": ({"task": "regression"}, "processing.score is softmax, of regression it is none"),
+    "a task without labels": ({"task": "question-answering"}, "names 2 labels; question-answering has none"),
+    "thresholds": ({"processing": {**PROCESSING, "thresholds": [0.5, 0.5]}}, "processing.thresholds has no meaning"),
+    "thresholds of three": (
+        {"task": "multi-label", "processing": {"max_length": 9, "score": "sigmoid", "thresholds": [0.5] * 3}},
+        "processing.thresholds has 3 numbers for 2 labels",
+    ),
+    "a threshold that is NaN": (
+        {"task": "multi-label", "processing": {"max_length": 9, "score": "sigmoid", "thresholds": [float("nan"), 0.5]}},
+        "processing.thresholds",
+    ),
+    "a stride": ({"task": "question-answering", "labels": [], "processing": {**SOUND_QA, "stride": -1}}, "stride"),
+    "no answer": (
+        {"task": "question-answering", "labels": [], "processing": {**SOUND_QA, "answer_length": 0}},
+        "answer_length",
+    ),
+    "a pooling": (
+        {
+            "task": "feature-extraction",
+            "labels": [],
+            "processing": {"max_length": 9, "score": "none", "pooling": "max"},
+        },
+        "pooling",
+    ),
+    "half a surrogate pair": ({"labels": ["a", "\ud800"]}, "labels.1"),
+    "an empty label": ({"labels": ["a", ""]}, "labels.1"),
+    "one text of a pair": ({"processing": {**PROCESSING, "pair_order": ["text"]}}, "pair_order"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_contradicts_the_task_is_refused_when_the_folder_is_opened(folder: Path, name: str) -> None:
+    values, said = CONTRADICTIONS[name]
+    change(folder, **values)
+    assert said in refused(folder)
+    assert "errors.pydantic.dev" not in refused(folder)
+
+
+def test_sound_processing_of_another_task_is_read(folder: Path) -> None:
+    change(folder, task="question-answering", labels=[], processing=SOUND_QA)
+    assert read_artefacts(folder).processing.answer_length == 30
+
+
+def edited(folder: Path, number: int, **values: Any) -> None:
+    files = json.loads((folder / FILE_NAME).read_text())["files"]
+    files[number] |= values
+    change(folder, files=files)
+
+
+@pytest.mark.parametrize(
+    ("number", "values", "said"),
+    [
+        (1, {"alias_of": "onnx/model_int8.onnx"}, "which is no model file of the list"),
+        (2, {"alias_of": "onnx/model.onnx"}, "but another file by its digest"),
+        (2, {"alias_of": "README.md"}, "which is no model file of the list"),
+        (2, {"alias_of": "none"}, "which is no model file of the list"),
+        (0, {"default": True}, "several model files are marked as default"),
+        (0, {"path": "README.md"}, "a path is listed twice"),
+        (0, {"bytes": -1}, "bytes"),
+    ],
+)
+def test_a_list_that_contradicts_itself_is_refused(folder: Path, number: int, values: Any, said: str) -> None:
+    edited(folder, number, **values)
+    assert said in refused(folder)
+
+
+def special(path: Path, kind: str) -> None:
+    path.unlink(missing_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(os.path.relpath(path))
+    elif kind == "link":
+        path.symlink_to("model_int8.onnx")
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "socket", "link", "loop", "device"])
+def test_what_is_no_file_is_listed_and_never_opened(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = read_artefacts(folder)
+    monkeypatch.chdir(folder)
+    special(folder / "onnx" / "more", kind)
+    [problem] = integrity_problems(folder, made)
+    assert problem.startswith("onnx/more: there, but not listed (a ")
+    (folder / "onnx" / "more").unlink()
+    special(folder / "onnx" / "model_quantized.onnx", kind)
+    [problem] = integrity_problems(folder, made)
+    assert problem.startswith("onnx/model_quantized.onnx: "), problem
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link out"])
+def test_a_package_with_something_else_inside_is_not_opened(with_package: Path, kind: str, tmp_path: Path) -> None:
+    inside = with_package / "coreml" / "Model.mlpackage" / "Data" / "x"
+    (tmp_path / "secret").write_text("x")
+    os.mkfifo(inside) if kind == "FIFO" else inside.symlink_to(tmp_path / "secret")
+    made = read_artefacts(with_package)
+    assert changed_files(with_package, made) == ["coreml/Model.mlpackage"]
+    [problem] = integrity_problems(with_package, made)
+    assert problem.startswith("coreml/Model.mlpackage: is or contains a ")
+
+
+def test_a_fifo_has_no_digest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(InputError, match="no regular file"):
+        sha256_file(tmp_path / "x")
+
+
+CONFIG = {
+    "model_type": "bert",
+    "max_position_embeddings": 64,
+    "problem_type": "single_label_classification",
+    "architectures": ["BertForSequenceClassification"],
+    "id2label": {"0": "no", "1": "yes"},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model_type": "roberta"}, "the folder's list says bert"),
+        ({"max_position_embeddings": 20}, "its position table has 20 rows"),
+        ({"problem_type": "regression"}, "the folder's task is text-classification"),
+        ({"architectures": ["BertForTokenClassification"]}, "the folder's task is text-classification"),
+        ({"id2label": {"0": "yes", "1": "no"}}, "output 0 is 'no' instead of 'yes'"),
+        ({"id2label": {"0": "no", "1": "yes", "2": "x"}}, "2 labels instead of 3"),
+        ({"num_labels": 10**9, "id2label": None}, "num_labels is 1000000000"),
+        ({"vocab_size": "x"}, "vocab_size is 'x'"),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused(folder: Path, values: Any, said: str) -> None:
+    made = read_artefacts(folder)
+    check_label_names(folder, made, checked_config(folder, made))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    check_label_names(folder, made, checked_config(folder, made))
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **values}))
+    with pytest.raises(InputError, match=said):
+        check_label_names(folder, made, checked_config(folder, made))
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null", "{", '{"a": NaN}'])
+def test_a_configuration_that_is_none_is_refused(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(InputError, match="config.json"):
+        checked_config(folder, read_artefacts(folder))

@@ -134,12 +134,10 @@ def test_a_link_that_leads_outside_is_refused(phone: Path) -> None:
         load(phone)
 
 
-def test_the_score_function_is_the_folders(phone: Path) -> None:
-    processing = {"max_length": 32, "score": "sigmoid"}
-    before = load(phone).outputs(["a good film"])[0]
-    change(phone, processing=processing)
-    [answer] = load(phone).predict("a good film")
-    assert list(answer.scores.values()) == pytest.approx((1 / (1 + np.exp(-before[0]))).tolist(), abs=1e-6)
+def test_a_score_function_of_another_task_is_refused(phone: Path) -> None:
+    change(phone, processing={"max_length": 32, "score": "sigmoid"})
+    with pytest.raises(InputError, match="processing.score is sigmoid, of text-classification it is softmax"):
+        load(phone)
 
 
 def test_rows_are_batched_by_length(phone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,8 @@ def test_numbers_that_are_not_finite_are_refused(phone: Path, monkeypatch: pytes
 
 def test_logits_of_another_shape_are_refused(phone: Path) -> None:
     rows = read_golden(phone / "golden.jsonl")
-    write_golden(phone / "golden.jsonl", [rows[0].model_copy(update={"outputs": {FILE: [0.0, 1.0]}})])
+    two = {"reference": [0.0, 1.0], "padded": [], "outputs": {FILE: [0.0, 1.0]}, "tolerance": {FILE: 0.1}}
+    write_golden(phone / "golden.jsonl", [rows[0].model_copy(update=two)])
     with pytest.raises(GateError, match="computes this file wrongly"):
         load(phone)
 
@@ -202,10 +203,11 @@ def test_a_folder_without_golden_rows_is_opened(phone: Path, own_cache: Path) ->
 
 
 def test_golden_rows_of_other_files_are_not_used(phone: Path, own_cache: Path) -> None:
+    other = "tflite/model.tflite"
     rows = read_golden(phone / "golden.jsonl")
     write_golden(
         phone / "golden.jsonl",
-        [r.model_copy(update={"outputs": {"tflite/model.tflite": [9.0]}}) for r in rows],
+        [r.model_copy(update={"outputs": {other: r.reference}, "tolerance": {other: 0.1}}) for r in rows],
     )
     assert load(phone).predict("good")
     assert marks(own_cache) == []

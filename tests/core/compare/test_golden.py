@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pocketbert.core.compare import golden
-from pocketbert.core.compare.golden import GoldenRow, read_golden, write_golden
+from pocketbert.core.compare.golden import GoldenRow, read_golden, read_golden_tokens, write_golden
 from pocketbert.core.errors import InputError
 
 ROWS = [
@@ -55,3 +58,104 @@ def test_the_number_of_rows_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     write_golden(tmp_path / "golden.jsonl", ROWS)
     with pytest.raises(InputError, match="more than 1 rows"):
         read_golden(tmp_path / "golden.jsonl")
+
+
+SOUND = {"text": "a", "label": "x", "reference": [0.5, 1.0], "outputs": {"m": [0.5, 1.0]}, "tolerance": {"m": 0.1}}
+
+
+def rows_with(path: Path, **values: Any) -> Path:
+    """Eight rows whose answers differ, the third changed."""
+    rows = [{**SOUND, "reference": [float(i), 1.0]} for i in range(8)]
+    rows[2] |= values
+    path.write_text("".join(json.dumps({k: v for k, v in r.items() if v is not None}) + "\n" for r in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tolerance": None},
+        {"tolerance": {}},
+        {"tolerance": {"m": float("inf")}},
+        {"tolerance": {"m": float("nan")}},
+        {"tolerance": {"m": -1.0}},
+        {"tolerance": {"m": 1e9}},
+        {"reference": []},
+        {"reference": [0.5]},
+        {"reference": [0.5, float("nan")]},
+        {"reference": [[0.5], [1.0, 2.0]]},
+        {"reference": [0.5, 1.0, 2.0], "outputs": {"m": [0.5, 1.0, 2.0]}},
+        {"outputs": {"m": [0.5]}},
+        {"outputs": {"m": [0.5, float("inf")]}},
+        {"padded": [1.0]},
+        {"places": [0, 1, 2]},
+        {"places": [-1]},
+        {"columns": [1]},
+        {"text": "\ud800"},
+        {"text": ["a", "b", "c"]},
+    ],
+    ids=str,
+)
+def test_rows_that_prove_nothing_are_refused(tmp_path: Path, values: dict[str, Any]) -> None:
+    assert len(read_golden(rows_with(tmp_path / "sound.jsonl"))) == 8
+    with pytest.raises(InputError, match="golden.jsonl"):
+        read_golden(rows_with(tmp_path / "golden.jsonl", **values))
+
+
+def test_a_file_of_few_rows_proves_nothing(tmp_path: Path) -> None:
+    write_golden(tmp_path / "golden.jsonl", ROWS)
+    with pytest.raises(InputError, match="2 rows; at least 4 are needed"):
+        read_golden(tmp_path / "golden.jsonl", least=4)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "junk",
+        "[]",
+        "5",
+        "{}",
+        '{"text": 5, "ids": [1]}',
+        '{"text": ["a"], "ids": [1]}',
+        '{"text": "a", "ids": "x"}',
+        DEEP,
+        '{"text": "a", "ids": [-1]}',
+        '{"text": "a", "ids": [1.5]}',
+        '{"text": "a", "ids": []}',
+        '{"text": "\\ud800", "ids": [1]}',
+        "\xff",
+    ],
+    ids=range(13),
+)
+def test_wrong_rows_of_a_tokenizer_are_named(tmp_path: Path, line: str) -> None:
+    path, sound = tmp_path / "golden_tokens.jsonl", json.dumps({"text": ["a", "b"], "ids": [1, 2]})
+    path.write_text(f"{sound}\n" * 4)
+    assert read_golden_tokens(path)[0].input == ("a", "b")
+    path.write_bytes(f"{sound}\n".encode() + line.encode("latin-1") + f"\n{sound}\n".encode() * 4)
+    with pytest.raises(InputError, match="golden_tokens.jsonl:2: not a golden row of a tokenizer"):
+        read_golden_tokens(path)
+
+
+def test_golden_files_are_bounded_and_never_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "golden_tokens.jsonl"
+    with pytest.raises(InputError, match="file not found"):
+        read_golden_tokens(path)
+    os.mkfifo(path)
+    for read in (read_golden_tokens, read_golden):
+        with pytest.raises(InputError, match="file not found"):
+            read(path)
+    path.unlink()
+    path.write_text(json.dumps({"text": "a", "ids": [1]}) + "\n")
+    with pytest.raises(InputError, match="1 rows; at least 4 are needed"):
+        read_golden_tokens(path)
+    with path.open("wb") as stream:
+        stream.truncate(5 << 20)
+    with pytest.raises(InputError, match="more than 4 MiB"):
+        read_golden_tokens(path)
+    with path.open("wb") as stream:
+        stream.truncate(700 << 20)
+    with pytest.raises(InputError, match="larger than 64 MiB"):
+        read_golden_tokens(path)

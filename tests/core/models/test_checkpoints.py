@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.models import checkpoints
+from pocketbert.core.models import checkpoints, weights
 from pocketbert.core.models.checkpoints import load_model, save_model, save_tokenizer
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -265,7 +265,7 @@ def test_a_bin_file_of_other_things_is_refused(copied: Callable[[str], Path], co
 
 
 def test_a_bin_file_is_bounded(copied: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_BIN_BYTES", 10)
+    monkeypatch.setattr(weights, "MAX_BIN_BYTES", 10)
     with pytest.raises(InputError, match="refused"):
         load_model(as_bin(copied("bert"), {"a": torch.zeros(3)}), TASK)
 

@@ -53,7 +53,7 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 def opened(folder: Path, file: str) -> Subject:
     artefacts = read_artefacts(folder)
     [record] = [r for r in artefacts.models() if r.path == file]
-    return verify._subject(folder, artefacts, record, read_simulated(folder))
+    return verify._subject(folder, artefacts, record, verify.checked_config(folder, artefacts), read_simulated(folder))
 
 
 def gates(folder: Path, file: str) -> dict[str, Gate]:

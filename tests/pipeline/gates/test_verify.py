@@ -117,7 +117,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_stops_everything_else(tmp_p
     file.write_text("x")
 
     class Wide:
-        vocabulary_size = 11
+        largest_id = 10
 
     given = evidence(tokenizer=Wide(), vocabulary=10, labels=["b", "a"], teacher=score(0.9))
     result = verify_files([subject("a", Format.ONNX, Scheme.FP32, path=file)], given, VerifySection())

@@ -358,12 +358,14 @@ def record_again(folder: Path, file: str) -> None:
     """Record what a broken file of an artefact folder answers as its golden rows, and list both as they are now."""
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.core.compare.golden import FILE_NAME, read_golden, write_golden
-    from pocketbert.pipeline.gates.verify import _subject
+    from pocketbert.core.compare.simulated import read_simulated
+    from pocketbert.pipeline.gates.verify import _subject, checked_config
     from support.defects import relist
 
     artefacts = read_artefacts(folder)
     [record] = [r for r in artefacts.models() if r.path == file]
-    subject, rows = _subject(folder, artefacts, record), read_golden(folder / FILE_NAME)
+    config, simulated = checked_config(folder, artefacts), read_simulated(folder)
+    subject, rows = _subject(folder, artefacts, record, config, simulated), read_golden(folder / FILE_NAME)
     own = [r for r in rows if file in r.outputs]
     answers = iter(subject.answers(own))
     write_golden(

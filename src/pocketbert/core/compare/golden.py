@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pocketbert.core.compare.evaluate import yardstick
 from pocketbert.core.disk.files import check_size
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.readout import Matrix
@@ -18,6 +20,12 @@ FILE_NAME = "golden.jsonl"
 TOKENS_FILE_NAME = "golden_tokens.jsonl"
 MAX_ROWS = 4096
 MAX_MIB = 64
+MAX_LINE_MIB = 4
+LEAST_ROWS = 4
+"""Fewer rows prove nothing; PocketBERT writes about forty."""
+Finite = Annotated[float, AllowInfNan(False)]
+Place = Annotated[int, Field(ge=0, lt=1 << 32)]
+Row = TypeVar("Row", bound="BaseModel")
 
 
 class GoldenRow(BaseModel):
@@ -41,12 +49,12 @@ class GoldenRow(BaseModel):
 
     text: str | tuple[str, str]
     label: str
-    reference: list[float]
-    outputs: dict[str, list[float]]
-    tolerance: dict[str, float]
-    padded: list[float] = []
-    places: list[int] = []
-    columns: list[int] = []
+    reference: list[Finite]
+    outputs: dict[str, list[Finite]]
+    tolerance: dict[str, Annotated[Finite, Field(ge=0)]]
+    padded: list[Finite] = []
+    places: list[Place] = []
+    columns: list[Place] = []
     drawn: bool = False
 
     @property
@@ -81,26 +89,123 @@ def write_golden(path: Path, rows: list[GoldenRow]) -> None:
     path.write_text("".join(r.model_dump_json() + "\n" for r in rows), encoding="utf-8")
 
 
-def read_golden(path: Path) -> list[GoldenRow]:
+def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
     """Read golden rows.
 
+    Args:
+        path: The file.
+        least: Fewest rows that are accepted.
+
     Raises:
-        InputError: If the file is missing, too long, or a row is wrong.
+        InputError: If the file is missing, too long or too short, or a row is wrong or unlike the others.
     """
+    rows = _read(path, GoldenRow, "golden row", least)
+    problems = [Problem(f"{path}:{n}", f"not a golden row: {what}.") for n, r in enumerate(rows, 1) for what in _odd(r)]
+    if not problems:
+        problems = [Problem(str(path), what) for what in _unlike(rows)]
+    if problems:
+        raise InputError(problems[:20])
+    return rows
+
+
+def _odd(row: GoldenRow) -> Iterator[str]:
+    """What is wrong with one row by itself."""
+    sizes = {len(row.reference), *map(len, row.outputs.values()), *([len(row.padded)] if row.padded else [])}
+    if len(sizes) > 1 or not row.reference:
+        yield f"answers of {', '.join(map(str, sorted(sizes)))} numbers; all have the same number, at least one"
+    elif len(row.reference) % (len(row.places) or 1):
+        yield f"{len(row.reference)} numbers for {len(row.places)} places"
+    elif row.columns and len(row.reference) != len(row.columns) * (len(row.places) or 1):
+        yield f"{len(row.reference)} numbers for {len(row.places) or 1} places and {len(row.columns)} columns"
+    if set(row.outputs) != set(row.tolerance):
+        yield "outputs and tolerance name different files"
+
+
+def _unlike(rows: Sequence[GoldenRow]) -> Iterator[str]:
+    """What is wrong with the rows together."""
+    widths = {len(r.reference) // (len(r.places) or 1) for r in rows}
+    if len(widths) > 1:
+        yield f"its rows record answers of different widths: {', '.join(map(str, sorted(widths)[:5]))}."
+        return
+    spread = yardstick(np.concatenate([r.shaped(r.reference) for r in rows]))
+    worst = max((t for r in rows for t in r.tolerance.values()), default=0.0)
+    if len(rows) >= LEAST_ROWS and worst > spread + 1:  # probabilities of MediaPipe have a spread of at most 1
+        yield f"allows a difference of {worst:.3g}, more than the answers differ among themselves ({spread:.3g})."
+
+
+class TokenRow(BaseModel):
+    """One row of ``golden_tokens.jsonl``.
+
+    Attributes:
+        text: The text, or the two texts of a pair.
+        ids: Token ids with special tokens.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    text: str | list[str]
+    ids: list[Place]
+
+    @model_validator(mode="after")
+    def _one_or_two(self) -> Self:
+        if isinstance(self.text, list) and len(self.text) != 2:
+            raise ValueError("text is neither one text nor two")
+        if not self.ids:
+            raise ValueError("ids is empty")
+        return self
+
+    @property
+    def input(self) -> Text:
+        """What the tokenizer takes."""
+        return self.text if isinstance(self.text, str) else (self.text[0], self.text[1])
+
+
+def read_golden_tokens(path: Path, least: int = LEAST_ROWS) -> list[TokenRow]:
+    """Read the golden rows of a tokenizer.
+
+    Args:
+        path: The file.
+        least: Fewest rows that are accepted.
+
+    Raises:
+        InputError: If the file is missing, too long or too short, or a row is wrong.
+    """
+    return _read(path, TokenRow, "golden row of a tokenizer", least)
+
+
+def _read(path: Path, kind: type[Row], title: str, least: int) -> list[Row]:
+    """Read one row a line, each checked before the next is read."""
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found."))
     check_size(path, MAX_MIB)
-    out = []
+    out: list[Row] = []
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if number > MAX_ROWS:
+        while line := stream.readline(MAX_LINE_MIB << 20):
+            where = f"{path}:{len(out) + 1}"
+            if len(out) >= MAX_ROWS:
                 raise InputError(Problem(str(path), f"more than {MAX_ROWS} rows, refused."))
+            if len(line) == MAX_LINE_MIB << 20:
+                raise InputError(Problem(where, f"a line of more than {MAX_LINE_MIB} MiB, refused."))
             try:
-                out.append(GoldenRow.model_validate(json.loads(line)))
-            except (ValueError, ValidationError) as error:
-                raise InputError(
-                    Problem(f"{path}:{number}", f"not a golden row: {str(error).splitlines()[0]}.")
-                ) from error
+                out.append(kind.model_validate(_unicode(json.loads(line))))
+            except (ValueError, ValidationError, RecursionError) as error:
+                raise InputError(Problem(where, f"not a {title}: {_first(error)}.")) from error
     if not out:
         raise InputError(Problem(str(path), "no rows."))
+    if len(out) < least:
+        raise InputError(Problem(str(path), f"{len(out)} rows; at least {least} are needed to check a file."))
     return out
+
+
+def _unicode(content: Any) -> Any:
+    """The same content; refuses halves of surrogate pairs, which JSON can spell and no tokenizer takes."""
+    json.dumps(content, ensure_ascii=False).encode()
+    return content
+
+
+def _first(error: Exception) -> str:
+    """What is wrong, on one line: of a validation the place and the reason."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
+    return (str(error).splitlines() or [type(error).__name__])[0][:300].rstrip(".")

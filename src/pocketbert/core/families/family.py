@@ -41,6 +41,10 @@ class Family:
             token by itself. None where general stages cannot learn from the family.
         key_renames: Old to new substrings of state-dict keys of original checkpoints.
         config_names: Sizes that config.json calls otherwise than BERT does, and no alias of transformers covers.
+        largest: Largest values of entries of config.json that only the family has and that decide memory; the common ones are
+            bounded in `config`.
+        unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
+            reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
         stored_layers: Entry of config.json that counts the layers that the weights hold: fewer than the layers that run where
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
@@ -72,6 +76,8 @@ class Family:
     lm_head: str | None = None
     key_renames: Mapping[str, str] = field(default_factory=dict)
     config_names: Mapping[str, str] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0

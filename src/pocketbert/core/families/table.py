@@ -7,6 +7,7 @@ table, distill/capture, distill/students and export/adapters names an architectu
 from __future__ import annotations
 
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.families.config import MAX_LAYERS, MAX_WIDTH
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
 from pocketbert.core.loading.plugins import announce, load_plugins
 from pocketbert.core.types import Signal
@@ -14,6 +15,12 @@ from pocketbert.core.types import Signal
 _IDS_MASK = ("input_ids", "attention_mask")
 _IDS_MASK_TYPES = (*_IDS_MASK, "token_type_ids")
 _GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_BOTTLENECKS = {
+    "embedding_size": 1 << 14,
+    "intra_bottleneck_size": 1 << 14,
+    "true_hidden_size": 1 << 14,
+    "num_feedforward_networks": 64,
+}
 _ONE_SEGMENT = "no segment ids: the texts of a pair are told apart by separators only"
 _TINY = {
     "hidden_size": 32,
@@ -35,6 +42,7 @@ _ROWS = (
         layer_path="bert.encoder.layer",
         lm_head="cls.predictions",
         key_renames=_GAMMA_BETA,
+        unread=("fit_dense.", "fit_denses."),
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
         layer_parts="bert",
         tiny=_TINY,
@@ -63,6 +71,7 @@ _ROWS = (
         layer_path="distilbert.transformer.layer",
         lm_head="vocab_transform",
         config_names={"intermediate_size": "hidden_dim"},
+        largest={"dim": 1 << 14, "hidden_dim": MAX_WIDTH, "n_layers": MAX_LAYERS, "n_heads": MAX_LAYERS},
         limits=(_ONE_SEGMENT,),
         layer_parts="distilbert",
         students_of=("bert",),
@@ -89,6 +98,7 @@ _ROWS = (
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
         layer_parts="mobilebert",
         checkpoints="mobilebert",
+        largest=_BOTTLENECKS,
         tiny={
             **_TINY,
             "intermediate_size": 32,
@@ -109,6 +119,7 @@ _ROWS = (
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
         limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
         checkpoints="ib-bert",
+        largest=_BOTTLENECKS,
         instead_of_export="Distil a MobileBERT student from it, and export that.",
         tiny={**_TINY, "embedding_size": 16, "intra_bottleneck_size": 48},
     ),

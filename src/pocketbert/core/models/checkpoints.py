@@ -1,13 +1,14 @@
-"""Weights into torch modules and back. The only module that opens ``.bin`` files, and only weights of them.
+"""Weights into torch modules and back.
 
 Imports torch and transformers inside its functions: core itself stays light.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,31 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.tokenizer import OTHER_FILES, check_tokenizer
+from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
 from pocketbert.core.predict.tokenization import plain_tokenizer_json
+from pocketbert.core.predict.tokenizer_file import library_errors
 from pocketbert.core.tasks import TASKS, Task, TaskName
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-MAX_BIN_BYTES = 8 << 30
 
-_HARMLESS = re.compile(r"position_ids$|\.num_batches_tracked$")
+_SWITCHES = {"chunk_size_feed_forward": 0, "output_hidden_states": False, "return_dict": True}
+"""Entries of config.json that decide how transformers runs a model and not what it answers: what they are set to here."""
+_LEFT_OUT = (
+    "auto_map",
+    "attn_implementation",
+    "experts_implementation",
+    "output_attentions",
+    "torchscript",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+)
+"""Entries that name code, or that no class of the family table reads and transformers would act on."""
+_DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def require_torch() -> None:
@@ -62,9 +78,10 @@ def load_model(
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     make_known(folder.family)
+    check_tokenizer(folder.path, folder.config, folder.family)
     config = _configuration(folder, task, labels, new_head)
     weights = folder.weights
-    state = _read_state(weights)
+    state = read_state(weights)
     read_names = checkpoint_code(folder.family).read_names
     if read_names is not None:
         state = dict(read_names(state))
@@ -86,7 +103,7 @@ def load_model(
     ) as error:
         what = str(error).split("\n")[0] or type(error).__name__
         raise InputError(Problem(f"{folder.path}/config.json", f"does not describe a model: {what}.")) from error
-    state = _fitting(sketch, state, folder, task, new_head)
+    state = fitting(sketch, state, folder, task, new_head)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -116,13 +133,14 @@ def make_known(family: Family) -> None:
 def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
     import transformers
 
+    where = f"{folder.path}/config.json"
     try:
-        config = transformers.AutoConfig.from_pretrained(
-            str(folder.path), local_files_only=True, trust_remote_code=False
-        )
+        kind = transformers.CONFIG_MAPPING[folder.config["model_type"]]
+        config = kind.from_dict(_effective(folder.config, kind, where))
+    except InputError:
+        raise
     except Exception as error:  # strict validation of the library raises its own kinds
-        message = str(error).splitlines()[0]
-        raise InputError(Problem(f"{folder.path}/config.json", f"refused by transformers: {message}.")) from error
+        raise InputError(Problem(where, f"refused by transformers: {first_sentence(error)}.")) from error
     if task.name is TaskName.REGRESSION and new_head:
         config.num_labels = 1
     elif labels and (new_head or folder.labels is None):
@@ -135,11 +153,39 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
     return config
 
 
+def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, Any]:
+    """The entries of config.json that say what a model computes, and those that say nothing to transformers.
+
+    transformers sets every entry as an attribute of the configuration, also where that replaces a method.
+
+    Args:
+        stated: The content of config.json.
+        kind: The class of the configuration.
+        where: What to blame.
+    """
+    own = {f.name for f in dataclasses.fields(kind)}
+    fields = {*own, *kind.attribute_map, "model_type", "num_labels", "torch_dtype"}
+    out = {
+        k: v for k, v in stated.items() if k in fields or not (k in _LEFT_OUT or k.startswith("_") or hasattr(kind, k))
+    }
+    out |= {k: v for k, v in _SWITCHES.items() if k in out}
+    twice = [f"{a} and {b}" for a, b in kind.attribute_map.items() if a in out and out[a] != out.get(b, out[a])]
+    if twice:
+        raise InputError(Problem(where, f"names one size twice, with different values: {', '.join(twice)}."))
+    for key in ("dtype", "torch_dtype"):
+        if out.get(key) is None:
+            continue
+        if out[key] not in _DTYPES:
+            raise InputError(Problem(where, f"{key} is {out[key]!r:.40}; allowed: {', '.join(_DTYPES)}."))
+        out[key] = "float32"  # the weights are taken as they are, and kept in fp32
+    return out
+
+
 def _check_problem(folder: ModelFolder, task: Task) -> None:
     """Refuse a head that was trained for something else: its logits would get the wrong score function."""
     stated = folder.config.get("problem_type")
-    labels = folder.config.get("id2label") or folder.config.get("num_labels") or 2
-    count = len(labels) if isinstance(labels, dict) else int(labels)
+    names = folder.config.get("id2label")
+    count = len(names) if names else folder.config.get("num_labels") or 2
     one = count == 1
     if stated == task.problem_type and task.name is TaskName.REGRESSION and not one:
         raise InputError(
@@ -163,99 +209,14 @@ def _check_problem(folder: ModelFolder, task: Task) -> None:
         )
 
 
-def _read_state(path: Path) -> dict[str, torch.Tensor]:
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if path.suffix == ".safetensors":
-        try:
-            return dict(load_file(path))
-        except SafetensorError as error:
-            raise InputError(Problem(str(path), f"broken safetensors file: {error}.")) from error
-    if path.stat().st_size > MAX_BIN_BYTES:
-        raise InputError(Problem(str(path), f"larger than {MAX_BIN_BYTES >> 30} GiB, refused."))
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a foreign pickle fails in many ways
-        raise InputError(
-            Problem(
-                str(path),
-                f"cannot be read as plain weights: {_first_sentence(error)}.",
-                "Convert it to model.safetensors where you trust its origin.",
-            )
-        ) from error
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
-        raise InputError(Problem(str(path), "does not hold a state dict of tensors."))
-    return state
-
-
-def _first_sentence(error: Exception) -> str:
-    """What went wrong, without torch's advice to load the pickle unprotected."""
-    return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
-
-
 def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
-    """Refuse a config.json that names more layers than the weights have, before these are built."""
+    """Refuse a config.json that names more or fewer layers than the weights have, before these are built."""
     family = folder.family
     path = family.layer_path.partition(".")[2] + "."
     have = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
     said = getattr(config, family.stored_layers, have)
-    if not isinstance(said, int) or not 1 <= said <= max(have, 1):
+    if not isinstance(said, int) or said != have or have < 1:
         raise InputError(Problem(f"{folder.path}/config.json", f"says {said!r:.40} layers, the weights have {have}."))
-
-
-def _fitting(
-    model: Any, state: dict[str, torch.Tensor], folder: ModelFolder, task: Task, new_head: bool
-) -> dict[str, torch.Tensor]:
-    """The tensors under the names of the model's own; the model may be a sketch without memory."""
-    own = model.state_dict(keep_vars=True)
-    prefix = f"{model.base_model_prefix}."
-    bare = not any(k.startswith(prefix) for k in own)
-    if bare:
-        # the encoder alone: a class with a head gave its keys a prefix; the pooler is no part of the answer
-        state = {k.removeprefix(prefix): v for k, v in state.items()}
-        own = {k: v for k, v in own.items() if not k.startswith("pooler.")}
-        prefix = ""
-    elif not any(k.startswith(prefix) for k in state):
-        # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
-        state = {prefix + k: v for k, v in state.items()}
-    wrong = [
-        f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}"
-        for k, v in own.items()
-        if k in state and state[k].shape != v.shape
-    ]
-    head = [k for k in own if not k.startswith(prefix)]
-    if wrong and new_head:
-        # a head for another label set: train a new one
-        state = {k: v for k, v in state.items() if k not in head}
-        wrong = [w for w in wrong if w.split()[0] not in head]
-    twins = _twins(own)
-    given = {twins.get(k, k) for k in own if k in state}
-    missing = [k for k in own if twins.get(k, k) not in given and not _HARMLESS.search(k)]
-    lost_head = [k for k in missing if k in head]
-    lost = [k for k in missing if k not in head and not (".pooler." in k and new_head)]
-    problems = [Problem(str(folder.path), f"weight has another shape than config.json says: {w}.") for w in wrong[:5]]
-    if lost:
-        problems.append(Problem(str(folder.path), f"{len(lost)} weights are missing, e.g. {', '.join(lost[:3])}."))
-    if lost_head and not new_head:
-        problems.append(
-            Problem(
-                str(folder.path),
-                f"has no trained head for {task.name} ({', '.join(lost_head)} missing).",
-                "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.",
-            )
-        )
-    if problems:
-        raise InputError(problems)
-    return state
-
-
-def _twins(state: dict[str, torch.Tensor]) -> dict[str, str]:
-    """For each weight the first name it goes by: a masked-language model's decoder is its embedding table."""
-    first: dict[int, str] = {}
-    # by object: the weights of a sketch have no address
-    return {name: first.setdefault(id(value), name) for name, value in state.items() if value.numel()}
 
 
 def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int, destination: Path) -> None:
@@ -277,12 +238,13 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
     model.config.to_json_file(str(destination / "config.json"), use_diff=False)
     config = _plain_config(destination / "config.json")
     write_json(destination / "config.json", config)
-    state, twins = model.state_dict(), _twins(model.state_dict(keep_vars=True))
+    state, twins = model.state_dict(), tied_names(model.state_dict(keep_vars=True))
     tensors = {
-        k: v.detach().contiguous().cpu() for k, v in state.items() if not _HARMLESS.search(k) and twins.get(k, k) == k
+        k: v.detach().contiguous().cpu() for k, v in state.items() if not HARMLESS.search(k) and twins.get(k, k) == k
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.path, max_length, destination)
+    check_tokenizer(destination, config, source.family)
 
 
 def _plain_config(path: Path) -> dict[str, Any]:
@@ -311,8 +273,8 @@ def save_tokenizer(source: Path, max_length: int, destination: Path) -> None:
     settings = _tokenizer_settings(source)
     settings["model_max_length"] = max_length
     write_json(destination / "tokenizer_config.json", settings)
-    for name in ("vocab.txt", "special_tokens_map.json", "merges.txt", "vocab.json"):
-        if (source / name).is_file():
+    for name in OTHER_FILES:
+        if name != "tokenizer_config.json" and (source / name).is_file():
             shutil.copyfile(source / name, destination / name)
 
 
@@ -332,14 +294,12 @@ def _convert_tokenizer(source: Path) -> str:
     """tokenizer.json out of vocab.txt or merges.txt, by transformers' own converter."""
     import transformers
 
-    try:
+    with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them missing vocabulary files
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(source), local_files_only=True, trust_remote_code=False
         )
         backend = tokenizer.backend_tokenizer
         # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
         if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
-            raise ValueError("the folder has neither tokenizer.json nor a vocabulary.")
+            raise ValueError("the folder has neither tokenizer.json nor a vocabulary")
         return str(backend.to_str())
-    except Exception as error:  # many kinds, among them missing vocabulary files
-        raise InputError(Problem(str(source), f"no usable tokenizer: {str(error).splitlines()[0]}")) from error

@@ -14,6 +14,7 @@ from pocketbert.core.data.labels import placeholder_names
 from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.families import Family, family_of
+from pocketbert.core.families.config import MAX_MIB, label_names, read_config
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.tasks import TASKS, TaskName
 
@@ -51,16 +52,9 @@ class ModelFolder:
     @property
     def labels(self) -> list[str] | None:
         """Label names of a fine-tuned classifier; None when it has none or only LABEL_i."""
-        raw = self.config.get("id2label")
-        if not isinstance(raw, dict) or not raw:
+        names = label_names(self.config)
+        if names is None:
             return None
-        if not all(str(k).isdecimal() for k in raw):
-            raise InputError(
-                Problem(f"{self.path}/config.json", f"id2label has keys that are no numbers: {list(raw)[:3]}.")
-            )
-        names = [str(raw[k]) for k in sorted(raw, key=int)]
-        if len(set(names)) < len(names):
-            raise InputError(Problem(f"{self.path}/config.json", "id2label has one name for two labels."))
         return None if placeholder_names(names) and not self.has_head("ForSequenceClassification") else names
 
     def has_head(self, suffix: str) -> bool:
@@ -118,11 +112,9 @@ class ModelFolder:
     @property
     def positions(self) -> int:
         """Longest input in tokens that the position table serves."""
-        rows = self.config.get("max_position_embeddings") or 512
-        if not isinstance(rows, int) or rows <= self.family.position_offset:
-            raise InputError(
-                Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows!r:.40}, no length.")
-            )
+        rows: int = self.config.get("max_position_embeddings") or 512
+        if rows <= self.family.position_offset:
+            raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
         return rows - self.family.position_offset
 
     @property
@@ -169,10 +161,12 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     config_path = path / "config.json"
     if not config_path.is_file():
         raise InputError(Problem(str(path), "is no Hugging Face model folder: it has no config.json."))
-    config = read_json(config_path)
-    if not isinstance(config, dict) or "model_type" not in config:
+    found = read_json(config_path, MAX_MIB)
+    if not isinstance(found, dict) or "model_type" not in found:
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
-    return ModelFolder(path, name, config, family_of(str(config["model_type"]), str(config_path)), licence)
+    family = family_of(str(found["model_type"]), str(config_path))
+    config = read_config(config_path, family.largest)
+    return ModelFolder(path, name, config, family, licence)
 
 
 def _demo_teacher() -> Path:
@@ -226,7 +220,7 @@ def check_safetensors(path: Path) -> None:
         with path.open("rb") as stream:
             head = stream.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            if not 2 <= length <= min(size - 8, 100 << 20):
+            if not 2 <= length <= min(size - 8, _HEADER_BYTES):
                 raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN))
             header = json.loads(stream.read(length))
             end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
@@ -240,4 +234,6 @@ def check_safetensors(path: Path) -> None:
         )
 
 
+_HEADER_BYTES = 16 << 20
+"""Far above the header of any encoder, whose parsed form takes about ten times as much memory."""
 _AGAIN = "Copy or download the file again."

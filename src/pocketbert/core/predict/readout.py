@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, Predictor, feed, length_batches
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
@@ -38,6 +40,18 @@ ALONE = Batching()
 def answer_of(task: Task, predictor: Predictor) -> tuple[str, ...]:
     """Outputs that a predictor's answer is made from; a file with the score function inside has another one."""
     return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
+
+
+def check_outputs(predictor: Predictor, task: Task, path: Path) -> None:
+    """Refuse a file of another task.
+
+    Raises:
+        InputError: If it does not give the outputs that the task's answers are made from.
+    """
+    missing = [n for n in answer_of(task, predictor) if n not in predictor.outputs]
+    if missing:
+        what = f"gives {', '.join(predictor.outputs)[:100]}; {task.name} needs {', '.join(missing)}: a file of another task?"
+        raise InputError(Problem(str(path), what, "Copy the folder again."))
 
 
 def matrices(

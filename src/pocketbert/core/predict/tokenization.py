@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
-from pocketbert.core.disk.files import check_size, read_json
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
+from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.families.config import read_config
+from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenizer
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
@@ -25,8 +28,6 @@ _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
 """The library needs about 200 bytes for each, and returns all texts of a call together."""
 _SIDES = ("right", "left")
-MAX_MIB = 128
-"""Far above any tokenizer.json; the library reads the whole file."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,10 @@ class TextTokenizer:
 
     def __init__(self, path: Path, max_length: int, pad_id: int | None = None, padding_side: str | None = None) -> None:
         file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
-            raise InputError(Problem(str(file), "file not found.", "Save the tokenizer as tokenizer.json."))
-        check_size(file, MAX_MIB)
-        try:
-            self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
+        self._tokenizer = open_tokenizer(file)
+        self._file = file
         self._tokenizer.no_padding()
-        special = self._tokenizer.num_special_tokens_to_add(True)
+        special = self.special_count
         if max_length <= special:
             raise InputError(
                 Problem("max_length", f"{max_length} leaves no room for text next to {special} special tokens.")
@@ -114,6 +110,16 @@ class TextTokenizer:
     def vocabulary_size(self) -> int:
         """Number of tokens, added ones included."""
         return int(self._tokenizer.get_vocab_size())
+
+    @property
+    def largest_id(self) -> int:
+        """The largest token id: a vocabulary may have gaps, so that it can be larger than the number of tokens."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def special_count(self) -> int:
+        """Number of special tokens around a pair of texts."""
+        return int(self._tokenizer.num_special_tokens_to_add(True))
 
     @property
     def mask_token(self) -> str | None:
@@ -162,7 +168,8 @@ class TextTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of some tokens, without special ones."""
-        return str(self._tokenizer.decode(list(ids)))
+        with library_errors(str(self._file), "cannot decode"):
+            return str(self._tokenizer.decode(list(ids)))
 
     def windows(self, pairs: Sequence[tuple[str, str]], stride: int) -> list[list[Encoded]]:
         """Tokenize pairs whose second text may be too long: it is read in overlapping windows.
@@ -177,10 +184,11 @@ class TextTokenizer:
         Raises:
             InputError: Where the first text leaves no room for the second.
         """
-        special = self._tokenizer.num_special_tokens_to_add(True)
+        special = self.special_count
         out = []
         for question, context in pairs:
-            taken = len(self._tokenizer.encode(question, add_special_tokens=False).ids) + special
+            with library_errors(str(self._file), "cannot encode"):
+                taken = len(self._tokenizer.encode(question, add_special_tokens=False).ids) + special
             room = self.max_length - taken
             if room < 1:
                 raise InputError(
@@ -192,7 +200,8 @@ class TextTokenizer:
                     )
                 )
             self._tokenizer.enable_truncation(self.max_length, stride=min(stride, room - 1), strategy="only_second")
-            first = self._tokenizer.encode(question, context)
+            with library_errors(str(self._file), "cannot encode"):
+                first = self._tokenizer.encode(question, context)
             out.append([_placed(e, False) for e in (first, *first.overflowing)])
         self._tokenizer.enable_truncation(self.max_length)
         return out
@@ -213,8 +222,9 @@ class TextTokenizer:
         out: list[Encoded] = []
         for start, chunk in _chunks(texts):
             try:
-                encode = self._tokenizer.encode_batch if places else self._tokenizer.encode_batch_fast
-                encodings = encode(chunk)
+                with library_errors(str(self._file), "cannot encode"):  # such as an unknown token that is not there
+                    encode = self._tokenizer.encode_batch if places else self._tokenizer.encode_batch_fast
+                    encodings = encode(chunk)
             except TypeError as error:  # the library does not say which one
                 bad = next((i for i, t in enumerate(chunk) if not _is_text(t)), 0)
                 raise InputError(
@@ -223,8 +233,6 @@ class TextTokenizer:
                         f"{chunk[bad]!r} is neither Unicode text nor a pair of texts.",
                     )
                 ) from error
-            except Exception as error:  # a vocabulary without its unknown token: the library raises plain Exception
-                raise InputError(Problem("tokenizer.json", f"cannot encode: {error}.")) from error
             if places:
                 out.extend(_placed(e, bool(e.overflowing)) for e in encodings)
                 continue
@@ -236,7 +244,8 @@ class TextTokenizer:
 
     def golden(self, text: Text) -> dict[str, Any]:
         """Ids, segments and code-point offsets of one text, to check a tokenizer written in another language."""
-        encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
+        with library_errors(str(self._file), "cannot encode"):
+            encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {"text": text if isinstance(text, str) else list(text)}
         return {
             **row,
@@ -319,20 +328,18 @@ def _is_text(value: object) -> bool:
 
 
 def _pad_id(folder: Path) -> int:
-    config = folder / "config.json"
-    if config.is_file():
-        return int(read_json(config).get("pad_token_id") or 0)
-    return 0
+    config = folder / CONFIG_FILE
+    return int(read_config(config).get("pad_token_id") or 0) if config.is_file() else 0
 
 
 def _padding_side(folder: Path) -> str:
     """What a folder says of padding. An artefact folder's own list comes first: it needs no row in the family table."""
-    listed, config = folder / "artifacts.json", folder / "config.json"
+    listed, config = folder / "artifacts.json", folder / CONFIG_FILE
     if listed.is_file():
         content = read_json(listed)
         processing = content.get("processing") if isinstance(content, dict) else None
         return str(processing.get("padding_side", _SIDES[0])) if isinstance(processing, dict) else _SIDES[0]
-    model_type = read_json(config).get("model_type") if config.is_file() else None
+    model_type = read_config(config).get("model_type") if config.is_file() else None
     return _SIDES[0] if model_type is None else family_of(str(model_type), str(config)).padding_side
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from pocketbert.core.artefacts import SeenRight
 from pocketbert.core.compare.evaluate import agreement, rms_error, worst_difference, yardstick
-from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.compare.golden import GoldenRow, read_golden_tokens
 from pocketbert.core.compare.parity import padding_difference
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.metrics import CHANCE, METRICS
@@ -28,29 +27,25 @@ from pocketbert.runtime.coreml import REFERENCE
 
 def tokens_gate(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
     """Whether the tokenizer is the one the model was made with."""
-    worst = tokenizer.vocabulary_size
-    if vocabulary is not None and worst > vocabulary:
+    largest = tokenizer.largest_id
+    if vocabulary is not None and largest >= vocabulary:
         return Gate(
             name="tokenizer",
             file="tokenizer.json",
             passed=False,
-            value=worst,
-            bound=vocabulary,
-            detail=f"the tokenizer has {worst:,} tokens, the model only {vocabulary:,} rows: "
+            value=largest,
+            bound=vocabulary - 1,
+            detail=f"the tokenizer's largest token id is {largest:,}, the model has only {vocabulary:,} rows: "
             "it belongs to another model.",
         )
-    rows = [json.loads(line) for line in golden_tokens.read_text(encoding="utf-8").splitlines()]
-    wrong = [r["text"] for r in rows if tokenizer.golden(_text(r["text"]))["ids"] != r["ids"]]
+    rows = read_golden_tokens(golden_tokens)
+    wrong = [r.text for r in rows if tokenizer.golden(r.input)["ids"] != r.ids]
     detail = f"{len(rows)} golden texts give the recorded token ids."
     if wrong:
         detail = f"{len(wrong)} of {len(rows)} golden texts give other token ids, e.g. {str(wrong[0])[:60]!r}: another model's tokenizer?"
     return Gate(
         name="tokenizer", file="tokenizer.json", passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail
     )
-
-
-def _text(value: str | list[str]) -> str | tuple[str, str]:
-    return value if isinstance(value, str) else (value[0], value[1])
 
 
 def golden_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:

@@ -15,17 +15,21 @@ from pocketbert.core.artefacts import (
     ModelRecord,
     SeenRight,
     changed_files,
+    checked_config,
     integrity_problems,
     read_artefacts,
 )
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, GoldenRow, read_golden
+from pocketbert.core.compare.golden import FILE_NAME, LEAST_ROWS, TOKENS_FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
 from pocketbert.core.compare.simulated import Simulated, read_simulated
-from pocketbert.core.disk.files import read_json, sha256_path
+from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.families.config import label_names, read_config
 from pocketbert.core.host.progress import say
 from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.readout import check_outputs
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import VerifySection
@@ -126,7 +130,7 @@ def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
         length: Longest input in tokens.
     """
     return Evidence(
-        golden=read_golden(recorded / FILE_NAME),
+        golden=read_golden(recorded / FILE_NAME, LEAST_ROWS),
         golden_tokens=recorded / TOKENS_FILE_NAME,
         vocabulary=vocabulary_rows(weights),
         tokenizer=TextTokenizer(weights, length),
@@ -151,7 +155,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         reference=evidence.reference,
         files={s.name: sha256_path(s.path) for s in subjects},
     )
-    if evidence.vocabulary is not None and evidence.tokenizer.vocabulary_size > evidence.vocabulary:
+    if evidence.vocabulary is not None and evidence.tokenizer.largest_id >= evidence.vocabulary:
         return result  # ids beyond the embedding table would stop the runtime before the other gates could speak
     if evidence.teacher is not None:
         gates.append(chance_gate("teacher", evidence.teacher, "eval"))
@@ -262,10 +266,11 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     refusal = _refusal(models, [name for name in needed if not (folder / name).exists()])
     if refusal is not None:
         return Verification(status=Status.FAILED, gates=[integrity, refusal])
+    config = checked_config(folder, artefacts)
     subjects, unopened, simulated = [], [], read_simulated(folder)
     for record in models:
         try:
-            subjects.append(_subject(folder, artefacts, record, simulated))
+            subjects.append(_subject(folder, artefacts, record, config, simulated))
         except MissingBackendError as error:
             unopened.append(
                 Gate(name="engine", file=record.path, passed=True, skipped=True, detail=f"not checked: {error}")
@@ -281,10 +286,28 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
     )
     result = verify_files(subjects, evidence, settings or VerifySection())
-    gates = [integrity, *result.gates, *unopened]
+    gates = [integrity, *result.gates, *unopened, *_unrecorded(subjects, evidence.golden)]
     return result.model_copy(
         update={"gates": gates, "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED}
     )
+
+
+def _unrecorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) -> list[Gate]:
+    """A failed gate for each file whose answers to texts that it takes are not recorded: the other gates would skip them."""
+    out = []
+    for subject in subjects:
+        lengths = [len(e) for e in subject.tokenizer.encode([r.input for r in golden])]
+        longest = max(subject.predictor.lengths, default=None)
+        lost = sum(
+            subject.name not in row.outputs and (longest is None or tokens < longest)
+            for row, tokens in zip(golden, lengths, strict=True)
+        )
+        if lost:
+            detail = f"{lost} of {len(golden)} golden rows record no answer of this file."
+            out.append(
+                Gate(name="recorded", file=subject.name, passed=False, value=float(lost), bound=0.0, detail=detail)
+            )
+    return out
 
 
 def _integrity(folder: Path, artefacts: Artefacts, changed: Sequence[str]) -> Gate:
@@ -324,10 +347,17 @@ def _refusal(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
     return None
 
 
-def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord, simulated: Simulated) -> Subject:
+def _subject(
+    folder: Path,
+    artefacts: Artefacts,
+    record: ModelRecord,
+    config: Mapping[str, object] | None,
+    simulated: Simulated,
+) -> Subject:
     """Open a file of an artefact folder."""
     task = task_of(artefacts.task)
     predictor = open_file(folder / record.path, record.format, runtime=record.runtime)
+    check_outputs(predictor, task, folder / record.path)
     return Subject(
         name=record.path,
         path=folder / record.path,
@@ -337,7 +367,7 @@ def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord, simulated:
         runtime=record.runtime,
         predictor=predictor,
         tokenizer=file_tokenizer(folder, artefacts.processing.max_length, predictor),
-        labels=(config_labels(folder) or artefacts.labels) if task.names_labels else [],
+        labels=(label_names(config or {}) or artefacts.labels) if task.names_labels else [],
         task=task,
         folder=folder,
         simulated=simulated.on_this_machine(record.path),
@@ -346,16 +376,9 @@ def _subject(folder: Path, artefacts: Artefacts, record: ModelRecord, simulated:
 
 def vocabulary_rows(folder: Path) -> int | None:
     """Rows of the embedding table, as config.json says."""
-    path = folder / "config.json"
-    rows = read_json(path).get("vocab_size") if path.is_file() else None
+    path = folder / CONFIG_FILE
+    rows = read_config(path).get("vocab_size") if path.is_file() else None
     return int(rows) if rows else None
-
-
-def config_labels(folder: Path) -> list[str] | None:
-    """Label names as config.json has them; None where it has none."""
-    path = folder / "config.json"
-    names = read_json(path).get("id2label") if path.is_file() else None
-    return [str(names[k]) for k in sorted(names, key=int)] if names else None
 
 
 def report_gates(result: Verification) -> None:

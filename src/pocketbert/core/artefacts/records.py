@@ -1,25 +1,30 @@
-"""``artifacts.json``: what is in an artefact folder, file by file. Written last, readable for ever."""
+"""The records of ``artifacts.json``, with bounds on every value: nonsense is refused when a folder is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, Tag, field_validator
 
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.disk.files import path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import AnswerSettings, Head, head_of
+from pocketbert.core.heads.settings import Share
+from pocketbert.core.predict.pooling import PoolingKind
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 
 FILE_NAME = "artifacts.json"
 SCHEMA_VERSION = "1.0"
+MAX_LENGTH = 1 << 20
+MAX_LABELS = 1 << 16
+Size = Annotated[StrictInt, Field(ge=0, lt=1 << 63)]
+Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
+LabelName = Annotated[str, Field(min_length=1, max_length=1 << 12)]
 
 
 class _Record(BaseModel):
@@ -109,9 +114,9 @@ class FileRecord(_Record):
         kind: What it is for.
     """
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     sha256: str
-    bytes: int
+    bytes: Size
     kind: Kind
 
 
@@ -173,15 +178,15 @@ class Processing(_Record):
         null_answers: Whether a question may have no answer (question answering).
     """
 
-    max_length: Annotated[int, Field(ge=1, le=1 << 20)]
-    pair_order: list[str] = ["text", "text_pair"]
+    max_length: Length
+    pair_order: Annotated[list[str], Field(min_length=2, max_length=2)] = ["text", "text_pair"]
     padding_side: Literal["right", "left"] = "right"
     score: ScoreFunction
-    stride: int | None = None
-    thresholds: list[float] | None = None
-    pooling: str | None = None
+    stride: Length | None = None
+    thresholds: list[Share] | None = None
+    pooling: PoolingKind | None = None
     normalize: bool | None = None
-    answer_length: int | None = None
+    answer_length: Length | None = None
     null_answers: bool | None = None
 
     def settings(self) -> AnswerSettings:
@@ -220,7 +225,7 @@ class Artefacts(_Record):
     name: str
     task: TaskName
     family: str
-    labels: list[str]
+    labels: Annotated[list[LabelName], Field(max_length=MAX_LABELS)]
     pair: bool = False
     processing: Processing
     files: list[_AnyRecord]
@@ -259,86 +264,48 @@ class Artefacts(_Record):
         return found[0]
 
 
-def read_artefacts(folder: Path) -> Artefacts:
-    """Read and check ``artifacts.json``.
-
-    Raises:
-        InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.
-    """
-    path = folder / FILE_NAME
-    if not path.is_file():
-        raise InputError(
-            Problem(
-                str(folder),
-                f"is not an artefact folder: it has no {FILE_NAME}.",
-                "Make one with: pocketbert export -m MODEL -o FOLDER",
-            )
-        )
-    content = read_json(path)
-    version = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
-    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        raise InputError(
-            Problem(
-                str(path),
-                f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
-                "Update PocketBERT.",
-            )
-        )
-    try:
-        artefacts = Artefacts.model_validate(content)
-    except ValidationError as error:
-        raise InputError(
-            [Problem(f"{path} {'.'.join(map(str, e['loc']))}", f"{e['msg']}.") for e in error.errors()]
-        ) from error
-    if TASKS[artefacts.task].names_labels and not artefacts.labels:
-        raise InputError(Problem(str(path), f"names no labels; {artefacts.task} has some.", "Copy the folder again."))
-    for record in artefacts.files:
-        safe_join(folder, record.path, str(path))
-    return artefacts
+_OF_TASK: dict[str, tuple[TaskName, ...]] = {
+    "thresholds": (TaskName.MULTI_LABEL,),
+    "stride": (TaskName.QUESTION_ANSWERING,),
+    "answer_length": (TaskName.QUESTION_ANSWERING,),
+    "null_answers": (TaskName.QUESTION_ANSWERING,),
+    "pooling": (TaskName.FEATURE_EXTRACTION,),
+    "normalize": (TaskName.FEATURE_EXTRACTION,),
+}
+"""Tasks that read an entry of `Processing`; the others are read by all."""
 
 
-def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
-    """Write ``artifacts.json``, the last file of a folder."""
-    write_json(folder / FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
-
-
-def changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
-    """Paths of listed files that are there, but not as they were listed. They are not safe to open."""
-    there = [r for r in artefacts.files if (folder / r.path).exists()]
-    return [r.path for r in there if path_bytes(folder / r.path) != r.bytes or sha256_path(folder / r.path) != r.sha256]
-
-
-def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
-    """What differs between the folder and its list: missing, changed and unlisted files.
-
-    Args:
-        folder: The folder.
-        artefacts: Its list.
-        changed: What `changed_files` returned, where the caller has it already.
-    """
-    differing = set(changed_files(folder, artefacts) if changed is None else changed)
-    out = []
-    for record in artefacts.files:
-        if not (folder / record.path).exists():
-            out.append(f"{record.path}: listed, but not there")
-        elif record.path in differing:
-            out.append(f"{record.path}: changed since it was packed (sha256 differs)")
-    return out + [f"{name}: there, but not listed" for name in _unlisted(folder, artefacts)]
-
-
-def _unlisted(folder: Path, artefacts: Artefacts) -> list[str]:
-    listed = {f.path for f in artefacts.files} | {FILE_NAME}
-    out = []
-    for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()):
-        inside = [path.relative_to(folder), *path.relative_to(folder).parents]  # a package is listed as one
-        if not any(p.as_posix() in listed for p in inside):
-            out.append(inside[0].as_posix())
+def contradictions(task: TaskName, processing: Processing, labels: Sequence[str]) -> list[str]:
+    """List what processing and labels say that the task cannot mean, one sentence each."""
+    own = TASKS[task]
+    out = [
+        f"processing.{key} has no meaning for {task}"
+        for key, tasks in _OF_TASK.items()
+        if getattr(processing, key) is not None and task not in tasks
+    ]
+    if processing.score is not own.score:
+        out.append(f"processing.score is {processing.score}, of {task} it is {own.score}")
+    if processing.thresholds is not None and len(processing.thresholds) != len(labels):
+        out.append(f"processing.thresholds has {len(processing.thresholds)} numbers for {len(labels)} labels")
+    if own.names_labels and not labels:
+        out.append(f"names no labels; {task} has some")
+    if not own.names_labels and labels:
+        out.append(f"names {len(labels)} labels; {task} has none")
     return out
 
 
-def strangers(folder: Path) -> list[str]:
-    """Paths in a folder that its ``artifacts.json`` does not list, and so PocketBERT did not write; all of them without one."""
-    try:
-        return _unlisted(folder, read_artefacts(folder))
-    except InputError:
-        return sorted(p.name for p in folder.iterdir())
+def list_problems(files: Sequence[FileRecord]) -> list[str]:
+    """What is wrong with the paths of the list: names that occur twice, aliases that equal nothing, several defaults."""
+    by_path = {f.path: f for f in files}
+    out = [] if len(by_path) == len(files) else ["a path is listed twice"]
+    for record in files:
+        if not isinstance(record, ModelRecord) or record.alias_of is None:
+            continue
+        target = by_path.get(record.alias_of)
+        if not isinstance(target, ModelRecord) or target.alias_of is not None:
+            out.append(f"{record.path} is an alias of {record.alias_of}, which is no model file of the list")
+        elif (target.sha256, target.bytes, target.format) != (record.sha256, record.bytes, record.format):
+            out.append(f"{record.path} is an alias of {record.alias_of}, but another file by its digest")
+    if sum(isinstance(f, ModelRecord) and f.default for f in files) > 1:
+        out.append("several model files are marked as default")
+    return out

@@ -1,0 +1,46 @@
+"""``artifacts.json``, the list of an artefact folder: its records, reading and writing, and what must agree with it."""
+
+from pocketbert.core.artefacts.contents import check_label_names, checked_config
+from pocketbert.core.artefacts.folder import (
+    changed_files,
+    integrity_problems,
+    read_artefacts,
+    strangers,
+    unopened,
+    write_artefacts,
+)
+from pocketbert.core.artefacts.records import (
+    FILE_NAME,
+    SCHEMA_VERSION,
+    Artefacts,
+    FileRecord,
+    Kind,
+    MadeFor,
+    ModelRecord,
+    Processing,
+    SeenRight,
+    Signature,
+    Tensor,
+)
+
+__all__ = [
+    "FILE_NAME",
+    "SCHEMA_VERSION",
+    "Artefacts",
+    "FileRecord",
+    "Kind",
+    "MadeFor",
+    "ModelRecord",
+    "Processing",
+    "SeenRight",
+    "Signature",
+    "Tensor",
+    "changed_files",
+    "check_label_names",
+    "checked_config",
+    "integrity_problems",
+    "read_artefacts",
+    "strangers",
+    "unopened",
+    "write_artefacts",
+]

@@ -1,0 +1,161 @@
+"""Reads and writes ``artifacts.json``, and compares a folder with it. Written last, readable for ever."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pocketbert.core.artefacts.records import (
+    FILE_NAME,
+    SCHEMA_VERSION,
+    Artefacts,
+    contradictions,
+    list_problems,
+)
+from pocketbert.core.disk.files import path_bytes, read_json, safe_join, sha256_path, write_json
+from pocketbert.core.errors import InputError, Problem
+
+MAX_MIB = 16
+"""A folder with the most labels that are allowed has a list of a few MiB."""
+
+
+def read_artefacts(folder: Path) -> Artefacts:
+    """Read and check ``artifacts.json``.
+
+    Raises:
+        InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise InputError(
+            Problem(
+                str(folder),
+                f"is not an artefact folder: it has no {FILE_NAME}.",
+                "Make one with: pocketbert export -m MODEL -o FOLDER",
+            )
+        )
+    content = read_json(path, MAX_MIB)
+    version = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
+    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        raise InputError(
+            Problem(
+                str(path),
+                f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
+                "Update PocketBERT.",
+            )
+        )
+    try:
+        artefacts = Artefacts.model_validate(content)
+    except ValidationError as error:
+        raise InputError(
+            [
+                Problem(f"{path} {'.'.join(map(str, e['loc']))}", f"{e['msg']}.")
+                for e in error.errors(include_url=False, include_input=False)[:20]
+            ]
+        ) from error
+    wrong = [*contradictions(artefacts.task, artefacts.processing, artefacts.labels), *list_problems(artefacts.files)]
+    if wrong:
+        raise InputError([Problem(str(path), f"{what}.", "Copy the folder again.") for what in wrong])
+    for record in artefacts.files:
+        safe_join(folder, record.path, str(path))
+    return artefacts
+
+
+def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
+    """Write ``artifacts.json``, the last file of a folder."""
+    write_json(folder / FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
+
+
+def unopened(folder: Path, relative: str) -> str | None:
+    """Tell why a listed path must not be opened: a FIFO would be waited for, a link could lead out of the folder.
+
+    Args:
+        folder: The artefact folder.
+        relative: Path of a file or package in it, which is there.
+
+    Returns:
+        A few words, or None for a regular file and for a folder of regular files; links to regular files inside are followed.
+    """
+    path, inside = folder / relative, folder.resolve()
+    below = sorted(path.rglob("*")) if path.is_dir() else []
+    for entry in (path, *below):
+        if not entry.exists():
+            return "is or contains a link to nothing"
+        if not (entry.is_file() or entry.is_dir()):
+            return f"is or contains {_kind(entry)}, which is never opened"
+        if entry.is_symlink() and not entry.resolve().is_relative_to(inside):
+            return "is or contains a link that leaves the folder"
+    return None
+
+
+def _kind(path: Path) -> str:
+    """What a path is that is neither a file nor a folder; of a link, what it leads to."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, RuntimeError):
+        return "a link in a circle, or to nothing"
+    kinds = {stat.S_ISFIFO: "a FIFO", stat.S_ISSOCK: "a socket", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device"}
+    return next((name for is_kind, name in kinds.items() if is_kind(mode)), "no regular file")
+
+
+def changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
+    """Paths of listed files that are there, but not as they were listed. They are not safe to open."""
+    there = [r for r in artefacts.files if (folder / r.path).exists()]
+    return [
+        r.path
+        for r in there
+        if unopened(folder, r.path)
+        or path_bytes(folder / r.path) != r.bytes
+        or sha256_path(folder / r.path) != r.sha256
+    ]
+
+
+def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
+    """What differs between the folder and its list: missing, changed and unlisted files, links, FIFOs and the like.
+
+    Args:
+        folder: The folder.
+        artefacts: Its list.
+        changed: What `changed_files` returned, where the caller has it already.
+    """
+    differing = set(changed_files(folder, artefacts) if changed is None else changed)
+    out = []
+    for record in artefacts.files:
+        path = folder / record.path
+        if not path.exists():
+            out.append(f"{record.path}: listed, but not there")
+        elif (why := unopened(folder, record.path)) is not None:
+            out.append(f"{record.path}: {why}")
+        elif record.path in differing:
+            out.append(f"{record.path}: changed since it was packed (sha256 differs)")
+        elif path.is_symlink() or (path.is_dir() and any(p.is_symlink() for p in path.rglob("*"))):
+            out.append(f"{record.path}: is or contains a link; PocketBERT writes none")
+    return out + [f"{name}: there, but not listed{_what(folder / name)}" for name in _unlisted(folder, artefacts)]
+
+
+def _what(path: Path) -> str:
+    """In brackets what an unlisted path is, where it is no regular file."""
+    if path.is_symlink():
+        return " (a link)"
+    return "" if path.is_file() else f" ({_kind(path)})"
+
+
+def _unlisted(folder: Path, artefacts: Artefacts) -> list[str]:
+    listed = {f.path for f in artefacts.files} | {FILE_NAME}
+    out = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()):
+        inside = [path.relative_to(folder), *path.relative_to(folder).parents]  # a package is listed as one
+        if not any(p.as_posix() in listed for p in inside):
+            out.append(inside[0].as_posix())
+    return out
+
+
+def strangers(folder: Path) -> list[str]:
+    """Paths in a folder that its ``artifacts.json`` does not list, and so PocketBERT did not write; all of them without one."""
+    try:
+        return _unlisted(folder, read_artefacts(folder))
+    except InputError:
+        return sorted(p.name for p in folder.iterdir())

@@ -1,0 +1,187 @@
+"""Checks config.json of a model before any library builds something from it: bounded numbers, whole labels, no decoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.disk.files import read_json
+from pocketbert.core.errors import InputError, Problem
+
+FILE_NAME = "config.json"
+MAX_MIB = 8
+"""A configuration with the most labels that are allowed takes about 4 MiB."""
+MAX_LABELS = 1 << 16
+MAX_LAYERS = 512
+MAX_WIDTH = 1 << 17
+_LARGEST = {
+    "vocab_size": 1 << 22,
+    "hidden_size": 1 << 14,
+    "intermediate_size": MAX_WIDTH,
+    "num_hidden_layers": MAX_LAYERS,
+    "num_attention_heads": MAX_LAYERS,
+    "max_position_embeddings": 1 << 20,
+    "type_vocab_size": 1 << 10,
+    "num_labels": MAX_LABELS,
+}
+"""Largest values of the entries that decide memory; each far above any published model. A family adds its own."""
+_OPTIONAL = ("num_labels",)
+_LARGEST_EPSILON = 1e-2
+_WIDEST_START = 100.0
+_NEVER = {
+    "is_decoder": "reads the text from left to right; an encoder is expected",
+    "add_cross_attention": "wants the states of another model; an encoder is expected",
+    "is_encoder_decoder": "has a decoder; an encoder is expected",
+    "quantization_config": "has quantized weights; weights in fp32, fp16 or bf16 are expected",
+    "per_layer_config": "gives layers different sizes, which no exporter knows",
+    "pruned_heads": "has layers with fewer heads than others, which no exporter knows",
+}
+"""Entries that make another architecture of the model, where they are set."""
+
+
+def read_config(path: Path, largest: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Read a config.json and check it.
+
+    Args:
+        path: The file.
+        largest: Largest values of entries that only the family has.
+
+    Raises:
+        InputError: With every entry that no model can have.
+    """
+    content = read_json(path, MAX_MIB)
+    if not isinstance(content, dict):
+        raise InputError(Problem(str(path), "is no configuration: a JSON object is expected."))
+    problems = [Problem(str(path), what) for what in config_problems(content, largest or {})]
+    if problems:
+        raise InputError(problems)
+    return content
+
+
+def config_problems(content: Mapping[str, Any], largest: Mapping[str, int]) -> list[str]:
+    """List what no model's configuration can say, one sentence each.
+
+    Args:
+        content: The content of config.json.
+        largest: Largest values of entries that only the family has.
+    """
+    odd = list(_odd_values(content))[:5]
+    if odd:
+        return odd  # the other sentences would quote them
+    bounds = {**_LARGEST, **largest}
+    out = [p for key, most in bounds.items() if key in content for p in _size(key, content[key], most)]
+    out += [p for key, value in content.items() for p in _fraction(key, value)]
+    out += [f"{key} is {_shown(content[key])}: the model {why}." for key, why in _NEVER.items() if content.get(key)]
+    if content.get("position_embedding_type") not in (None, "absolute"):
+        out.append(
+            f"position_embedding_type is {_shown(content['position_embedding_type'])}; only 'absolute' is computed."
+        )
+    named = content.get("architectures")
+    if named is not None and not (isinstance(named, list) and all(isinstance(n, str) for n in named)):
+        out.append(f"architectures is {_shown(named)}, no list of names.")
+    return [*out, *_padding(content), *_labels(content)]
+
+
+def label_names(content: Mapping[str, Any]) -> list[str] | None:
+    """Label names of a checked configuration in the order of their ids; None where it has none."""
+    raw = content.get("id2label")
+    return [raw[str(i)] for i in range(len(raw))] if raw else None
+
+
+def _odd_values(content: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers that are not finite and text that is not Unicode, at any depth; without recursion, which a file could exhaust."""
+    waiting: list[tuple[str, Any]] = list(content.items())
+    while waiting:
+        name, value = waiting.pop()
+        if not _is_unicode(name) or (isinstance(value, str) and not _is_unicode(value)):
+            yield f"{_shown(name)} holds text that is not Unicode."
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield f"{name[:40]} is {value}, no finite number."
+        elif isinstance(value, dict):
+            waiting += value.items()
+        elif isinstance(value, list):
+            waiting += [(name, v) for v in value]
+
+
+def _size(key: str, value: Any, most: int) -> Iterator[str]:
+    if value is None and key in _OPTIONAL:
+        return
+    if not _is_whole(value) or not 1 <= value <= most:
+        yield f"{key} is {_shown(value)}; a whole number from 1 to {most:,} is expected."
+
+
+def _fraction(key: str, value: Any) -> Iterator[str]:
+    """Bounds of numbers that are recognised by the end of their names, whatever the family calls them."""
+    if value is None:
+        return
+    if key.endswith(("dropout", "dropout_prob")):
+        low, high, what = 0.0, 1.0, "a number from 0 to 1"
+    elif key.endswith("_eps"):
+        low, high, what = 1e-30, _LARGEST_EPSILON, f"a number above 0, at most {_LARGEST_EPSILON:g}"
+    elif key == "initializer_range":
+        low, high, what = 0.0, _WIDEST_START, f"a number from 0 to {_WIDEST_START:g}"
+    else:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        yield f"{key} is {_shown(value)}; {what} is expected."
+
+
+def _padding(content: Mapping[str, Any]) -> Iterator[str]:
+    pad, rows = content.get("pad_token_id"), content.get("vocab_size")
+    if pad is None:
+        return
+    most = rows if isinstance(rows, int) else _LARGEST["vocab_size"]
+    if not _is_whole(pad) or not 0 <= pad < most:
+        yield f"pad_token_id is {_shown(pad)}; the number of a token, from 0 to {most - 1:,}, is expected."
+
+
+def _labels(content: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with id2label, label2id and num_labels, each by itself and against the others."""
+    names, numbers, count = content.get("id2label"), content.get("label2id"), content.get("num_labels")
+    if names is None or names == {}:
+        return
+    if not isinstance(names, dict):
+        yield f"id2label is {_shown(names)}; names by number are expected."
+        return
+    if len(names) > MAX_LABELS:
+        yield f"id2label has {len(names):,} labels; at most {MAX_LABELS:,} are allowed."
+        return
+    if not all(k.isdecimal() for k in names):
+        yield f"id2label has keys that are no numbers: {_shown(list(names)[:3])}."
+    elif set(names) != {str(i) for i in range(len(names))}:
+        yield f"id2label has {len(names)} labels, but not the numbers 0 to {len(names) - 1}: {_shown(list(names)[:5])}."
+    if not all(isinstance(n, str) and n.strip() for n in names.values()):
+        yield f"id2label has names that are empty or no text: {_shown([n for n in names.values() if not (isinstance(n, str) and n.strip())][:3])}."
+    elif len(set(names.values())) < len(names):
+        yield "id2label has one name for two labels."
+    elif numbers is not None and numbers != {} and not _inverse(names, numbers):
+        yield "label2id is not the inverse of id2label: it is not certain which output has which name."
+    if _is_whole(count) and count != len(names):
+        yield f"num_labels is {count}, id2label has {len(names)} labels."
+
+
+def _inverse(names: Mapping[str, str], numbers: Any) -> bool:
+    """Whether label2id gives each name its number; numbers may be written as text."""
+    if not isinstance(numbers, dict) or any(isinstance(v, bool | float | list | dict) for v in numbers.values()):
+        return False
+    return {str(k): str(v) for k, v in numbers.items()} == {name: key for key, name in names.items()}
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    """A value as a message quotes it: a number of ten thousand digits is cut off, and so is a list."""
+    text = ascii(value) if not _is_whole(value) or abs(value) < 10**30 else "a number of more than 30 digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
