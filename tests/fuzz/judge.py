@@ -46,7 +46,7 @@ def snapshot(folder: Path) -> dict[str, str]:
             path = Path(base) / name
             seen = path.lstat()
             if stat.S_ISLNK(seen.st_mode):
-                what = f"-> {os.readlink(path)}"
+                what = f"-> {path.readlink()}"
             elif stat.S_ISREG(seen.st_mode):
                 small = seen.st_size <= _WHOLE
                 what = hashlib.sha256(path.read_bytes()).hexdigest() if small else f"{seen.st_size} {seen.st_mtime_ns}"

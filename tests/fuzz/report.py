@@ -95,7 +95,7 @@ def _copy(source: Path, target: Path) -> list[str]:
         for name in [*names, *(f for f in folders if (Path(base) / f).is_symlink())]:
             path = Path(base) / name
             if path.is_symlink():
-                (place / name).symlink_to(os.readlink(path))
+                (place / name).symlink_to(path.readlink())
             elif path.is_fifo():
                 os.mkfifo(place / name)
             elif path.is_file() and path.stat().st_size <= LARGEST:

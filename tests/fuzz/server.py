@@ -105,7 +105,7 @@ def child(request: Request) -> None:
         os.close(handle)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if request.cold:
-        os.execv(sys.executable, [sys.executable, *COLD, *request.argv])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, *COLD, *request.argv])
     if not request.learn:  # libraries that are yet to be loaded map more than a command may take
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         most = mapped + request.memory + (request.memory >> 1)

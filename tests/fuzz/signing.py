@@ -29,9 +29,8 @@ def unsigned(folder: Path) -> list[str]:
     with contextlib.suppress(ValueError, OSError, TypeError, KeyError):
         for record in read(folder / LIST)["files"]:
             path = folder / record["path"]
-            if not path.is_file() and not path.is_dir():
-                out.append(record["path"])
-            elif (record["sha256"], record["bytes"]) != (sha256_path(path), path_bytes(path)):
+            there = path.is_file() or path.is_dir()
+            if not there or (record["sha256"], record["bytes"]) != (sha256_path(path), path_bytes(path)):
                 out.append(record["path"])
     return out
 

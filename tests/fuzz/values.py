@@ -57,10 +57,7 @@ def at(tree: Any, keys: Keys) -> Any:
 def put(tree: Any, keys: Keys, value: Any) -> None:
     """Replace the value under some keys; mappings that are missing are made."""
     for key in keys[:-1]:
-        if isinstance(tree, dict):
-            tree = tree.setdefault(key, {})
-        else:
-            tree = tree[key]
+        tree = tree.setdefault(key, {}) if isinstance(tree, dict) else tree[key]
     tree[keys[-1]] = value
 
 
@@ -106,7 +103,7 @@ def near(draw: random.Random, value: Any) -> Any:
             [value[:cut], value.upper(), value + " ", value[:cut] + draw.choice(TEXTS) + value[cut:], value * 50]
         )
     if isinstance(value, list):
-        return draw.choice([value[::-1], value[:1], value[1:], value * 2, value + [None], [value]])
+        return draw.choice([value[::-1], value[:1], value[1:], value * 2, [*value, None], [value]])
     if isinstance(value, dict):
         names = list(value)
         draw.shuffle(names)

@@ -9,8 +9,8 @@ from support.mutations import mutations
 
 KINDS = {"recipe": "recipe", "data": "rows", "folder": "artefact", "model": "artefact", "source": "model"}
 """Kind of a maker, and the target that it damages."""
-PREDICT_READS_OTHERS = ("model",)
-"""Kinds of which `predict` may open another file than the damaged one."""
+READ_BY = {"rows": frozenset({"check"}), "artefact": frozenset({"verify"})}
+"""Commands that always see the damage; of other targets all do."""
 
 
 def _register(kind: str, target: str) -> None:
@@ -21,8 +21,11 @@ def _register(kind: str, target: str) -> None:
             path = {"recipe": place.recipe, "data": place.rows, "source": place.model}.get(kind, place.phone)
             made.damage(draw, path)
 
-        everywhere = not made.harmless and kind not in PREDICT_READS_OTHERS
-        verbs = frozenset() if everywhere else frozenset({"verify"} if target == "artefact" else {"none"})
+        verbs = READ_BY.get(target, frozenset())
+        if kind == "folder" and not made.harmless:
+            verbs |= {"predict"}
+        if made.harmless and kind != "folder":
+            verbs = frozenset({"none"})
         MUTATORS[f"{target}.{name}"] = Mutator(f"{target}.{name}", target, change, Verdict.BAD, verbs)
 
 

@@ -30,7 +30,7 @@ def wrong_override(draw: random.Random, place: Place) -> Verdict | None:
     value = wrong(draw, leaf)
     place.overrides.append(f"{'.'.join(map(str, leaf.keys))}={_text(value)}")
     # `""` and the like are read back as other values; a bare list or mapping may be complete
-    return Verdict.ANY if value in ([], {}, "\0", "") or isinstance(value, bool) and "enum" in leaf.types else None
+    return Verdict.ANY if value in ([], {}, "\0", "") or (isinstance(value, bool) and "enum" in leaf.types) else None
 
 
 @mutator("override")

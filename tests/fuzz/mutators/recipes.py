@@ -46,7 +46,7 @@ def wrong_value(draw: random.Random, place: Place) -> Verdict | None:
     value = wrong(draw, leaf)
     put(content, leaf.keys, value)
     write(place.recipe, content)
-    return Verdict.ANY if value in ([], {}) or isinstance(value, bool) and "enum" in leaf.types else None
+    return Verdict.ANY if value in ([], {}) or (isinstance(value, bool) and "enum" in leaf.types) else None
 
 
 @mutator("recipe")
@@ -97,7 +97,7 @@ def broken_yaml(draw: random.Random, place: Place) -> None:
     ]))  # fmt: skip
 
 
-@mutator("recipe", verdict=Verdict.BAD)
+@mutator("recipe", verdict=Verdict.BAD, verbs=["check", "dry-run"])
 def wrong_paths(draw: random.Random, place: Place) -> None:
     """Data and models that are devices, folders, or nowhere."""
     content = read(place.recipe)

@@ -52,7 +52,7 @@ def odd_cells(draw: random.Random, place: Place) -> None:
     _put_rows(path, rows)
 
 
-@mutator("rows", verdict=Verdict.BAD)
+@mutator("rows", verdict=Verdict.BAD, verbs=["check"])
 def mixed_labels(draw: random.Random, place: Place) -> None:
     """Labels that are names in some rows and numbers in others."""
     path, rows = _json_rows(draw, place)
@@ -62,7 +62,7 @@ def mixed_labels(draw: random.Random, place: Place) -> None:
     _put_rows(path, rows)
 
 
-@mutator("rows", verdict=Verdict.BAD)
+@mutator("rows", verdict=Verdict.BAD, verbs=["check"])
 def labels_by_blank(draw: random.Random, place: Place) -> None:
     """Labels that differ by a blank, and texts without anything to see."""
     path, rows = _json_rows(draw, place)
@@ -76,7 +76,7 @@ def labels_by_blank(draw: random.Random, place: Place) -> None:
     _put_rows(path, rows)
 
 
-@mutator("rows", verdict=Verdict.BAD)
+@mutator("rows", verdict=Verdict.BAD, verbs=["check"])
 def key_twice(draw: random.Random, place: Place) -> None:
     """A row of JSON with a key twice, or a table with a column twice."""
     name = draw.choice(["rows.jsonl", "rows.csv", "rows.parquet"])
@@ -152,7 +152,7 @@ def many_labels(draw: random.Random, place: Place) -> None:
     _put_rows(path, [*made, *rows[:5]])
 
 
-@mutator("rows", verdict=Verdict.BAD)
+@mutator("rows", verdict=Verdict.BAD, verbs=["check"])
 def unknown_labels(draw: random.Random, place: Place) -> None:
     """Labels that are not in the set, in some rows or in all."""
     path, rows = _json_rows(draw, place)

@@ -104,7 +104,7 @@ def further_files(draw: random.Random, place: Place) -> None:
     path.write_bytes(draw.choice([b"", b"# Text\n", draw.randbytes(300)]))
 
 
-@mutator("rows", verdict=Verdict.BAD)
+@mutator("rows", verdict=Verdict.BAD, verbs=["check"])
 def no_plain_rows(draw: random.Random, place: Place) -> Verdict | None:
     """Rows that are no file."""
     path = only(draw, place)
