@@ -61,10 +61,11 @@ class Runner:
         python: The interpreter that has the PocketBERT to test.
         folder: For the outputs of commands, for caches and for its home.
         limits: What a command may take.
+        packages: Folder whose packages go before those of the interpreter.
     """
 
-    def __init__(self, python: Path, folder: Path, limits: Limits) -> None:
-        self.python, self.folder, self.limits = python, folder, limits
+    def __init__(self, python: Path, folder: Path, limits: Limits, packages: Path | None = None) -> None:
+        self.python, self.folder, self.limits, self.packages = python, folder, limits, packages
         self.count = 0
         for name in ("home", "cache", "temporary"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -88,8 +89,10 @@ class Runner:
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LD_LIBRARY_PATH")}
         offline = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1")
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        first = {"PYTHONPATH": str(self.packages)} if self.packages else {}
         return {
             **kept,
+            **first,
             **offline,
             **single,
             "HOME": str(self.folder / "home"),
@@ -120,7 +123,7 @@ class Runner:
             learn: File for the names of the modules that it imported.
         """
         out, err = self.folder / "stdout", self.folder / "stderr"
-        limits = self.limits
+        limits = Limits(900.0, 300.0, 8 << 30) if learn else self.limits
         request = Request(
             list(argv), str(cwd), stdin, str(out), str(err), limits.seconds, limits.idle, limits.memory, cold, learn
         )

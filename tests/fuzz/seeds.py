@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,34 +28,23 @@ write_bert(Path(sys.argv[1]), LABELS)
 """
 
 
-def write_seeds(folder: Path, runner: Runner, model: Path | None = None, phone: Path | None = None) -> Path:
-    """Write the sound inputs.
-
-    Args:
-        folder: A new folder.
-        runner: Exports the model and prints the schema.
-        model: Copied where given.
-        phone: Copied where given.
-
-    Returns:
-        The folder.
-    """
+def write_seeds(folder: Path, runner: Runner) -> Path:
+    """Write the sound inputs into a new folder, and warm the runner with the commands that make them."""
     folder.mkdir(parents=True)
-    if model is not None:
-        shutil.copytree(model, folder / "model")
-    else:
-        tests = str(Path(__file__).resolve().parents[1])
-        code = [sys.executable, "-c", _MODEL, str(folder / "model")]
-        subprocess.run(code, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": tests})
-    _write_rows(folder)
-    if phone is not None:
-        shutil.copytree(phone, folder / "phone")
-    else:
-        _good(runner.warm(["export", "-m", "model", "-o", "phone", "--format", FORMATS, "-q"], folder))
-    _good(runner.warm(["verify", "-m", "phone", "-q"], folder))
-    _good(runner.warm(["data", "check", "-q", "recipe.yaml", "data.train.path=rows/rows.parquet"], folder))
-    (folder / SCHEMA).write_text(_good(runner.run(["recipes", "schema"], folder)).out)
+    tests = str(Path(__file__).resolve().parents[1])
+    code = [sys.executable, "-c", _MODEL, str(folder / "model")]
+    subprocess.run(code, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": tests})
+    write_rows(folder)
+    _good(runner.warm(["export", "-m", "model", "-o", "phone", "--format", FORMATS, "-q"], folder))
+    warm_light(folder, runner)
     return folder
+
+
+def warm_light(seeds: Path, runner: Runner) -> None:
+    """Let the warm process import what commands import that need no torch, and note the keys of recipes."""
+    _good(runner.warm(["verify", "-m", "phone", "-q"], seeds))
+    _good(runner.warm(["data", "check", "-q", "recipe.yaml", "data.train.path=rows/rows.parquet"], seeds))
+    (seeds / SCHEMA).write_text(_good(runner.run(["recipes", "schema"], seeds)).out)
 
 
 def warm(seeds: Path, work: Path, runner: Runner) -> None:
@@ -64,8 +52,7 @@ def warm(seeds: Path, work: Path, runner: Runner) -> None:
     _good(
         runner.warm(["export", "-m", str(seeds / "model"), "-o", str(work / "warm"), "--format", "onnx", "-q"], seeds)
     )
-    _good(runner.warm(["verify", "-m", "phone", "-q"], seeds))
-    _good(runner.warm(["data", "check", "-q", "recipe.yaml", "data.train.path=rows/rows.parquet"], seeds))
+    warm_light(seeds, runner)
 
 
 def _good(ended: Ended) -> Ended:
@@ -73,7 +60,8 @@ def _good(ended: Ended) -> Ended:
     return ended
 
 
-def _write_rows(folder: Path) -> None:
+def write_rows(folder: Path) -> None:
+    """Write rows of every kind of file, texts, and a recipe that names them."""
     rows = task_rows(90, 7)
     (folder / "rows").mkdir()
     raw = write_lines(folder / "rows/rows.jsonl", rows).read_bytes()

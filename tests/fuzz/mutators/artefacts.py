@@ -48,7 +48,7 @@ def processing_values(draw: random.Random, place: Place) -> None:
 
 
 @mutator("artefact", verdict=Verdict.BAD)
-def other_meaning(draw: random.Random, place: Place) -> None:
+def other_meaning(draw: random.Random, place: Place) -> Verdict | None:
     """A list that turns the same outputs into other answers."""
     content = read(place.phone / LIST)
     way = draw.randrange(6)
@@ -76,6 +76,7 @@ def other_meaning(draw: random.Random, place: Place) -> None:
     else:
         content["family"] = draw.choice(["distilbert", "xlnet", "nothing", ""])
     write(place.phone / LIST, content)
+    return Verdict.ANY if way == 5 else None  # nothing that answers depends on the family
 
 
 @mutator("artefact", verdict=Verdict.BAD, verbs=["verify"])

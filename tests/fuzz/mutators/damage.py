@@ -22,7 +22,9 @@ def _register(kind: str, target: str) -> None:
             made.damage(draw, path)
 
         verbs = READ_BY.get(target, frozenset())
-        if kind == "folder" and not made.harmless:
+        if (
+            kind == "folder" and not made.harmless and name != "odd_files"
+        ):  # which may change another model than the default
             verbs |= {"predict"}
         if made.harmless and kind != "folder":
             verbs = frozenset({"none"})
