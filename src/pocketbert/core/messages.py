@@ -14,6 +14,8 @@ MOST_COLUMNS = 200
 """Columns of each of them."""
 _MOST_CHARACTERS = 5 * MOST_COLUMNS
 """Characters of one problem; a longer one holds a value that nobody reads to its end."""
+_MOST_READ = 1 << 16
+"""Characters of it that are looked at."""
 _SEPARATORS = frozenset("\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 """What ends a line or a field for one program or another."""
 _BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -44,12 +46,10 @@ def printed(problems: Sequence[str]) -> str:
         ``Error: ...`` for one problem, ``N problems:`` and an indented list for several.
     """
     if len(problems) == 1:
-        return "\n".join(
-            _wrapped(f"Error: {one_line(_cut(problems[0])).strip() or 'unknown, without a message'}", "  ")
-        )
+        return "\n".join(_wrapped(f"Error: {_shown(problems[0])}", "  "))
     lines = [f"{len(problems)} problems:"]
     for number, problem in enumerate(problems):
-        more = _wrapped(f"  {one_line(_cut(problem))}", "      ")
+        more = _wrapped(f"  {_shown(problem)}", "      ")
         reserved = number < len(problems) - 1  # the last line tells how many are left
         if len(lines) + len(more) + reserved > MOST_LINES:
             return "\n".join([*lines, f"  and {len(problems) - number:,} more."])
@@ -57,11 +57,17 @@ def printed(problems: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _cut(text: str) -> str:
+def _shown(problem: str) -> str:
+    """A problem on one line of bounded length."""
+    text = _cut(one_line(_cut(problem, _MOST_READ)), _MOST_CHARACTERS)
+    return text.strip() or "unknown, without a message"
+
+
+def _cut(text: str, most: int) -> str:
     """The beginning and the end of a long text, between them how much is left out: the fix is at the end."""
-    if len(text) <= _MOST_CHARACTERS:
+    if len(text) <= most:
         return text
-    half = _MOST_CHARACTERS // 2 - 30
+    half = most // 2 - 30
     return f"{text[:half]} ... {len(text) - 2 * half:,} characters left out ... {text[-half:]}"
 
 
