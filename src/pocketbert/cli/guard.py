@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from pocketbert.core.errors import ExitCode, GateError, InputError, PocketBertError
-from pocketbert.core.messages import printed
+from pocketbert.core.host.terminal import printed
 
 _COMMON = {
     "quiet": Annotated[
@@ -30,6 +30,7 @@ _DISK = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "the disk is read-only",
     errno.EACCES: "permission denied",
+    errno.EFBIG: "a file would be larger than the limit (ulimit -f) or the file system allows",
 }
 
 _NAMED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pocketbert.core.messages import one_field, visible
+from pocketbert.core.host.terminal import one_field, visible
 
 
 def print_json(value: Any) -> None:

@@ -13,7 +13,7 @@ from pocketbert.cli.groups import RESULTS
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_answer, print_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.messages import one_field
+from pocketbert.core.host.terminal import one_field
 
 if TYPE_CHECKING:
     from pocketbert.core.predict.tokenization import Text

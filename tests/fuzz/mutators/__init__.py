@@ -3,5 +3,14 @@
 from fuzz.mutators import artefacts, bytewise, damage, models, overrides, recipes, rows, special, stdin, tensors
 
 __all__ = [
-    "artefacts", "bytewise", "damage", "models", "overrides", "recipes", "rows", "special", "stdin", "tensors",
-]  # fmt: skip
+    "artefacts",
+    "bytewise",
+    "damage",
+    "models",
+    "overrides",
+    "recipes",
+    "rows",
+    "special",
+    "stdin",
+    "tensors",
+]

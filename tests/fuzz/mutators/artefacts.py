@@ -38,11 +38,33 @@ def list_values(draw: random.Random, place: Place) -> None:
 def processing_values(draw: random.Random, place: Place) -> None:
     """How outputs become answers, with numbers and names that cannot be."""
     content = read(place.phone / LIST)
-    key, value = draw.choice([
-        ("stride", -1), ("stride", 0), ("stride", 10**9), ("stride", "x"), ("answer_length", 0), ("answer_length", -3), ("answer_length", 10**12), ("thresholds", [float("nan")] * 3),
-        ("thresholds", []), ("thresholds", [0.5]), ("thresholds", [float("inf")] * 3), ("pooling", "max"), ("pooling", ""), ("normalize", 5), ("normalize", True), ("null_answers", "x"),
-        ("null_answers", True), ("max_length", 3), ("max_length", 1 << 20), ("pair_order", ["text_pair", "text"]), ("pair_order", []), ("padding_side", "left"), ("stride", float("nan")),
-    ])  # fmt: skip
+    key, value = draw.choice(
+        [
+            ("stride", -1),
+            ("stride", 0),
+            ("stride", 10**9),
+            ("stride", "x"),
+            ("answer_length", 0),
+            ("answer_length", -3),
+            ("answer_length", 10**12),
+            ("thresholds", [float("nan")] * 3),
+            ("thresholds", []),
+            ("thresholds", [0.5]),
+            ("thresholds", [float("inf")] * 3),
+            ("pooling", "max"),
+            ("pooling", ""),
+            ("normalize", 5),
+            ("normalize", True),
+            ("null_answers", "x"),
+            ("null_answers", True),
+            ("max_length", 3),
+            ("max_length", 1 << 20),
+            ("pair_order", ["text_pair", "text"]),
+            ("pair_order", []),
+            ("padding_side", "left"),
+            ("stride", float("nan")),
+        ]
+    )
     content["processing"][key] = value
     write(place.phone / LIST, content)
 
@@ -120,9 +142,23 @@ def golden_junk(draw: random.Random, place: Place) -> None:
     path = place.phone / draw.choice(LINES)
     raw = path.read_bytes()
     lines = raw.splitlines(keepends=True)
-    lines[draw.randrange(len(lines))] = draw.choice([
-        b"junk\n", b"[]\n", b"5\n", b"{}\n", b'{"text": 5}\n', b'{"text": ["a"]}\n', b'{"text": "\\ud800"}\n', b"[" * 100_000 + b"\n", b'{"a":' * 50_000 + b"\n", b"\xff\xfe\n", b"null\n", b'"x"\n', b"NaN\n",
-    ])  # fmt: skip
+    lines[draw.randrange(len(lines))] = draw.choice(
+        [
+            b"junk\n",
+            b"[]\n",
+            b"5\n",
+            b"{}\n",
+            b'{"text": 5}\n',
+            b'{"text": ["a"]}\n',
+            b'{"text": "\\ud800"}\n',
+            b"[" * 100_000 + b"\n",
+            b'{"a":' * 50_000 + b"\n",
+            b"\xff\xfe\n",
+            b"null\n",
+            b'"x"\n',
+            b"NaN\n",
+        ]
+    )
     path.write_bytes(
         draw.choice([b"".join(lines), b"".join(lines), b"".join(lines), b"", b"\n", b"{", draw.randbytes(500)])
     )
@@ -169,15 +205,78 @@ def tokenizers(draw: random.Random, place: Place) -> Verdict:
     deep: dict[str, Any] = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 40}
     ways: dict[str, tuple[Verdict, dict[str, Any]]] = {
         "empty": (Verdict.BAD, {"model": {**content["model"], "vocab": {}}}),
-        "beyond": (Verdict.BAD, {"model": {**content["model"], "vocab": {**content["model"]["vocab"], "lamp": 100_000}}}),
+        "beyond": (
+            Verdict.BAD,
+            {"model": {**content["model"], "vocab": {**content["model"]["vocab"], "lamp": 100_000}}},
+        ),
         "case": (Verdict.ANY, {"normalizer": {**content["normalizer"], "lowercase": False}}),
         "bare": (Verdict.BAD, {"post_processor": None}),
-        "regex": (Verdict.ANY, {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": draw.choice(["(a+)+$", "(?:a?){50}a{50}", "(((((.{1,99}){1,99}){1,99}){1,99}){1,99})", "(", "\\p{Nothing}", "[" * 99, "(?<=a+)b", ""])}, "behavior": "Isolated", "invert": False}}),
+        "regex": (
+            Verdict.ANY,
+            {
+                "pre_tokenizer": {
+                    "type": "Split",
+                    "pattern": {
+                        "Regex": draw.choice(
+                            [
+                                "(a+)+$",
+                                "(?:a?){50}a{50}",
+                                "(((((.{1,99}){1,99}){1,99}){1,99}){1,99})",
+                                "(",
+                                "\\p{Nothing}",
+                                "[" * 99,
+                                "(?<=a+)b",
+                                "",
+                            ]
+                        )
+                    },
+                    "behavior": "Isolated",
+                    "invert": False,
+                }
+            },
+        ),
         "replace": (Verdict.ANY, {"normalizer": {"type": "Sequence", "normalizers": [deep] * draw.choice([3, 6, 40])}}),
-        "truncation": (Verdict.ANY, {"truncation": {"direction": "Right", "max_length": draw.choice([0, 2, 5, 2**60]), "strategy": "LongestFirst", "stride": draw.choice([0, 9])}}),
-        "padding": (Verdict.ANY, {"padding": {"strategy": {"Fixed": draw.choice([0, 100, 2**40])}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}}),
-        "added": (Verdict.ANY, {"added_tokens": [{"id": draw.choice([0, 5, 10**9]), "content": draw.choice(["the", "", " ", "lamp"]), "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": draw.random() < 0.5}]}),
-    }  # fmt: skip
+        "truncation": (
+            Verdict.ANY,
+            {
+                "truncation": {
+                    "direction": "Right",
+                    "max_length": draw.choice([0, 2, 5, 2**60]),
+                    "strategy": "LongestFirst",
+                    "stride": draw.choice([0, 9]),
+                }
+            },
+        ),
+        "padding": (
+            Verdict.ANY,
+            {
+                "padding": {
+                    "strategy": {"Fixed": draw.choice([0, 100, 2**40])},
+                    "direction": "Right",
+                    "pad_to_multiple_of": None,
+                    "pad_id": 0,
+                    "pad_type_id": 0,
+                    "pad_token": "[PAD]",
+                }
+            },
+        ),
+        "added": (
+            Verdict.ANY,
+            {
+                "added_tokens": [
+                    {
+                        "id": draw.choice([0, 5, 10**9]),
+                        "content": draw.choice(["the", "", " ", "lamp"]),
+                        "single_word": False,
+                        "lstrip": False,
+                        "rstrip": False,
+                        "normalized": True,
+                        "special": draw.random() < 0.5,
+                    }
+                ]
+            },
+        ),
+    }
     verdict, update = ways[draw.choice(list(ways))]
     write(path, {**content, **update})
     sign(place.phone)
@@ -189,11 +288,28 @@ def configurations(draw: random.Random, place: Place) -> None:
     """A config.json that is none, or has other sizes and labels; the list agrees."""
     path = place.phone / "config.json"
     content = read(path)
-    key, value = draw.choice([
-        ("vocab_size", "x"), ("vocab_size", [1]), ("vocab_size", 10), ("id2label", {"0": "a"}), ("id2label", {"a": "b", "c": "d", "e": "f"}), ("id2label", ["a", "b", "c"]), ("id2label", "abc"),
-        ("pad_token_id", "x"), ("pad_token_id", [0]), ("pad_token_id", 1e400), ("pad_token_id", 2**63), ("model_type", "gpt2"), ("num_labels", 10**9), ("max_position_embeddings", "x"),
-        ("id2label", {"0": "timer", "1": "music", "2": "lamp"}), ("label2id", {"lamp": 2, "music": 0, "timer": 1}), ("id2label", {"0": "lamp", "1": "music", "2": ""}), ("architectures", 5),
-    ])  # fmt: skip
+    key, value = draw.choice(
+        [
+            ("vocab_size", "x"),
+            ("vocab_size", [1]),
+            ("vocab_size", 10),
+            ("id2label", {"0": "a"}),
+            ("id2label", {"a": "b", "c": "d", "e": "f"}),
+            ("id2label", ["a", "b", "c"]),
+            ("id2label", "abc"),
+            ("pad_token_id", "x"),
+            ("pad_token_id", [0]),
+            ("pad_token_id", 1e400),
+            ("pad_token_id", 2**63),
+            ("model_type", "gpt2"),
+            ("num_labels", 10**9),
+            ("max_position_embeddings", "x"),
+            ("id2label", {"0": "timer", "1": "music", "2": "lamp"}),
+            ("label2id", {"lamp": 2, "music": 0, "timer": 1}),
+            ("id2label", {"0": "lamp", "1": "music", "2": ""}),
+            ("architectures", 5),
+        ]
+    )
     whole = draw.choice([[], 5, None, "x", [content], {}])
     write(path, whole if draw.random() < 0.2 else {**content, key: value})
     sign(place.phone)

@@ -46,11 +46,44 @@ def odd_override(draw: random.Random, place: Place) -> None:
 def no_override(draw: random.Random, place: Place) -> None:
     """Arguments that are no key=value, or name nothing."""
     depth = draw.choice([1, 30, 900, 5000])
-    place.overrides.append(draw.choice([
-        "=", "x", "a=b", "=5", "..=1", "data..train=1", "data.=1", ".seed=1", "seed", "seed==", "name" + ".a" * depth + "=1", "a" + ".0" * depth + "=1", "distill" + ".0" * depth + "=1",
-        "distill.7.steps=1", "distill.-1.steps=1", "distill.999999999999999999999.steps=1", "seed=" + "[" * depth, "seed=" + "{a: " * depth, "x" * 90_000 + "=1", "data.train.path=\x1b[2J\x07",
-        "seed.a=1", "name.a=1", "Seed=1", "seed =[1", "data=5", "teacher=~", "distill=[5]", "distill=[{method: nothing}]", "\n=1", "é=1", "export.formats=[onnx,onnx]", "seed=&a [*a]",
-    ]))  # fmt: skip
+    place.overrides.append(
+        draw.choice(
+            [
+                "=",
+                "x",
+                "a=b",
+                "=5",
+                "..=1",
+                "data..train=1",
+                "data.=1",
+                ".seed=1",
+                "seed",
+                "seed==",
+                "name" + ".a" * depth + "=1",
+                "a" + ".0" * depth + "=1",
+                "distill" + ".0" * depth + "=1",
+                "distill.7.steps=1",
+                "distill.-1.steps=1",
+                "distill.999999999999999999999.steps=1",
+                "seed=" + "[" * depth,
+                "seed=" + "{a: " * depth,
+                "x" * 90_000 + "=1",
+                "data.train.path=\x1b[2J\x07",
+                "seed.a=1",
+                "name.a=1",
+                "Seed=1",
+                "seed =[1",
+                "data=5",
+                "teacher=~",
+                "distill=[5]",
+                "distill=[{method: nothing}]",
+                "\n=1",
+                "é=1",
+                "export.formats=[onnx,onnx]",
+                "seed=&a [*a]",
+            ]
+        )
+    )
 
 
 @mutator("override", verdict=Verdict.BAD)
@@ -65,10 +98,24 @@ def truth_for_a_number(draw: random.Random, place: Place) -> None:
 @mutator("override", verdict=Verdict.FINE)
 def right_override(draw: random.Random, place: Place) -> None:
     """Overrides as the help shows them."""
-    place.overrides.append(draw.choice([
-        f"seed={draw.randrange(1 << 62)}", "data.max_length=16", "distill.0.steps=3", "distill.0={method: task, steps: 3}", "verify.max_drop=0.5", "description='a = b'", "description==",
-        "export.lengths=[8]", "data.train.path=train.jsonl", "data.train={path: train.jsonl}", "seed=0x10", "description=" + "x" * 5000,
-    ]))  # fmt: skip
+    place.overrides.append(
+        draw.choice(
+            [
+                f"seed={draw.randrange(1 << 62)}",
+                "data.max_length=16",
+                "distill.0.steps=3",
+                "distill.0={method: task, steps: 3}",
+                "verify.max_drop=0.5",
+                "description='a = b'",
+                "description==",
+                "export.lengths=[8]",
+                "data.train.path=train.jsonl",
+                "data.train={path: train.jsonl}",
+                "seed=0x10",
+                "description=" + "x" * 5000,
+            ]
+        )
+    )
 
 
 @mutator("override")

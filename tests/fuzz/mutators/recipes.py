@@ -89,12 +89,31 @@ def broken_yaml(draw: random.Random, place: Place) -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(f'*{chr(97 + i)}' for _ in range(9))}]\n" for i in range(9)
     )
-    place.recipe.write_bytes(draw.choice([
-        b"", b"\0", b"[]", b"5", b"- a\n- b\n", b"\xff\xfe" + text.encode("utf-16-le"), text.encode() + b"\xff", (text + "\n\t- x").encode(), (text + "name: again\n").encode(),
-        bomb.encode() + text.encode(), b"[" * 100_000, (text + "x: !!python/object/apply:os.system ['touch owned']\n").encode(), (text + "x: " + "{a: " * 60 + "1" + "}" * 60).encode(),
-        b"%YAML 9.9\n---\n" + text.encode(), text.encode().replace(b":", b"", 3), b"---\n" * 500 + text.encode(), (text + "description: '" + "x" * 300_000 + "'\n").encode(),
-        (text + "? " * 2000 + "\n").encode(), b"name: [\n" * 3000,
-    ]))  # fmt: skip
+    place.recipe.write_bytes(
+        draw.choice(
+            [
+                b"",
+                b"\0",
+                b"[]",
+                b"5",
+                b"- a\n- b\n",
+                b"\xff\xfe" + text.encode("utf-16-le"),
+                text.encode() + b"\xff",
+                (text + "\n\t- x").encode(),
+                (text + "name: again\n").encode(),
+                bomb.encode() + text.encode(),
+                b"[" * 100_000,
+                (text + "x: !!python/object/apply:os.system ['touch owned']\n").encode(),
+                (text + "x: " + "{a: " * 60 + "1" + "}" * 60).encode(),
+                b"%YAML 9.9\n---\n" + text.encode(),
+                text.encode().replace(b":", b"", 3),
+                b"---\n" * 500 + text.encode(),
+                (text + "description: '" + "x" * 300_000 + "'\n").encode(),
+                (text + "? " * 2000 + "\n").encode(),
+                b"name: [\n" * 3000,
+            ]
+        )
+    )
 
 
 @mutator("recipe", verdict=Verdict.BAD, verbs=["check", "dry-run"])
@@ -127,10 +146,25 @@ def other_spelling(draw: random.Random, place: Place) -> None:
     """The same recipe in another form of YAML."""
     content = read(place.recipe)
     text = place.recipe.read_text()
-    place.recipe.write_text(draw.choice([
-        json.dumps(content), json.dumps(content, indent=2), yaml.safe_dump(content, default_flow_style=True), "# comment\n" + text, "---\n" + text, "\ufeff" + text,
-        text.replace("\n", "\r\n"), yaml.safe_dump(content, sort_keys=True), yaml.safe_dump(content, width=20), text + "\n\n\n", text + "description: 'é \u4e2d'\n",
-    ]), encoding="utf-8", newline="")  # fmt: skip
+    place.recipe.write_text(
+        draw.choice(
+            [
+                json.dumps(content),
+                json.dumps(content, indent=2),
+                yaml.safe_dump(content, default_flow_style=True),
+                "# comment\n" + text,
+                "---\n" + text,
+                "\ufeff" + text,
+                text.replace("\n", "\r\n"),
+                yaml.safe_dump(content, sort_keys=True),
+                yaml.safe_dump(content, width=20),
+                text + "\n\n\n",
+                text + "description: 'é \u4e2d'\n",
+            ]
+        ),
+        encoding="utf-8",
+        newline="",
+    )
 
 
 @mutator("recipe", verdict=Verdict.FINE)
@@ -138,10 +172,21 @@ def right_values(draw: random.Random, place: Place) -> None:
     """Keys with values that the reference allows."""
     content = read(place.recipe)
     for _ in range(draw.randint(1, 3)):
-        keys, value = draw.choice([
-            (("seed",), draw.randrange(1 << 62)), (("description",), "A sentence: with 'quotes' and é."), (("data", "max_length"), draw.randint(4, 64)), (("distill", 0, "steps"), draw.randint(1, 10**6)),
-            (("distill", 0, "batch"), draw.randint(1, 512)), (("distill", 0, "lr"), draw.choice([1e-5, 0.1, 1e-3])), (("verify", "max_drop"), draw.choice([0, 0.0, 1, 0.5])),
-            (("export", "lengths"), [8, 16]), (("export", "opset"), draw.choice([18, 19, 20])), (("quantize", "scheme"), "int8"), (("name",), "a" * 64), (("student", "layers"), 2),
-        ])  # fmt: skip
+        keys, value = draw.choice(
+            [
+                (("seed",), draw.randrange(1 << 62)),
+                (("description",), "A sentence: with 'quotes' and é."),
+                (("data", "max_length"), draw.randint(4, 64)),
+                (("distill", 0, "steps"), draw.randint(1, 10**6)),
+                (("distill", 0, "batch"), draw.randint(1, 512)),
+                (("distill", 0, "lr"), draw.choice([1e-5, 0.1, 1e-3])),
+                (("verify", "max_drop"), draw.choice([0, 0.0, 1, 0.5])),
+                (("export", "lengths"), [8, 16]),
+                (("export", "opset"), draw.choice([18, 19, 20])),
+                (("quantize", "scheme"), "int8"),
+                (("name",), "a" * 64),
+                (("student", "layers"), 2),
+            ]
+        )
         put(content, keys, value)
     write(place.recipe, content)

@@ -170,10 +170,16 @@ def right_rows(draw: random.Random, place: Place) -> None:
     raw = path.read_bytes()
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for line in raw.splitlines()]
-        raw = draw.choice([
-            b"".join(json.dumps({**r, "more": [1, None]}).encode() + b"\n" for r in rows), b"".join(json.dumps(dict(reversed(r.items()))).encode() + b"\r\n" for r in rows),
-            raw.rstrip(b"\n"), raw.replace(b"\n", b"\n\n"), raw + b'{"text": "\\u00e9 \\ud83d\\ude00 lamp", "label": "lamp"}\n', raw * 3,
-        ])  # fmt: skip
+        raw = draw.choice(
+            [
+                b"".join(json.dumps({**r, "more": [1, None]}).encode() + b"\n" for r in rows),
+                b"".join(json.dumps(dict(reversed(r.items()))).encode() + b"\r\n" for r in rows),
+                raw.rstrip(b"\n"),
+                raw.replace(b"\n", b"\n\n"),
+                raw + b'{"text": "\\u00e9 \\ud83d\\ude00 lamp", "label": "lamp"}\n',
+                raw * 3,
+            ]
+        )
     else:
         raw = draw.choice([b"\xef\xbb\xbf" + raw, raw.replace(b"\n", b"\r\n"), raw.rstrip(b"\n"), raw + b"\n"])
     path.write_bytes(raw)

@@ -22,10 +22,25 @@ def _give(place: Place, raw: bytes) -> None:
 def not_utf8(draw: random.Random, place: Place) -> None:
     """Bytes that are no UTF-8."""
     text = GOOD.decode()
-    _give(place, draw.choice([
-        text.encode("utf-16"), text.encode("utf-32"), b"\xff\n", GOOD + b"\xc3\n", "é\n".encode("latin-1"), b"\xed\xa0\x80\n", bytes(range(128, 256)), GOOD + b"\x80",
-        b"\xf8\x88\x80\x80\x80\n", b"\x89PNG\r\n\x1a\n\0\0\xff", draw.randbytes(3000) + b"\xff", b"a" * 70_000 + b"\xff",
-    ]))  # fmt: skip
+    _give(
+        place,
+        draw.choice(
+            [
+                text.encode("utf-16"),
+                text.encode("utf-32"),
+                b"\xff\n",
+                GOOD + b"\xc3\n",
+                "é\n".encode("latin-1"),
+                b"\xed\xa0\x80\n",
+                bytes(range(128, 256)),
+                GOOD + b"\x80",
+                b"\xf8\x88\x80\x80\x80\n",
+                b"\x89PNG\r\n\x1a\n\0\0\xff",
+                draw.randbytes(3000) + b"\xff",
+                b"a" * 70_000 + b"\xff",
+            ]
+        ),
+    )
 
 
 @mutator("stdin", verdict=Verdict.BAD, verbs=["predict"])

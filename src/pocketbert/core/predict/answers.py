@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.messages import one_field
+from pocketbert.core.host.terminal import one_field
 
 
 class Answer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.messages import MOST_COLUMNS, MOST_LINES, one_field, printed, visible
+from pocketbert.core.host.terminal import MOST_COLUMNS, MOST_LINES, one_field, printed, visible
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 LONG = st.builds(lambda text, times: text * times, ANY, st.sampled_from([1, 7, 300, 5000]))
@@ -64,3 +64,13 @@ def test_a_terminal_has_nothing_to_obey(text: str) -> None:
 def test_scripts_that_need_joiners_are_shown_as_they_are() -> None:
     for text in ("می\u200cخواهم", "क्\u200dष", "👩\u200d🚀", "caf\u00e9", "a\u00a0b"):
         assert visible(text) == text == one_field(text)
+
+
+def test_a_failure_of_the_machine_has_a_text() -> None:
+    import errno
+
+    from pocketbert.cli.guard import _machine
+
+    assert _machine(OSError(errno.EFBIG, "File too large", "x")).startswith("Error: a file would be larger than")
+    assert _machine(ValueError()) == "Error: ValueError: ValueError (--debug prints where; so does run.log)"
+    assert _machine(MemoryError()).startswith("Error: MemoryError")
