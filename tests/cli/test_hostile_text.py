@@ -82,7 +82,7 @@ def test_texts_with_breaks_stay_on_one_line(cli: Cli, finished: Path) -> None:
 def test_overrides_that_are_too_deep(cli: Cli, task: Any, name: str) -> None:
     result = cli("recipes", "validate", task.recipe, f"{name}=1")
     assert result.exit_code == 2, result.output
-    assert max(map(len, result.stderr.splitlines())) <= 200
+    assert "nested more than 20 deep" in result.stderr or "the recipe has no entry" in result.stderr
 
 
 def test_a_number_in_quotes(cli: Cli, task: Any) -> None:

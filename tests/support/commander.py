@@ -141,3 +141,17 @@ def one_message(err: str) -> bool:
     counted = re.fullmatch(r"  and ([0-9,]+) more\.", listed[-1]) if listed else None
     count = len(listed) - 1 + int(counted[1].replace(",", "")) if counted else len(listed)
     return count == int(first.split()[0]) and all(r.startswith("  ") and r.strip() for r in rest)
+
+
+def unwrapped(err: str) -> str:
+    """What a command wrote to stderr, with each problem on one line again: errors go on in further indented lines."""
+    out: list[str] = []
+    indent = ""
+    for line in err.split("\n"):
+        if indent and line.startswith(indent):
+            out[-1] += f" {line.strip()}"
+            continue
+        out.append(line)
+        listed = line.endswith(" problems:") or (indent == " " * 6 and line.startswith("  "))
+        indent = "  " if line.startswith("Error: ") else " " * 6 if listed else ""
+    return "\n".join(out)

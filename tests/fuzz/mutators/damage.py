@@ -22,10 +22,6 @@ def _register(kind: str, target: str) -> None:
             made.damage(draw, path)
 
         verbs = READ_BY.get(target, frozenset())
-        if (
-            kind == "folder" and not made.harmless and name != "odd_files"
-        ):  # which may change another model than the default
-            verbs |= {"predict"}
         if made.harmless and kind != "folder":
             verbs = frozenset({"none"})
         MUTATORS[f"{target}.{name}"] = Mutator(f"{target}.{name}", target, change, Verdict.BAD, verbs)
