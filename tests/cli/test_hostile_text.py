@@ -85,6 +85,12 @@ def test_overrides_that_are_too_deep(cli: Cli, task: Any, name: str) -> None:
     assert "nested more than 20 deep" in result.stderr or "the recipe has no entry" in result.stderr
 
 
+def test_an_override_below_a_number(cli: Cli, task: Any) -> None:
+    result = cli("recipes", "validate", task.recipe, "distill.0=1.5", "distill.0.steps=3")
+    assert result.exit_code == 2, result.output
+    assert "'distill.0' is 1.5, which has no keys." in result.stderr
+
+
 def test_a_number_in_quotes(cli: Cli, task: Any) -> None:
     result = cli("recipes", "validate", task.recipe, "schema='1'")
     assert result.exit_code == 2

@@ -103,6 +103,7 @@ class Runner:
             "TOKENIZERS_PARALLELISM": "false",
             "ORT_DISABLE_TELEMETRY": "1",
             "LANG": "C.UTF-8",
+            "PYTHONIOENCODING": "utf-8:strict",  # C.UTF-8 lets any bytes through stdin, other locales do not
             "COLUMNS": "80",
         }
 
