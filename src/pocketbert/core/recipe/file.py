@@ -253,13 +253,17 @@ def _apply(tree: _Tree, override: str) -> list[Problem]:
     last = keys[-1]
     if isinstance(target, list) and not (isinstance(last, int) and last < len(target)):
         return [Problem(where, f"the recipe has no entry '{_dotted(keys)}'.")]
-    if not isinstance(target, list | dict):  # a number or a text that an override before put there
+    if not _has_keys(target):  # a number or a text that an override before put there
         return [Problem(where, f"'{_dotted(keys[:-1])}' is {_shown(target)}, which has no keys.")]
     target[last] = value
     for known in [k for k in tree.lines if k[: len(keys)] == keys]:
         del tree.lines[known]
     tree.lines[keys] = 0
     return []
+
+
+def _has_keys(value: Any) -> bool:
+    return isinstance(value, list | dict)
 
 
 def _validate(tree: _Tree, title: str) -> tuple[Recipe | None, list[Problem]]:
