@@ -107,7 +107,6 @@ def right_override(draw: random.Random, place: Place) -> None:
                 "distill.0={method: task, steps: 3}",
                 "verify.max_drop=0.5",
                 "description='a = b'",
-                "description==",
                 "export.lengths=[8]",
                 "data.train.path=train.jsonl",
                 "data.train={path: train.jsonl}",
