@@ -16,7 +16,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-all check bench study dev latest lock clean reference
+.PHONY: demo test test-all check fuzz bench study dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
@@ -32,6 +32,11 @@ check: $(VENV)/.installed ## lint, types, import rules
 	$(VENV)/bin/ruff format --check .
 	$(IN_VENV) bin/mypy --config-file ../pyproject.toml -p pocketbert
 	$(IN_VENV) bin/lint-imports --config ../pyproject.toml --no-logo
+
+SEED    ?= 1
+MINUTES ?= 5
+fuzz: $(VENV)/.installed ## mutated inputs against every command, e.g. SEED=3 MINUTES=30; FUZZ="--targets rows" passes options
+	cd tests && ../$(PY) -m fuzz --seed $(SEED) --minutes $(MINUTES) --report ../runs/fuzz $(FUZZ)
 
 bench: $(VENV)/.installed ## ratios against plain loops, interleaved; Core ML packages of published shapes; about 45 minutes
 	$(IN_VENV) bin/python ../benchmarks/peers/startup.py

@@ -18,7 +18,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.host.hardware import default_threads, machine
 from pocketbert.core.predict.predictor import Arrays, fitting
 from pocketbert.core.types import Format
-from pocketbert.runtime.cache import cache_folder
+from pocketbert.runtime.cache import remembered
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.onnx import Spin
 from pocketbert.runtime.plan import Candidate, Plan
@@ -146,11 +146,11 @@ def fastest(
     candidates = [Candidate(f, n) for f in files for n in sorted({1, most})]
     waiting = [f for f in files if (f.format, f.runtime) == (Format.ONNX, None) and most > 1]
     candidates += [Candidate(f, most, spin) for f in waiting for spin in (Spin.RUN, Spin.ON)]
-    mark = cache_folder() / "fastest" / f"{_key(candidates, max_length)}.json"
-    plan = _remembered(mark, len(candidates))
+    mark = remembered("fastest", _key(candidates, max_length))
+    plan = _remembered(mark, len(candidates)) if mark is not None else None
     if plan is None:
         plan = race_apart(candidates, max_length)
-        if not plan.disturbed:
+        if not plan.disturbed and mark is not None:
             with contextlib.suppress(OSError):  # a read-only home only means that the race is run again
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 write_json(mark, plan.model_dump(mode="json"))

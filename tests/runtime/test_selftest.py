@@ -14,7 +14,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Runtime, Scheme
 from pocketbert.runtime import selftest
-from pocketbert.runtime.cache import cache_folder
+from pocketbert.runtime.cache import remembered
 from pocketbert.runtime.model import load
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.selftest import ROWS, golden_difference, self_test, spread_out
@@ -223,9 +223,9 @@ def test_a_golden_row_is_reproduced(phone: Path) -> None:
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POCKETBERT_CACHE", str(tmp_path / "a"))
-    assert cache_folder() == tmp_path / "a"
+    assert remembered("selftest", "k") == tmp_path / "a/selftest/k.json"
     monkeypatch.delenv("POCKETBERT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert cache_folder() == tmp_path / "b" / "pocketbert"
+    assert remembered("selftest", "k") == tmp_path / "b/pocketbert/selftest/k.json"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "pocketbert"
+    assert remembered("fastest", "k") == Path.home() / ".cache/pocketbert/fastest/k.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -126,7 +127,8 @@ def tree(folder: Path) -> dict[str, str]:
 def one_message(err: str) -> bool:
     """Whether stderr ends in one error and has nothing alarming before it.
 
-    One line ``Error: ...``, or ``N problems:`` and N indented lines; before it only what commands say of their progress.
+    ``Error: ...``, or ``N problems:`` and N indented problems, of which the last line may count what is left; what does not
+    fit a line goes on further indented. Before it only what commands say of their progress.
     """
     lines = err.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("Error: ") or line.endswith(" problems:")]
@@ -134,5 +136,22 @@ def one_message(err: str) -> bool:
         return False
     first, rest = lines[starts[0]], lines[starts[0] + 1 :]
     if first.startswith("Error: "):
-        return not rest and len(first) > len("Error: ")
-    return len(rest) == int(first.split()[0]) and all(r.startswith("  ") and r.strip() for r in rest)
+        return len(first) > len("Error: ") and all(r.startswith("  ") for r in rest)
+    listed = [r for r in rest if not r.startswith("      ")]
+    counted = re.fullmatch(r"  and ([0-9,]+) more\.", listed[-1]) if listed else None
+    count = len(listed) - 1 + int(counted[1].replace(",", "")) if counted else len(listed)
+    return count == int(first.split()[0]) and all(r.startswith("  ") and r.strip() for r in rest)
+
+
+def unwrapped(err: str) -> str:
+    """What a command wrote to stderr, with each problem on one line again: errors go on in further indented lines."""
+    out: list[str] = []
+    indent = ""
+    for line in err.split("\n"):
+        if indent and line.startswith(indent):
+            out[-1] += f" {line.strip()}"
+            continue
+        out.append(line)
+        listed = line.endswith(" problems:") or (indent == " " * 6 and line.startswith("  "))
+        indent = "  " if line.startswith("Error: ") else " " * 6 if listed else ""
+    return "\n".join(out)

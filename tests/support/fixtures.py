@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from support.commander import unwrapped
 from support.commands import command, completed_run, one_core
 from support.folders import once
 from support.tiny_task import Task, write_task
@@ -88,11 +89,13 @@ def phone(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cli() -> Callable[..., Any]:
-    """`cli(*args, input=None)`: a command in this process; exit_code, stdout and stderr apart."""
+    """`cli(*args, input=None)`: a command in this process; exit_code, stdout and stderr apart, each problem on one line."""
     from pocketbert.cli.main import app
 
     def invoke(*args: object, input: str | None = None) -> Any:
-        return CliRunner().invoke(app, [str(a) for a in args], input=input)
+        result = CliRunner().invoke(app, [str(a) for a in args], input=input)
+        result.stderr_bytes = unwrapped(result.stderr).encode(errors="surrogateescape")
+        return result
 
     return invoke
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from pocketbert.cli.signals import Stopped, stopped_by
-from pocketbert.core.errors import KEPT, ExitCode, GateError, InputError, PocketBertError, one_line
+from pocketbert.core.errors import KEPT, ExitCode, GateError, InputError, PocketBertError
+from pocketbert.core.host.terminal import printed
 
 _COMMON = {
     "quiet": Annotated[
@@ -30,6 +31,7 @@ _DISK = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "the disk is read-only",
     errno.EACCES: "permission denied",
+    errno.EFBIG: "a file would be larger than the limit (ulimit -f) or the file system allows",
 }
 
 _NAMED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
@@ -52,7 +54,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except (InputError, GateError) as error:
             _end(_listing(error), error.exit_code, debug)
         except PocketBertError as error:
-            _end(f"Error: {one_line(str(error))}", error.exit_code, debug)
+            _end(printed([str(error)]), error.exit_code, debug)
         except BrokenPipeError:
             # the reader of our output went away (`| head`); nothing to tell anybody
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,16 +92,13 @@ def _set_up(quiet: bool, verbose: bool) -> None:
 
 def _listing(error: InputError | GateError) -> str:
     failures = error.problems if isinstance(error, InputError) else error.failures
-    lines = [one_line(str(f)) for f in failures]
-    if len(lines) == 1:
-        return f"Error: {lines[0]}"
-    return "\n".join([f"{len(lines)} problems:", *(f"  {line}" for line in lines)])
+    return printed([str(f) for f in failures])
 
 
 def _unusable(error: OSError) -> str:
     name = str(error.filename)
     shown = name if len(name) <= 200 else f"{name[:196]}..."
-    return f"Error: {one_line(shown)}: {(error.strerror or 'not usable').lower()}."
+    return printed([f"{shown}: {(error.strerror or 'not usable').lower()}."])
 
 
 def _machine(error: Exception) -> str:
@@ -110,8 +109,9 @@ def _machine(error: Exception) -> str:
         what = _DISK[errno.ENOSPC] if full else _DISK[number]
         name = getattr(error, "filename", None)
         where = f" ({name})" if name else ""
-        return f"Error: {what}{where}. Finished work is kept. Free some space or choose another -o/--output, then run the same command."
-    return f"Error: {type(error).__name__}: {text} (--debug prints where; so does run.log)"
+        done = "Finished work is kept. Free some space or choose another -o/--output, then run the same command."
+        return printed([f"{what}{where}. {done}"])
+    return printed([f"{type(error).__name__}: {text} (--debug prints where; so does run.log)"])
 
 
 def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +11,10 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.groups import RESULTS
 from pocketbert.cli.guard import guarded
+from pocketbert.cli.output import print_answer, print_json
 from pocketbert.core.data.limits import LINE_MB, ROWS, Limits
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.terminal import one_field
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
@@ -103,10 +104,10 @@ def _print(row: Text, answer: Answer, top: int, json: bool) -> None:
     shown = row if isinstance(row, str) else list(row)
     if json:
         fields = {"text": shown, **answer.fields(top), "truncated": answer.truncated}
-        print(jsonlib.dumps(fields, ensure_ascii=False))
+        print_json(fields)
     else:
         text_shown = shown if isinstance(shown, str) else " | ".join(shown)
-        print(f"{answer.line(top)}\t{text_shown}{'  [truncated]' if answer.truncated else ''}")
+        print_answer(f"{answer.line(top)}\t{one_field(text_shown)}{'  [truncated]' if answer.truncated else ''}")
 
 
 def _rows(texts: list[str], file: Path | None, source: DataSource) -> list[Text]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import check_exported
+from pocketbert.core.host.home import expanded
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.quantize import files_of
@@ -41,7 +42,7 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
         MissingBackendError: If the library that loads models from the Hub is not installed.
     """
     with naming_flags():
-        local = Path(model).expanduser()
+        local = expanded(model, _MODEL)
         name = str(local.resolve()) if local.is_dir() else model
         try:
             folder = open_model_folder(name, options.revision, _MODEL)

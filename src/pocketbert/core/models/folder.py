@@ -15,6 +15,7 @@ from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
+from pocketbert.core.host.home import expanded
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.tasks import TASKS, TaskName
 
@@ -142,7 +143,7 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
         InputError: If nothing fits, or what is found is not whole.
         MissingBackendError: If the demo teacher is not installed.
     """
-    path = Path(name).expanduser()
+    path = expanded(name, where)
     licence = ModelFolder.licence
     if path.is_dir():
         pass

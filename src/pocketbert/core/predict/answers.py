@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.host.terminal import one_field
+
 
 class Answer(Protocol):
     """The answer for one text.
@@ -26,7 +28,7 @@ class Answer(Protocol):
         ...
 
     def line(self, top: int = 1) -> str:
-        """The answer for a terminal: fields separated by tabs."""
+        """The answer for people: fields separated by tabs, without a break or tab inside one."""
         ...
 
 
@@ -55,7 +57,7 @@ class Prediction:
 
     def line(self, top: int = 1) -> str:
         """See `Answer`."""
-        return "\t".join(f"{name}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
+        return "\t".join(f"{one_field(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Labelling:
 
     def line(self, top: int = 1) -> str:
         """See `Answer`."""
-        return "\t".join(f"{n}\t{self.scores[n]:.4f}" for n in self.labels) or "(none)"
+        return "\t".join(f"{one_field(n)}\t{self.scores[n]:.4f}" for n in self.labels) or "(none)"
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,9 @@ class Spans:
 
     def line(self, top: int = 1) -> str:
         """See `Answer`."""
-        return "; ".join(f"{s.label} [{s.start}:{s.end}] {s.text}" for s in self.spans) or "(none)"
+        return (
+            "; ".join(f"{one_field(s.label)} [{s.start}:{s.end}] {one_field(s.text)}" for s in self.spans) or "(none)"
+        )
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class Excerpt:
 
     def line(self, top: int = 1) -> str:
         """See `Answer`."""
-        return f"{self.text or '(no answer)'}\t[{self.start}:{self.end}]\t{self.score:.4f}"
+        return f"{one_field(self.text) or '(no answer)'}\t[{self.start}:{self.end}]\t{self.score:.4f}"
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class Filled:
 
     def line(self, top: int = 1) -> str:
         """See `Answer`."""
-        shown = (" ".join(f"{g.text} {g.score:.4f}" for g in place[:top]) for place in self.places)
+        shown = (" ".join(f"{one_field(g.text)} {g.score:.4f}" for g in place[:top]) for place in self.places)
         return " | ".join(shown) or "(no mask in the text)"
 
 

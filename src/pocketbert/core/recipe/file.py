@@ -20,6 +20,7 @@ from pocketbert.core.recipe.recipe import ContradictionError, Recipe
 MAX_BYTES = 1 << 18
 MAX_BITS = 64
 """Python's whole numbers have no end; every library that takes one does."""
+MAX_DEPTH = 20
 MAX_NODES = 20_000
 """Far above any recipe; aliases of aliases can make a short file grow without end."""
 _LOCAL_KEYS = ("path", "vectors")
@@ -143,7 +144,7 @@ def _document(text: str, title: str) -> _Tree | None:
             return None
         tree.value = _build(node, (), tree, title, 0)
     except RecursionError as error:
-        raise InputError(Problem(title, "nested more than 20 deep; no recipe is.")) from error
+        raise InputError(_too_deep(title)) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{title}:{mark.line + 1}" if mark else title
@@ -152,10 +153,14 @@ def _document(text: str, title: str) -> _Tree | None:
     return tree
 
 
+def _too_deep(where: str) -> Problem:
+    return Problem(where, f"nested more than {MAX_DEPTH} deep; no recipe is.")
+
+
 def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> Any:
     tree.lines.setdefault(keys, node.start_mark.line + 1)
-    if depth > 20:
-        raise InputError(Problem(f"{title}:{node.start_mark.line + 1}", "nested more than 20 deep; no recipe is."))
+    if depth > MAX_DEPTH:
+        raise InputError(_too_deep(f"{title}:{node.start_mark.line + 1}"))
     tree.nodes += 1
     if tree.nodes > MAX_NODES:
         raise InputError(Problem(title, f"more than {MAX_NODES:,} values; no recipe has."))
@@ -219,8 +224,10 @@ def _note(tree: _Tree, title: str, keys: Keys, what: str) -> None:
 
 def _apply(tree: _Tree, override: str) -> list[Problem]:
     name, equals, text = override.partition("=")
-    keys: Keys = tuple(int(k) if k.isdecimal() else k for k in name.strip().split("."))
+    keys: Keys = tuple(int(k) if k.isdecimal() and len(k) <= 9 else k for k in name.strip().split("."))
     where = f"override {_shown(override)}"
+    if len(keys) > MAX_DEPTH:
+        return [_too_deep(where)]
     if not equals or not all(str(k) for k in keys):
         return [Problem(where, "not of the form key.sub=value.", "For example seed=3, or data.max_length=64.")]
     problems: list[Problem] = []
@@ -246,11 +253,17 @@ def _apply(tree: _Tree, override: str) -> list[Problem]:
     last = keys[-1]
     if isinstance(target, list) and not (isinstance(last, int) and last < len(target)):
         return [Problem(where, f"the recipe has no entry '{_dotted(keys)}'.")]
+    if not _has_keys(target):  # a number or a text that an override before put there
+        return [Problem(where, f"'{_dotted(keys[:-1])}' is {_shown(target)}, which has no keys.")]
     target[last] = value
     for known in [k for k in tree.lines if k[: len(keys)] == keys]:
         del tree.lines[known]
     tree.lines[keys] = 0
     return []
+
+
+def _has_keys(value: Any) -> bool:
+    return isinstance(value, list | dict)
 
 
 def _validate(tree: _Tree, title: str) -> tuple[Recipe | None, list[Problem]]:

@@ -1,0 +1,121 @@
+"""Reproductions on disk, and the summary of a campaign."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fuzz.case import Case
+from fuzz.judge import Finding
+from fuzz.runner import Ended, Runner
+
+if TYPE_CHECKING:
+    from fuzz.campaign import Tally
+
+LARGEST = 1 << 22
+"""Bytes of a file that is copied into a reproduction; of a larger one the size is noted."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A finding as it is kept.
+
+    Attributes:
+        case: The smallest case that shows it.
+        finding: What was found.
+        cold: What was found in a new process.
+        ended: How the command ended there.
+        argv: Its arguments.
+    """
+
+    case: Case
+    finding: Finding
+    cold: Finding
+    ended: Ended
+    argv: list[str]
+
+
+def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Runner, shrunk: str) -> Path:
+    """Write the input, the command line and what was seen into a new folder.
+
+    Args:
+        report: Folder of all reproductions.
+        kept: The finding.
+        here: The mutated input.
+        runner: Ran it.
+        shrunk: What was changed to make the input smaller.
+    """
+    folder = report / f"{kept.case.name}-{kept.finding.kind.replace(' ', '-')}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    left_out = _copy(here, folder / "input")
+    limits = runner.limits
+    stdin = (
+        "<&-"
+        if kept.case.steps[0].mutator == "stdin.closed"
+        else "< stdin"
+        if (here / "stdin").is_file()
+        else "< /dev/null"
+    )
+    line = " ".join(shlex.quote(a) for a in kept.argv)
+    (folder / "reproduce.sh").write_text(
+        "#!/bin/bash\n# POCKETBERT: the command to test\n"
+        f'cd "$(dirname "$0")/input" && ulimit -v {20 << 20} && timeout {limits.seconds:.0f} '
+        f"${{POCKETBERT:-pocketbert}} {line} {stdin}\n"
+        'echo "exit $?"\n'
+    )
+    about = {
+        "case": asdict(kept.case),
+        "finding": asdict(kept.finding),
+        "in_a_new_process": asdict(kept.cold),
+        "exit": kept.ended.code,
+        "seconds": round(kept.ended.seconds, 1),
+        "resident_mib": kept.ended.resident >> 20,
+        "limits": asdict(limits),
+        "made_smaller": shrunk,
+        "left_out": left_out,
+        "python": str(runner.python),
+    }
+    (folder / "finding.json").write_text(json.dumps(about, indent=1))
+    (folder / "stderr.txt").write_text(kept.ended.err[-20_000:], encoding="utf-8", errors="replace")
+    return folder
+
+
+def _copy(source: Path, target: Path) -> list[str]:
+    """Copy a tree with its links; return what was left out."""
+    out = []
+    for base, folders, names in os.walk(source):
+        place = target / Path(base).relative_to(source)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in [*names, *(f for f in folders if (Path(base) / f).is_symlink())]:
+            path = Path(base) / name
+            if path.is_symlink():
+                (place / name).symlink_to(path.readlink())
+            elif path.is_fifo():
+                os.mkfifo(place / name)
+            elif path.is_file() and path.stat().st_size <= LARGEST:
+                shutil.copyfile(path, place / name)
+            else:
+                out.append(f"{path.relative_to(source)}: {path.stat().st_size} bytes")
+    return out
+
+
+def summary(tally: Tally) -> str:
+    """What a campaign did and found, for people."""
+    exits = ", ".join(f"{code}: {n}" for code, n in sorted(tally.exits.items()))
+    lines = [
+        f"fuzz: {tally.mutants} mutants in {tally.seconds:.0f} s ({', '.join(f'{k} {n}' for k, n in sorted(tally.by_target.items()))})",
+        f"fuzz: exits {exits}",
+    ]
+    for signature, kept in sorted(tally.kept.items()):
+        steps = " + ".join(s.mutator for s in kept.case.steps)
+        lines.append(
+            f"  {tally.findings[signature]:4d} x {kept.finding.kind:10} {kept.case.verb:18} {steps}: {kept.finding.about[:160]!r}"
+        )
+    lines.append(f"fuzz: {sum(tally.findings.values())} findings of {len(tally.kept)} signatures")
+    return "\n".join(lines)
