@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.gates.verify import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
-    from pocketbert.pipeline.run import RunResult
+    from pocketbert.pipeline.run import Run, RunResult
 
 __all__ = [
     "PlannedStep",
@@ -104,10 +104,7 @@ def run(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bo
     Raises:
         PocketBertError: InputError, GateError, MachineError or MissingBackendError.
     """
-    from pocketbert.pipeline.run import Run
-    from pocketbert.pipeline.run_folder import Permission, run_destination
-
-    whole = Run(recipe, run_destination(recipe, output), Permission(overwrite, resume_anyway))
+    whole = _run_at(recipe, output, overwrite, resume_anyway)
     whole.execute()
     return whole.finish()
 
@@ -118,12 +115,9 @@ def finetune(recipe: Recipe, output: Path, overwrite: bool = False, resume_anywa
     Returns:
         The teacher's folder, in Hugging Face layout.
     """
-    from pocketbert.pipeline.run import Run
-    from pocketbert.pipeline.run_folder import Permission, run_destination
-
-    output = run_destination(recipe, output)
-    Run(recipe, output, Permission(overwrite, resume_anyway)).execute(until="teacher")
-    return output / "teacher"
+    whole = _run_at(recipe, output, overwrite, resume_anyway)
+    whole.execute(until="teacher")
+    return whole.path / "teacher"
 
 
 def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
@@ -136,25 +130,26 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway
         InputError: If the recipe has no student.
     """
     from pocketbert.core.errors import InputError, Problem
-    from pocketbert.pipeline.run import Run
-    from pocketbert.pipeline.run_folder import Permission, run_destination
 
     if recipe.student is None:
         raise InputError(
             Problem("student", "the recipe has no student section.", "Add student: {layers: 3} and a distill stage.")
         )
-    output = run_destination(recipe, output)
-    Run(recipe, output, Permission(overwrite, resume_anyway)).execute(until="student")
-    return output / "student"
+    whole = _run_at(recipe, output, overwrite, resume_anyway)
+    whole.execute(until="student")
+    return whole.path / "student"
 
 
 def plan(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
     """List what `run` would do, without doing it."""
+    return [PlannedStep(*row) for row in _run_at(recipe, output, overwrite, resume_anyway).plan()]
+
+
+def _run_at(recipe: Recipe, output: Path, overwrite: bool, resume_anyway: bool) -> Run:
     from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    output = run_destination(recipe, output)
-    return [PlannedStep(*row) for row in Run(recipe, output, Permission(overwrite, resume_anyway)).plan()]
+    return Run(recipe, run_destination(recipe, output), Permission(overwrite, resume_anyway))
 
 
 def export(
@@ -343,16 +338,9 @@ def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
     Raises:
         InputError: If the recipe has no corpus, or its text cannot be read.
     """
-    from pocketbert.core.errors import InputError, Problem
-    from pocketbert.core.models.folder import open_model_folder
     from pocketbert.pipeline.learn.corpora import prepare_corpora
 
-    if recipe.data.corpus is None:
-        raise InputError(
-            Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
-        )
-    model = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
-    return prepare_corpora(recipe.data.corpus, model.path, output)
+    return prepare_corpora(recipe, output)
 
 
 def data_augment(recipe: Recipe, output: Path, overwrite: bool = False) -> AugmentCounts:

@@ -11,14 +11,12 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import TokenizerKind
 
 MAX_LENGTH = 48
-WORDS = [
-    "the", "a", "an", "is", "was", "it", "this", "that", "and", "or", "not", "no", "to", "of", "for", "in", "on",
-    "at", "me", "my", "you", "your", "set", "an", "alarm", "half", "past", "six", "film", "far", "better", "than",
-    "had", "expected", "would", "recommend", "restaurant", "what", "will", "weather", "be", "like", "please",
-    "turn", "down", "little", "good", "bad", "never", "again", "happy", "sad", "music", "play", "stop", "light",
-    "order", "number", "more", "less", "very", "too", "great", "poor", "quick", "brown", "fox", "jumps", "over",
-    "lazy", "dog", "she", "he", "they", "we", "day", "night", "morning", "evening", "month", "week", "year",
-]  # fmt: skip
+WORDS = """
+the a an is was it this that and or not no to of for in on at me my you your set an alarm half past six film
+far better than had expected would recommend restaurant what will weather be like please turn down little good
+bad never again happy sad music play stop light order number more less very too great poor quick brown fox
+jumps over lazy dog she he they we day night morning evening month week year
+""".split()
 
 
 def vocabulary(pad_id: int) -> list[str]:

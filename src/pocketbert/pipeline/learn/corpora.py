@@ -14,8 +14,9 @@ from pocketbert.core.disk.files import read_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.corpus import CorpusSettings
-from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource
+from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource, Recipe
 from pocketbert.distill.text.corpora.corpus import INFO
 
 if TYPE_CHECKING:
@@ -56,14 +57,20 @@ def texts_of(source: DataSource) -> Iterator[str]:
         raise InputError(bad.close())
 
 
-def prepare_corpora(section: CorpusSection, tokenizer: Path, output: Path) -> list[Path]:
-    """Tokenize every source that is not prepared yet, for several runs; see `write_corpora`.
+def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
+    """Tokenize every source of a recipe that is not prepared yet, for several runs; see `write_corpora`.
 
     Raises:
-        InputError: If the folder cannot be used, or a text cannot be read; nothing new stays then.
+        InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read; nothing new stays then.
     """
     from pocketbert.distill.text.corpora.writer import CONTENTS
 
+    section = recipe.data.corpus
+    if section is None:
+        raise InputError(
+            Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
+        )
+    tokenizer = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model").path
     output = folder_destination(output, tokenizer)
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
     with leaving_nothing(output):
