@@ -15,7 +15,7 @@ from fuzz.report import summary
 from fuzz.runner import Limits, Runner
 from fuzz.seeds import warm, warm_light, write_rows
 
-from support.tiny_models import write_bert
+from support.tiny import write_bert
 from support.tiny_texts import LABELS
 
 SEED = 20

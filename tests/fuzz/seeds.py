@@ -22,7 +22,7 @@ FORMATS = "onnx,tflite,coreml"
 _MODEL = """
 from pathlib import Path
 import sys
-from support.tiny_models import write_bert
+from support.tiny import write_bert
 from support.tiny_texts import LABELS
 write_bert(Path(sys.argv[1]), LABELS)
 """

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from pocketbert import api
-from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import FILE_NAME as GOLDEN
-from pocketbert.core.compare.golden import read_golden, write_golden
+from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.compare.simulated import FILE_NAME, read_simulated
 from pocketbert.core.errors import InputError
 from pocketbert.core.formats import LEAST, Bounds
 from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.gate import Gate, Subject
+from pocketbert.pipeline.formats.gate import Gate
 from pocketbert.pipeline.gates import verify
 from support.defects import (
     COREML_W8,
@@ -33,6 +32,7 @@ from support.defects import (
     relist,
 )
 from support.defects import products as defects
+from support.defects.stored import opened, record_again
 
 FINISHED = {Format.ONNX: "finished", Format.TFLITE: "finished_tflite", Format.COREML: "finished_coreml"}
 Folder = Callable[[str], Path]
@@ -50,31 +50,9 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     return copy
 
 
-def opened(folder: Path, file: str) -> Subject:
-    artefacts = read_artefacts(folder)
-    [record] = [r for r in artefacts.models() if r.path == file]
-    return verify._subject(folder, artefacts, record, verify.checked_config(folder, artefacts), read_simulated(folder))
-
-
 def gates(folder: Path, file: str) -> dict[str, Gate]:
     """The gates of one file."""
-    return {g.name: g for g in verify._own_gates(opened(folder, file), read_golden(folder / GOLDEN))}
-
-
-def record_again(folder: Path, file: str) -> None:
-    """Record golden rows from a file as it is now, and list both."""
-    subject, rows = opened(folder, file), read_golden(folder / GOLDEN)
-    own = subject.rows(rows)
-    answers = {r.text: a for r, a in zip(own, subject.answers(own), strict=True)}
-    changed = [
-        r.model_copy(update={"outputs": {**r.outputs, file: answers[r.text].ravel().tolist()}})
-        if r.text in answers
-        else r
-        for r in rows
-    ]
-    write_golden(folder / GOLDEN, changed)
-    for name in (file, GOLDEN):
-        relist(folder, name)
+    return {g.name: g for g in verify.own_gates(opened(folder, file), read_golden(folder / GOLDEN))}
 
 
 @pytest.mark.parametrize("file", STEPS)

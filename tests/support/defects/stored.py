@@ -13,11 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.compare.golden import FILE_NAME, read_golden, write_golden
+from pocketbert.core.compare.simulated import read_simulated
 from pocketbert.core.types import Format
+from pocketbert.pipeline.formats.gate import Subject
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Role
 from pocketbert.pipeline.gates.stored.compare import Reference
-from support.defects import defects_of, format_of
+from pocketbert.pipeline.gates.verify import checked_config, open_subject
+from support.defects import defects_of, format_of, relist
 
 Array = Any
 
@@ -354,18 +359,16 @@ def damage(path: Path, reference: Reference, how: Damage) -> None:
     editor.write()
 
 
-def record_again(folder: Path, file: str) -> None:
-    """Record what a broken file of an artefact folder answers as its golden rows, and list both as they are now."""
-    from pocketbert.core.artefacts import read_artefacts
-    from pocketbert.core.compare.golden import FILE_NAME, read_golden, write_golden
-    from pocketbert.core.compare.simulated import read_simulated
-    from pocketbert.pipeline.gates.verify import _subject, checked_config
-    from support.defects import relist
-
+def opened(folder: Path, file: str) -> Subject:
+    """Open a file of an artefact folder as verification does."""
     artefacts = read_artefacts(folder)
     [record] = [r for r in artefacts.models() if r.path == file]
-    config, simulated = checked_config(folder, artefacts), read_simulated(folder)
-    subject, rows = _subject(folder, artefacts, record, config, simulated), read_golden(folder / FILE_NAME)
+    return open_subject(folder, artefacts, record, checked_config(folder, artefacts), read_simulated(folder))
+
+
+def record_again(folder: Path, file: str) -> None:
+    """Record what a broken file of an artefact folder answers as its golden rows, and list both as they are now."""
+    subject, rows = opened(folder, file), read_golden(folder / FILE_NAME)
     own = [r for r in rows if file in r.outputs]
     answers = iter(subject.answers(own))
     write_golden(

@@ -164,7 +164,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length)
     torch = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
     for subject in subjects:
-        own = [*_own_gates(subject, evidence.golden), stored_gate(subject, models)]
+        own = [*own_gates(subject, evidence.golden), stored_gate(subject, models)]
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             right[subject.name] = seen_right(subject.predictor)
         gates += own
@@ -179,7 +179,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     return result.model_copy(update={"status": status, "gates": gates, "scores": scores, "seen_right": right})
 
 
-def _own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
+def own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
     """Gates of one file that need no labelled rows: those of every format, then those of its own."""
     types = types_gate(subject)
     return [
@@ -270,7 +270,7 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     subjects, unopened, simulated = [], [], read_simulated(folder)
     for record in models:
         try:
-            subjects.append(_subject(folder, artefacts, record, config, simulated))
+            subjects.append(open_subject(folder, artefacts, record, config, simulated))
         except MissingBackendError as error:
             unopened.append(
                 Gate(name="engine", file=record.path, passed=True, skipped=True, detail=f"not checked: {error}")
@@ -347,7 +347,7 @@ def _refusal(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
     return None
 
 
-def _subject(
+def open_subject(
     folder: Path,
     artefacts: Artefacts,
     record: ModelRecord,
