@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -188,7 +189,20 @@ def test_a_missing_recipe_and_a_huge_one_are_refused(recipe: Path, monkeypatch: 
     with pytest.raises(InputError, match="recipe not found.*pocketbert recipes ls"):
         load_recipe(recipe.with_name("none.yaml"))
     monkeypatch.setattr(recipe_file, "MAX_BYTES", 10)
-    assert "larger than 10 bytes" in lines(recipe)[0]
+    assert re.search("larger than .* MiB, refused", lines(recipe)[0])
+
+
+@pytest.mark.parametrize("odd", ["pipe", "folder", "/dev/zero", "/proc/self/mem"])
+def test_a_recipe_that_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    if odd == "pipe":
+        os.mkfifo(path)
+    elif odd == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(odd)
+    with pytest.raises(InputError, match=r"is a (pipe|folder|device|file of the system)"):
+        load_recipe(path)
 
 
 def test_overrides_reach_nested_keys_list_entries_and_whole_mappings(recipe: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pocketbert.core.disk.ownership import TEMPORARY, replace_file, temporary_file
-from pocketbert.core.disk.regular import open_regular
+from pocketbert.core.disk.regular import open_regular, read_regular
 from pocketbert.core.errors import InputError, MachineError, Problem
 
 _MIB = 1 << 20
@@ -122,11 +122,9 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
     Raises:
         InputError: If the file is missing, too large, or no JSON.
     """
-    if not path.is_file():
-        raise InputError(Problem(str(path), "file not found."))
-    check_size(path, limit_mib)
+    content = read_regular(path, limit_mib * _MIB)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
 

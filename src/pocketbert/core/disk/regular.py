@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from pocketbert.core.errors import InputError, Problem
@@ -55,6 +55,23 @@ def open_regular(path: Path, where: str = "") -> FileIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Read a regular file of bounded size.
+
+    Args:
+        path: The file; links are followed.
+        limit: Most bytes that it may have, also where it grows while it is read.
+
+    Raises:
+        InputError: If it is larger, or cannot be opened; see `check_regular`.
+    """
+    with BufferedReader(open_regular(path)) as stream:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise InputError(Problem(str(path), f"larger than {limit / (1 << 20):g} MiB, refused."))
+    return content
 
 
 def _check(found: os.stat_result, where: str) -> None:

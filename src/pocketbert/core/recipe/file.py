@@ -12,6 +12,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from pocketbert.core.disk.regular import read_regular
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.loading.plugins import load_plugins
 from pocketbert.core.recipe.methods import Stage, method_names, stage_sections
@@ -52,12 +53,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         InputError: Listing every problem with file, line, nearest valid key and the fix.
     """
-    if not path.is_file():
+    if not path.exists():
         raise InputError(Problem(str(path), "recipe not found.", "List the shipped ones: pocketbert recipes ls"))
-    if path.stat().st_size > MAX_BYTES:
-        raise InputError(Problem(str(path), f"larger than {MAX_BYTES} bytes; no recipe is."))
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise InputError(Problem(str(path), f"not UTF-8: {error}.")) from error
     tree = _parse(text, str(path))

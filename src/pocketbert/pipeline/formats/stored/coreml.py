@@ -98,7 +98,7 @@ class _Reader:
 
     def on_transpose(self, op: pb.Operation) -> None:
         order = self._value(op, "perm")
-        self.tracker.move(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
+        self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
 
     def on_gather(self, op: pb.Operation) -> None:
         if np.asarray(self._value(op, "axis")).any():

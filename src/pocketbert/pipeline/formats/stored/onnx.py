@@ -84,7 +84,7 @@ class _Reader:
 
     def on_transpose(self, node: Any) -> None:
         order = [int(i) for a in node.attribute for i in a.ints] or None
-        self.tracker.move(node.output[0], node.input[0], lambda v: v.transpose(order))
+        self.tracker.rearrange(node.output[0], node.input[0], lambda v: v.transpose(order))
 
     def on_gather(self, node: Any) -> None:
         if any(a.name == "axis" and a.i for a in node.attribute):

@@ -91,7 +91,7 @@ class _Graph:
         stored = self.tracker.stored(inputs[1])
         if stored is not None:
             order = stored.value
-        self.tracker.move(out, inputs[0], lambda v: v.transpose(order))
+        self.tracker.rearrange(out, inputs[0], lambda v: v.transpose(order))
 
     def on_cast(self, _: Any, inputs: list[int], out: int) -> None:
         self.tracker.keep(out, inputs[0])

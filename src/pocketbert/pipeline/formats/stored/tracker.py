@@ -131,7 +131,7 @@ class Tracker:
             value = value.changed(change)
         self._values[out] = value if value is not None else _Data(0)
 
-    def move(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+    def rearrange(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
         """Follow an operator that moves channels, such as a transposition."""
         if isinstance(self._values.get(key), Numbers):
             self.keep(out, key, change)
