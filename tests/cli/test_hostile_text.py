@@ -94,7 +94,7 @@ def test_an_override_below_a_number(cli: Cli, task: Any) -> None:
 def test_a_number_in_quotes(cli: Cli, task: Any) -> None:
     result = cli("recipes", "validate", task.recipe, "schema='1'")
     assert result.exit_code == 2
-    assert "'1' is text. Fix: Write it without quotes." in result.stderr
+    assert "'1' is text, not a number. Fix: Write it without quotes." in result.stderr
 
 
 HOMELESS = """

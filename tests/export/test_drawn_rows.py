@@ -17,7 +17,8 @@ from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.runtime.onnx import OnnxPredictor
-from support.tiny import EXPORTED, tiny_classifier, vocabulary
+from support.tiny import EXPORTED, tiny_classifier
+from support.tiny_tokenizers import vocabulary
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 LABELS = ("negative", "neutral", "positive")

@@ -21,7 +21,8 @@ from pocketbert.quantize import Plan, quantize, weights
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import SchemeRow, all_rows
 from pocketbert.runtime.engines import open_file
-from support.tiny import EXPORTED, tiny_classifier, write_tokenizer
+from support.tiny import EXPORTED, tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 LABELS = ("negative", "neutral", "positive")
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pocketbert.core.families import family_named
 from pocketbert.core.tasks import TASKS, TaskName
-from support.tiny import tiny_classifier, write_tokenizer
+from support.tiny import tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 LABELS = ("negative", "neutral", "positive")
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]

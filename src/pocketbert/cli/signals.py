@@ -68,5 +68,6 @@ def signals() -> Iterator[None]:
             sys.exit(seen[0])
         raise
     finally:
-        for number in mine if not seen else ():
-            signal.signal(number, usual[number])
+        for number in mine:
+            # Python gives up its handlers when it ends: a second signal would then end the process with another code
+            signal.signal(number, signal.SIG_IGN if seen else usual[number])

@@ -15,7 +15,7 @@ from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
-from support.tiny import MAX_LENGTH, vocabulary
+from support.tiny_tokenizers import MAX_LENGTH, vocabulary
 
 BOUND = 1e-4
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from pocketbert.core.compare.probes import drawn_count, drawn_pool, drawn_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
-from support.tiny import vocabulary, write_tokenizer
+from support.tiny_tokenizers import vocabulary, write_tokenizer
 
 LENGTH = 48
 ALL = len(vocabulary(0))

@@ -80,11 +80,12 @@ def test_the_whole_way(outside: Format, tiny_model: Callable[..., Path], tmp_pat
 def test_what_a_format_of_a_plug_in_lacks_is_named_by_its_distributions(
     outside: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(FORMATS, outside, replace(FORMATS[outside], needs=("outside-writer", "outside-reader")))
-    with pytest.raises(MissingBackendError, match="outside-reader is not installed") as error:
-        require("outside")
-    assert str(error.value).endswith("with: pip install outside-writer outside-reader")
-    monkeypatch.setattr(requirements, "missing", lambda extra: [f"missing-{extra}"])
-    with pytest.raises(MissingBackendError) as error:
-        require("train", "outside")
-    assert str(error.value).endswith("with: pip install 'pocketbert[train]' missing-outside")
+    with monkeypatch.context() as patched:  # the fixture takes the row away when the test ends
+        patched.setitem(FORMATS, outside, replace(FORMATS[outside], needs=("outside-writer", "outside-reader")))
+        with pytest.raises(MissingBackendError, match="outside-reader is not installed") as error:
+            require("outside")
+        assert str(error.value).endswith("with: pip install outside-writer outside-reader")
+        patched.setattr(requirements, "missing", lambda extra: [f"missing-{extra}"])
+        with pytest.raises(MissingBackendError) as error:
+            require("train", "outside")
+        assert str(error.value).endswith("with: pip install 'pocketbert[train]' missing-outside")

@@ -74,7 +74,7 @@ def test_a_smaller_file_is_compared_with_what_it_was_made_from(name: str, base: 
         [gate] = against(name, rows, VerifySection(max_drop=0.02))
         assert gate.value == pytest.approx(VALUES[base] - VALUES[name])
         assert gate.bound == 0.02
-        assert f"of {BY_NAME[base].scheme} on {rows}" in gate.detail
+        assert f"{BY_NAME[base].scheme} on {rows} has" in gate.detail
 
 
 def with_torch(name: str, found: Score, rows: str = "eval", **more: Any) -> list[Gate]:

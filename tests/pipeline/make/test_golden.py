@@ -28,7 +28,7 @@ from pocketbert.pipeline.gates.common import golden_gates, padding_gate
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import decided, reference_model
-from support.tiny import vocabulary
+from support.tiny_tokenizers import vocabulary
 
 FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
 LENGTH = 40

@@ -15,7 +15,7 @@ from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.pipeline.make import reaching
 from pocketbert.pipeline.make.reaching import Found, Search, margins, words_of
-from support.tiny import vocabulary
+from support.tiny_tokenizers import vocabulary
 
 TOKENS = vocabulary(0)
 CLASSES, SEVERAL, TAGS = (

@@ -15,7 +15,8 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.reference import check_spread, own_texts, reference_model
-from support.tiny import EXPORTED, MAX_LENGTH, tiny_classifier, write_tokenizer
+from support.tiny import EXPORTED, tiny_classifier
+from support.tiny_tokenizers import MAX_LENGTH, write_tokenizer
 
 LABELS = ("negative", "neutral", "positive")
 

@@ -36,8 +36,8 @@ def visible(text: str) -> str:
 def printed(problems: Sequence[str]) -> str:
     """Compose what is printed of an error: at most `MOST_LINES` lines of at most `MOST_COLUMNS` columns.
 
-    A problem that does not fit a line goes on in the next ones, further indented. What is too long is cut, and the end
-    tells how much was left out.
+    A problem that does not fit a line goes on in the next ones, further indented. What is too long is cut. Of too
+    many problems the first ones and the last one are printed, and between them how many were left out.
 
     Args:
         problems: At least one; empty texts count as unknown errors.
@@ -47,14 +47,17 @@ def printed(problems: Sequence[str]) -> str:
     """
     if len(problems) == 1:
         return "\n".join(_wrapped(f"Error: {_shown(problems[0])}", "  "))
-    lines = [f"{len(problems)} problems:"]
-    for number, problem in enumerate(problems):
-        more = _wrapped(f"  {_shown(problem)}", "      ")
-        reserved = number < len(problems) - 1  # the last line tells how many are left
-        if len(lines) + len(more) + reserved > MOST_LINES:
-            return "\n".join([*lines, f"  and {len(problems) - number:,} more."])
-        lines += more
-    return "\n".join(lines)
+    head = f"{len(problems)} problems:"
+    blocks = [_wrapped(f"  {_shown(p)}", "      ") for p in problems[:MOST_LINES]]
+    if len(problems) <= MOST_LINES and 1 + sum(map(len, blocks)) <= MOST_LINES:
+        return "\n".join([head, *(line for block in blocks for line in block)])
+    # the last problem stays: it may count those that were not listed at all
+    lines, last = [head], _wrapped(f"  {_shown(problems[-1])}", "      ")
+    shown = 0
+    while len(lines) + len(blocks[shown]) + 1 + len(last) <= MOST_LINES:
+        lines += blocks[shown]
+        shown += 1
+    return "\n".join([*lines, f"  and {len(problems) - shown - 1:,} more.", *last])
 
 
 def _shown(problem: str) -> str:

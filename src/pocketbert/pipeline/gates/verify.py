@@ -259,7 +259,8 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     artefacts = read_artefacts(folder)
     models, changed = artefacts.models(), changed_files(folder, artefacts)
     integrity = _integrity(folder, artefacts, changed)
-    needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json"]
+    described = [f.path for f in artefacts.files if f.path == CONFIG_FILE]
+    needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json", *described]
     if any(name in changed for name in (*needed, SIMULATED_FILE)):
         # nothing is opened: damaged model files end the process inside their engines
         return Verification(status=Status.FAILED, gates=[integrity])

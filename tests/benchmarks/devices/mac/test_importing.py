@@ -16,6 +16,7 @@ from pocketbert.cli.main import app
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Provenance, Scheme
+from support.commander import unwrapped
 
 SYNTHETIC = Path(__file__).parents[2] / "data" / "synthetic_mac_benchmark.json"
 MODEL = "coreml/Model.mlpackage"
@@ -145,8 +146,8 @@ def test_other_files_are_refused(phone, mac_json, written, synthetic):
     refused = pocketbert("-m", phone, "--import", SYNTHETIC)
     assert refused.exit_code == 2
     digest = next(f.sha256 for f in read_artefacts(phone).models() if f.path == MODEL)
-    assert synthetic["packages"][0]["sha256"] in refused.stderr
-    assert f"in {phone} that file has sha256 {digest}. Figures belong to the files" in refused.stderr
+    assert synthetic["packages"][0]["sha256"] in unwrapped(refused.stderr)
+    assert f"in {phone} that file has sha256 {digest}. Figures belong to the files" in unwrapped(refused.stderr)
     assert refused.stdout == ""
     synthetic["packages"][0]["path"] = "coreml/Other.mlpackage"
     other = pocketbert("-m", phone, "--import", written(synthetic), "--import", mac_json, "--import", mac_json)
@@ -237,7 +238,7 @@ def test_wrong_usage(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused = pocketbert(*arguments)
     assert refused.exit_code == 2
-    assert message in refused.stderr
+    assert message in unwrapped(refused.stderr)
     assert refused.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
@@ -245,7 +246,7 @@ def test_wrong_usage(arguments, message, tmp_path, monkeypatch):
 def test_a_folder_of_packages_alone_needs_a_mac(mac_phone):
     refused = pocketbert("-m", mac_phone, "--no-local")
     assert refused.exit_code == 2
-    assert "run coreml/benchmark_on_mac.py there, then --import its file" in refused.stderr
+    assert "run coreml/benchmark_on_mac.py there, then --import its file" in unwrapped(refused.stderr)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pocketbert.core.types import Format, Layout
 from pocketbert.pipeline.gates.stored.compare import Reference
 from pocketbert.pipeline.reference import own_texts
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LENGTH = 8
 """Tokens that a module is run with; any number does."""
 
@@ -43,7 +43,8 @@ class PreparedModels:
         lost = [name for name in ("torch", "transformers") if version_of(name) is None]
         if lost:
             return f"{lost[0]} is not installed here"
-        return None if (self.folder / WEIGHTS).is_file() else f"the folder has no {WEIGHTS}"
+        missing = [name for name in (WEIGHTS, CONFIG) if not (self.folder / name).is_file()]
+        return f"the folder has no {missing[0]}" if missing else None
 
     def reference(self, format: Format, layout: Layout) -> Reference:
         """Return the constants of the module that files of a format and layout are exported from."""
