@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -278,9 +280,50 @@ def test_a_missing_torch_is_named_with_its_command(
         load_model(open_model_folder(str(tiny_model("bert", 2))), TASK)
 
 
-def test_loading_leaves_the_global_random_state_alone(tiny_model: Callable[..., Path]) -> None:
-    torch.manual_seed(5)
-    wanted = torch.rand(3)
-    torch.manual_seed(5)
-    load_model(open_model_folder(str(tiny_model("bert", 2))), TASK)
-    assert torch.equal(torch.rand(3), wanted)
+def random_numbers() -> tuple[list[float], list[float], float]:
+    return torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()
+
+
+@pytest.mark.parametrize("task", [TaskName.TEXT_CLASSIFICATION, TaskName.FEATURE_EXTRACTION, TaskName.FILL_MASK])
+def test_loading_leaves_the_global_random_states_alone(
+    task: TaskName, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketched: list[set[str]] = []
+    other_heads = weights._other_heads
+    monkeypatch.setattr(weights, "_other_heads", lambda model: sketched.append(other_heads(model)) or sketched[-1])
+    folder = open_model_folder(str(tiny_model("bert", 2)))
+    states: tuple[Any, ...] = (torch.get_rng_state(), np.random.get_state(), random.getstate())
+    wanted = random_numbers()
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
+    load_model(folder, TASKS[task], Labels(("a", "b")), new_head=task is TaskName.FILL_MASK)
+    assert random_numbers() == wanted
+    assert bool(sketched) == (task is not TaskName.TEXT_CLASSIFICATION)
+
+
+ENCODER = TASKS[TaskName.FEATURE_EXTRACTION]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_of_a_saved_encoder_comes_back(
+    family: str, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = open_model_folder(str(tiny_model(family, 2)))
+    model = load_model(source, ENCODER)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.125)
+    save_model(model, source, Labels(()), 32, tmp_path)
+    again = load_model(open_model_folder(str(tmp_path)), ENCODER).state_dict()
+    assert [k for k, v in model.state_dict().items() if not torch.equal(v, again[k])] == []
+
+
+def test_an_encoder_may_lack_its_pooler_but_has_none_of_another_shape(copied: Callable[[str], Path]) -> None:
+    def cut(state: State) -> State:
+        return {k: v[:10].clone() if k == "bert.pooler.dense.bias" else v for k, v in state.items()}
+
+    path = copied("bert")
+    with pytest.raises(InputError, match=r"bert.pooler.dense.bias \(10,\) instead of \(32,\)"):
+        load_model(rewrite(path, cut), ENCODER)
+    load_model(rewrite(path, lambda s: {k: v for k, v in s.items() if ".pooler." not in k}), ENCODER)

@@ -121,12 +121,10 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
     """
     own = model.state_dict(keep_vars=True)
     prefix = f"{model.base_model_prefix}."
-    if not any(k.startswith(prefix) for k in own):
-        # the encoder alone: a class with a head gave its keys a prefix; the pooler is no part of the answer
-        own = {prefix + k: v for k, v in own.items() if not k.startswith("pooler.")}
-        bare = True
-    else:
-        bare = False
+    bare = not any(k.startswith(prefix) for k in own)
+    if bare:
+        # the encoder without a head: a class with a head gave its keys a prefix
+        own = {prefix + k: v for k, v in own.items()}
     if not any(k.startswith(prefix) for k in state):
         # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
         state = {prefix + k: v for k, v in state.items()}
@@ -138,7 +136,9 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         # a head for another label set: train a new one
         state = {k: v for k, v in state.items() if k not in head}
         wrong = [k for k in wrong if k not in head]
-    lost = _lost(own, state)
+    # the pooler is no part of an encoder's answer and a new head trains its own, but one that is there is taken over
+    optional = (f"{prefix}pooler.",) if new_head or bare else ()
+    lost = [k for k in _lost(own, state) if not k.startswith(optional)]
     where = str(folder.path)
     problems = [
         Problem(
@@ -147,7 +147,7 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         )
         for k in wrong[:_SHOWN]
     ]
-    if rest := [k for k in lost if k not in head and not (".pooler." in k and new_head)]:
+    if rest := [k for k in lost if k not in head]:
         problems.append(Problem(where, f"{len(rest)} weights are missing, e.g. {_few(rest)}."))
     if (rest := [k for k in lost if k in head]) and not new_head:
         what = f"has no trained head for {task.name} ({', '.join(rest)} missing)."
