@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fuzz.mutators  # noqa: F401 - registers the mutators
 from fuzz.mutation import MUTATORS, Place, Verdict, mutators_of
+from fuzz.plain import odd_things
 from fuzz.targets import TARGETS
 
 
@@ -48,9 +49,15 @@ class Case:
         return f"{self.seed}-{self.number}-{self.verb}"
 
     def apply(self, place: Place) -> Verdict:
-        """Change the input; return what the command may answer."""
-        found = []
+        """Change the input; return what the command may answer.
+
+        A step reads and writes the input, so none is taken any more once that holds a pipe, a device or a huge file.
+        """
+        found: list[Verdict] = []
         for step in self.steps:
+            if found and odd_things(place.here):
+                found.append(Verdict.ANY)
+                break
             try:
                 found.append(MUTATORS[step.mutator].apply(step.seed, place, self.verb))
             except Exception:
@@ -73,7 +80,8 @@ def draw_case(seed: int, number: int, targets: tuple[str, ...] = tuple(TARGETS))
     verb = draw.choice(list(target.commands))
     known = mutators_of(target.name)
     count = draw.choices([1, 2, 3], [8, 1.5, 0.5])[0]
-    steps = tuple(Step(draw.choice(known).name, f"{seed}/{number}/{i}") for i in range(count))
+    drawn = [Step(draw.choice(known).name, f"{seed}/{number}/{i}") for i in range(count)]
+    steps = tuple(sorted(drawn, key=lambda s: ".no_plain_" in s.mutator))  # nothing changes a device
     return Case(seed, number, target.name, verb, steps)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzz.mutation import Verdict
+from fuzz.plain import read_plain
 from fuzz.runner import Ended, Limits
 from fuzz.targets import OUT
 
@@ -49,7 +50,7 @@ def snapshot(folder: Path) -> dict[str, str]:
                 what = f"-> {path.readlink()}"
             elif stat.S_ISREG(seen.st_mode):
                 small = seen.st_size <= _WHOLE
-                what = hashlib.sha256(path.read_bytes()).hexdigest() if small else f"{seen.st_size} {seen.st_mtime_ns}"
+                what = hashlib.sha256(read_plain(path)).hexdigest() if small else f"{seen.st_size} {seen.st_mtime_ns}"
             else:
                 what = oct(stat.S_IFMT(seen.st_mode))
             out[str(path.relative_to(folder))] = what

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fuzz.case import Case
 from fuzz.judge import Finding
+from fuzz.plain import is_plain, read_plain
 from fuzz.runner import Ended, Runner
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Run
         "<&-"
         if kept.case.steps[0].mutator == "stdin.closed"
         else "< stdin"
-        if (here / "stdin").is_file()
+        if is_plain(here / "stdin", LARGEST)
         else "< /dev/null"
     )
     line = " ".join(shlex.quote(a) for a in kept.argv)
@@ -98,10 +99,10 @@ def _copy(source: Path, target: Path) -> list[str]:
                 (place / name).symlink_to(path.readlink())
             elif path.is_fifo():
                 os.mkfifo(place / name)
-            elif path.is_file() and path.stat().st_size <= LARGEST:
-                shutil.copyfile(path, place / name)
+            elif is_plain(path, LARGEST):
+                (place / name).write_bytes(read_plain(path, LARGEST))
             else:
-                out.append(f"{path.relative_to(source)}: {path.stat().st_size} bytes")
+                out.append(f"{path.relative_to(source)}: {path.lstat().st_size} bytes")
     return out
 
 

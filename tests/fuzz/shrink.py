@@ -12,6 +12,7 @@ from fuzz.case import Case
 from fuzz.judge import Finding
 from fuzz.mutation import Place
 from fuzz.mutators.special import files
+from fuzz.plain import is_plain, read_plain
 from fuzz.signing import LIST, sign, unsigned
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def _mutated(campaign: Campaign, case: Case) -> tuple[Path, list[str], bool]:
     changed = []
     for name in names:
         sound, now = campaign.seeds / name, place.here / name
-        if now.stat().st_size > LARGEST or not sound.is_file() or sound.read_bytes() != now.read_bytes():
+        if not is_plain(now, LARGEST) or not is_plain(sound, LARGEST) or read_plain(sound) != read_plain(now):
             changed.append(name)
-    signed = (place.phone / LIST).is_file() and not unsigned(place.phone)
+    signed = is_plain(place.phone / LIST) and not unsigned(place.phone)
     return place.here, changed, signed
 
 
@@ -105,7 +106,8 @@ def _change(seeds: Path, restored: list[str], contents: dict[str, bytes], signed
             if (seeds / name).is_file():
                 shutil.copy(seeds / name, place.here / name)
         for name, raw in contents.items():
-            (place.here / name).write_bytes(raw)
+            if is_plain(place.here / name):
+                (place.here / name).write_bytes(raw)
         if signed:
             sign(place.phone)
 
@@ -117,9 +119,9 @@ def _cut(own: Shrinker, case: Case, restored: list[str]) -> tuple[Change | None,
     here, changed, signed = _mutated(own.campaign, case)
     contents: dict[str, bytes] = {}
     for name in changed:
-        if name in restored or (name.endswith(LIST) and signed) or (here / name).stat().st_size > LARGEST:
+        if name in restored or (name.endswith(LIST) and signed) or not is_plain(here / name, LARGEST):
             continue
-        raw = (here / name).read_bytes()
+        raw = read_plain(here / name)
         part = len(raw) // 2
         while part >= 1 and own.left > 0:
             at = 0

@@ -13,6 +13,7 @@ import yaml
 
 from fuzz.mutation import Place
 from fuzz.mutators.recipes import SCHEMA
+from fuzz.plain import is_plain, read_plain
 
 TEXT = "dim the lamp in the hall"
 OUT = "out"
@@ -61,7 +62,7 @@ def _rows(verb: str) -> Arguments:
     def arguments(place: Place) -> list[str]:
         found = sorted(place.rows.glob("rows.*"))
         name = found[0].name if found else "rows.jsonl"
-        content = yaml.safe_load(place.recipe.read_text())
+        content = yaml.safe_load(read_plain(place.recipe))
         if len(place.overrides) == 0:
             del content["data"]["labels"]
             content["data"]["train"]["path"] = f"rows/{name}"
@@ -78,7 +79,11 @@ def _predict_rows(place: Place) -> list[str]:
 
 def _model_file(place: Place) -> list[str]:
     mark = place.here / "damaged.txt"
-    name = mark.read_text() if mark.is_file() else random.Random(len(list(place.here.rglob("*")))).choice(MODEL_FILES)
+    name = (
+        read_plain(mark).decode()
+        if is_plain(mark)
+        else random.Random(len(list(place.here.rglob("*")))).choice(MODEL_FILES)
+    )
     return ["predict", "-q", "-m", "phone", "--model-file", name, TEXT]
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import random
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +20,7 @@ from fuzz.campaign import Campaign, Tally, remove
 from fuzz.case import Case, Step, draw_case
 from fuzz.mutation import MUTATORS, Mutator, Place, Verdict, mutators_of
 from fuzz.mutators.recipes import SCHEMA
+from fuzz.mutators.special import become
 from fuzz.report import summary
 from fuzz.runner import MIB, Limits, Runner
 from fuzz.targets import TARGETS
@@ -24,6 +30,9 @@ import sys, time
 from pathlib import Path
 
 def main():
+    recipe = Path("recipe.yaml")
+    if not recipe.is_file() or recipe.is_symlink() or recipe.stat().st_size > 99 << 20:
+        raise ValueError("planted")
     text = Path("recipe.yaml").read_text(errors="replace")
     if "traceback" in text:
         raise ValueError("planted")
@@ -142,6 +151,55 @@ def test_planted_faults_are_found_and_made_small(
     if kind in ("traceback", "exit 1", "message"):
         assert (folder / "input/recipe.yaml").stat().st_size < 100
     assert "recipes validate" in (folder / "reproduce.sh").read_text()
+
+
+ODD = ("zero", "random", "memory", "fifo", "huge", "dangling", "loop")
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_fault_of_an_input_that_is_no_file_is_kept_without_opening_it(
+    planted: Callable[..., Campaign],
+    plant: Callable[..., Case],
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = plant("traceback")
+
+    def odd(draw: random.Random, place: Place) -> None:
+        become(draw, place.recipe, kind)
+
+    monkeypatch.setitem(MUTATORS, "recipe.odd", Mutator("odd", "recipe", odd, Verdict.BAD, frozenset()))
+    steps = tuple(Step(f"recipe.{n}", n) for n in ("other", "odd", "other", "changed_tree"))
+    opened = _opened(monkeypatch)
+    tally = run(planted(tmp_path), replace(case, steps=steps))
+    assert [k.finding.kind for k in tally.kept.values()] == ["traceback"], summary(tally)
+    assert [s.mutator for s in next(iter(tally.kept.values())).case.steps] == ["recipe.odd"]
+    kept = next(tmp_path.iterdir()) / "input/recipe.yaml"
+    assert kept.is_fifo() if kind == "fifo" else not kept.exists() if kind == "huge" else kept.is_symlink()
+    assert not opened
+
+
+def _opened(patch: pytest.MonkeyPatch) -> list[str]:
+    """What this process opens that is a device, a pipe or a file of the system, and is refused then."""
+    found: list[str] = []
+
+    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(file: Any, *args: Any, **options: Any) -> Any:
+            name = "" if isinstance(file, int) else os.path.realpath(file)
+            mode = 0 if isinstance(file, int) or not Path(name).exists() else Path(name).stat().st_mode
+            if name != os.devnull and (
+                name.startswith("/proc") or (mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode))
+            ):
+                found.append(name)
+                raise OSError(name)
+            return call(file, *args, **options)
+
+        return opening
+
+    patch.setattr("io.open", guarded(io.open))
+    patch.setattr("os.open", guarded(os.open))
+    return found
 
 
 def test_a_wrong_success_and_a_wrong_refusal_are_found(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -82,7 +83,7 @@ class Canaries:
 
     def collect(self) -> list[str]:
         """Take the canaries away again; those that are gone or changed."""
-        dead = [str(p) for p, text in self._alive.items() if not p.is_file() or p.read_bytes() != text]
+        dead = [str(p) for p, text in self._alive.items() if not _holds(p, text)]
         for path in self._alive:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -91,6 +92,14 @@ class Canaries:
                 folder.rmdir()
         self._alive, self._folders = {}, []
         return dead
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    """Whether a regular file, and no link to something endless, has this content."""
+    with suppress(OSError):
+        found = path.lstat()
+        return stat.S_ISREG(found.st_mode) and found.st_size == len(text) and path.read_bytes() == text
+    return False
 
 
 @contextmanager

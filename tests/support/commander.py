@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -117,7 +118,7 @@ def tree(folder: Path) -> dict[str, str]:
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             out[name] = f"-> {path.readlink()}"
-        elif path.is_file():
+        elif stat.S_ISREG(path.lstat().st_mode):
             out[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         else:
             out[name] = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.mutation import Place, Verdict, mutator
+from fuzz.plain import read_plain
 from fuzz.signing import LIST, read, sign, write
 from fuzz.values import SURROGATES, changed, odd
 
@@ -18,7 +19,7 @@ LINES = ("golden.jsonl", "golden_tokens.jsonl")
 
 
 def _lines(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in read_plain(path).decode().splitlines()]
 
 
 def _put_lines(path: Path, rows: list[Any]) -> None:
@@ -140,7 +141,7 @@ def golden_values(draw: random.Random, place: Place) -> None:
 def golden_junk(draw: random.Random, place: Place) -> None:
     """A golden file with lines that are no rows, with none, or with too many; the list agrees."""
     path = place.phone / draw.choice(LINES)
-    raw = path.read_bytes()
+    raw = read_plain(path)
     lines = raw.splitlines(keepends=True)
     lines[draw.randrange(len(lines))] = draw.choice(
         [

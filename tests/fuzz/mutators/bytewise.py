@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fuzz.mutation import Place, Verdict, mutator
 from fuzz.mutators.special import files, only
+from fuzz.plain import read_plain
 from fuzz.signing import LIST, sign
 
 WORDS = [
@@ -61,8 +62,8 @@ def bent(draw: random.Random, raw: bytes, other: bytes = b"") -> bytes:
 
 
 def _bend(draw: random.Random, path: Path, others: list[Path]) -> bool:
-    raw = path.read_bytes()
-    made = bent(draw, raw, draw.choice(others).read_bytes() if others else b"")
+    raw = read_plain(path)
+    made = bent(draw, raw, read_plain(draw.choice(others)) if others else b"")
     path.write_bytes(made)
     return made != raw
 

@@ -12,6 +12,7 @@ import yaml
 
 from fuzz.mutation import Place, Verdict, mutator
 from fuzz.mutators.schema import Leaf, leaves, surprising, wrong
+from fuzz.plain import read_plain
 from fuzz.values import changed, put
 
 SCHEMA = "recipe.schema.json"
@@ -25,12 +26,12 @@ def _known(text: str) -> list[Leaf]:
 
 def known(place: Place) -> list[Leaf]:
     """The keys of recipes."""
-    return _known((place.here / SCHEMA).read_text())
+    return _known(read_plain(place.here / SCHEMA).decode())
 
 
 def read(path: Path) -> Any:
     """The recipe as values."""
-    return yaml.safe_load(path.read_text())
+    return yaml.safe_load(read_plain(path).decode())
 
 
 def write(path: Path, content: Any) -> None:
@@ -85,7 +86,7 @@ def unknown_keys(draw: random.Random, place: Place) -> None:
 @mutator("recipe", verdict=Verdict.BAD)
 def broken_yaml(draw: random.Random, place: Place) -> None:
     """Text that is no YAML, or YAML that is no recipe."""
-    text = place.recipe.read_text()
+    text = read_plain(place.recipe).decode()
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(f'*{chr(97 + i)}' for _ in range(9))}]\n" for i in range(9)
     )
@@ -145,7 +146,7 @@ def wrong_paths(draw: random.Random, place: Place) -> None:
 def other_spelling(draw: random.Random, place: Place) -> None:
     """The same recipe in another form of YAML."""
     content = read(place.recipe)
-    text = place.recipe.read_text()
+    text = read_plain(place.recipe).decode()
     place.recipe.write_text(
         draw.choice(
             [

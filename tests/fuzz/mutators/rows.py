@@ -10,14 +10,14 @@ from typing import Any
 
 from fuzz.mutation import Place, Verdict, mutator
 from fuzz.mutators.special import only
+from fuzz.plain import read_plain, unpacked
 from fuzz.values import SURROGATES, TEXTS, odd
 
 MIB = 1 << 20
 
 
 def _lines(path: Path) -> list[bytes]:
-    raw = path.read_bytes()
-    return (gzip.decompress(raw) if path.suffix == ".gz" else raw).splitlines()
+    return unpacked(path).splitlines()
 
 
 def _write(path: Path, raw: bytes) -> None:
@@ -167,7 +167,7 @@ def right_rows(draw: random.Random, place: Place) -> None:
     path = only(draw, place)
     if path.suffix in (".parquet", ".gz"):
         return
-    raw = path.read_bytes()
+    raw = read_plain(path)
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for line in raw.splitlines()]
         raw = draw.choice(

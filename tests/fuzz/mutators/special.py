@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from fuzz.mutation import Place, Verdict, mutator
+from fuzz.plain import is_plain
 
 KINDS = ("fifo", "zero", "random", "dangling", "loop", "folder", "empty", "huge", "memory", "missing", "outside")
 
@@ -46,7 +47,7 @@ def become(draw: random.Random, path: Path, kind: str = "") -> str:
 
 def files(folder: Path) -> list[Path]:
     """Every plain file below a folder."""
-    return sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    return sorted(p for p in folder.rglob("*") if is_plain(p))
 
 
 @mutator("artefact", verdict=Verdict.BAD, verbs=["verify"])

@@ -6,6 +6,7 @@ import random
 
 from fuzz.mutation import Place, Verdict, mutator
 from fuzz.mutators.bytewise import bent
+from fuzz.plain import read_plain
 from fuzz.values import TEXTS
 
 GOOD = b"dim the lamp in the hall\nplay my song\n"
@@ -89,4 +90,4 @@ def odd_texts(draw: random.Random, place: Place) -> None:
 @mutator("stdin")
 def bent_texts(draw: random.Random, place: Place) -> None:
     """Texts with other bytes."""
-    _give(place, bent(draw, GOOD * draw.choice([1, 20]), place.recipe.read_bytes()))
+    _give(place, bent(draw, GOOD * draw.choice([1, 20]), read_plain(place.recipe)))

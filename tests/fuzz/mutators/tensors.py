@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuzz.mutation import Place, Verdict, mutator
+from fuzz.plain import read_plain
 
 Tensors = dict[str, tuple[str, NDArray[Any]]]
 TYPES = {
@@ -29,7 +30,7 @@ TYPES = {
 
 def read(path: Path) -> Tensors:
     """The tensors of a file, by name: name of the type, and values."""
-    raw = path.read_bytes()
+    raw = read_plain(path)
     size = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8 : 8 + size])
     out: Tensors = {}
