@@ -302,7 +302,7 @@ def _norm(value: Array) -> Array:
 
 
 DAMAGES = [
-    Damage("word-rows", "the last third of the words is zeroed", rows_lost(WORDS, slice(-50, None))),
+    Damage("word-rows", "the last 50 words are zeroed", rows_lost(WORDS, slice(-50, None))),
     Damage("word-row", "one word is zeroed", rows_lost(WORDS, [7])),
     Damage("position-row", "one position is zeroed", rows_lost(POSITIONS, [9])),
     Damage("position-tail", "positions from 16 are zeroed", rows_lost(POSITIONS, slice(16, None))),
