@@ -15,7 +15,7 @@ from pocketbert.core.packages.coreml import DATE, save_package
 from pocketbert.core.packages.coreml_classifier import add_classifier, remove_classifier
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import per_row_with_offset
+from pocketbert.quantize.rounding import per_row_in_halves, per_row_with_offset
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
@@ -131,6 +131,12 @@ register_scheme(
         Scheme.W8,
         ExpectedWeights(_W8, _W8, _FLOATS),
         _write_w8,
-        simulation=Simulation(weights=per_row_with_offset, tables=per_row_with_offset, small=THRESHOLD),
+        simulation=Simulation(
+            weights=per_row_with_offset,
+            tables=per_row_with_offset,
+            small=THRESHOLD,
+            fixed_positions=True,
+            halves=per_row_in_halves,
+        ),
     )
 )

@@ -12,6 +12,7 @@ Rounding = Callable[["Tensor"], "Tensor"]
 """Returns the numbers of a tensor after they went through fewer bits."""
 
 _STEPS = 255
+_INT8_LOW, _INT8_HIGH = -128, 127
 _LEAST = 1e-30
 """A scale that is never reached: it keeps rows of zeros from being divided by zero."""
 
@@ -24,6 +25,21 @@ def per_row(values: Tensor) -> Tensor:
 def per_row_with_offset(values: Tensor) -> Tensor:
     """Round to 256 steps between the smallest and the largest number of each index of the first axis."""
     return _between(values, _others(values))
+
+
+def per_row_in_halves(values: Tensor) -> Tensor:
+    """Round as `per_row_with_offset`, in fp16 from the numbers to the scale, as coremltools does with fp16 weights.
+
+    A number that is many steps from zero is divided coarsely in fp16: 2 to 3 % of them go to the next step.
+    """
+    halves, dim = values.half(), _others(values)
+    low, high = halves.amin(dim, keepdim=True).clamp(max=0), halves.amax(dim, keepdim=True).clamp(min=0)
+    span = high - low
+    scale = span / _STEPS
+    zero = ((_INT8_LOW * high - _INT8_HIGH * low) / span).round().clamp(_INT8_LOW, _INT8_HIGH)
+    steps = ((halves / scale).round() + zero).clamp(_INT8_LOW, _INT8_HIGH)
+    rounded = ((steps.float() - zero.float()) * scale.float()).half().to(values.dtype)
+    return rounded.where(scale > 0, values.new_zeros(()))
 
 
 def per_token(values: Tensor) -> Tensor:

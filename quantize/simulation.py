@@ -7,10 +7,11 @@ weight, and every number that it is multiplied with, rounded as the scheme round
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.types import Scheme
 from pocketbert.quantize.rounding import Rounding
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Simulation:
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
         saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
+        halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
+            alike.
     """
 
     weights: Rounding
@@ -48,3 +51,10 @@ class Simulation:
     static: bool = False
     fixed_positions: bool = False
     saturates: bool = False
+    halves: Rounding | None = None
+
+    def made_from(self, base: Scheme) -> Simulation:
+        """Return the simulation of files that are quantized from a file with numbers of `base`."""
+        if base is not Scheme.FP16 or self.halves is None:
+            return self
+        return replace(self, weights=self.halves, tables=self.halves)

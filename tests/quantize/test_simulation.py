@@ -76,6 +76,30 @@ def test_each_group_has_at_most_256_steps_of_one_size_and_zero_is_one(kind: roun
     assert kind(torch.zeros(2, 3)).abs().max() == 0
 
 
+def test_halves_are_rounded_as_numpy_does_in_fp16() -> None:
+    values = numbers(40, 500)
+    values[0], values[1] = 0, values[1].abs()
+    halves = values.numpy().astype(np.float16)
+    low, high = np.minimum(halves.min(1, keepdims=True), 0), np.maximum(halves.max(1, keepdims=True), 0)
+    with np.errstate(all="ignore"):
+        scale = (high - low) / np.float16(255)
+        zero = np.round((np.float16(-128) * high - np.float16(127) * low) / (high - low))
+        steps = np.clip(np.round(halves / scale) + zero, -128, 127)
+        wanted = np.nan_to_num(((steps.astype(np.float32) - zero) * scale.astype(np.float32)).astype(np.float16))
+    found = rounding.per_row_in_halves(values)
+    assert np.array_equal(found.numpy(), wanted.astype(np.float32))
+    assert (found != rounding.per_row_with_offset(values).half()).float().mean() > 0.01
+
+
+def test_only_files_made_from_halves_are_rounded_as_halves() -> None:
+    how = Simulation(rounding.per_row, rounding.per_tensor, small=7, halves=rounding.per_row_in_halves)
+    assert how.made_from(Scheme.FP32) == how
+    made = how.made_from(Scheme.FP16)
+    assert made.weights is made.tables is rounding.per_row_in_halves
+    assert made.small == 7
+    assert Simulation(rounding.per_row, rounding.per_row).made_from(Scheme.FP16).weights is rounding.per_row
+
+
 def test_tables_and_weights_are_rounded_and_small_or_constant_ones_are_not() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import family_named
-from pocketbert.core.formats import LEAST
+from pocketbert.core.formats import FORMATS, LEAST
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -67,11 +67,12 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
     for row in rows:
         assert row.simulation is not None
         path = folder / f"{row.scheme}_{row.runtime}{SUFFIX[format]}"
-        static = row.simulation.static
+        how = row.simulation.made_from(FORMATS[format].base)
+        static = how.static
         quantize(base, path, Plan(format, row.scheme, row.runtime, (lambda: batches) if static else None))
         predictors = [
             open_file(path, format, runtime=row.runtime),
-            SimulatedPredictor(exact, row.simulation, batches, row.simulation.saturates and machine().int8_saturates),
+            SimulatedPredictor(exact, how, batches, how.saturates and machine().int8_saturates),
         ]
         found = [whole(run_rows(p, tokenizer, encoded, TASK)) for p in predictors]
         out[row.title] = rms_error(found[0], expected), rms_error(found[1], expected)

@@ -57,7 +57,11 @@ def make_simulated(
     from pocketbert.quantize import row_of
 
     by_file = {f: row_of(f.format, f.scheme, f.runtime).simulation for f in files if f.scheme is not Scheme.FP32}
-    wanted = {f: how for f, how in by_file.items() if how is not None}
+    wanted = {
+        f: how.made_from(place_of(f.format).exported_scheme(model.recipe))
+        for f, how in by_file.items()
+        if how is not None
+    }
     if not wanted:
         write_simulated(destination, Simulated())
         return ()
