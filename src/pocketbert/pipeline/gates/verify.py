@@ -180,7 +180,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
 
 
 def own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
-    """Gates of one file that need no labelled rows: those of every format, then those of its own."""
+    """Put one file through the gates that need no labelled rows: first those of every format, then those of its format."""
     types = types_gate(subject)
     return [
         weights_gate(subject),
