@@ -136,6 +136,7 @@ register_scheme(
             tables=per_row_with_offset,
             small=THRESHOLD,
             fixed_positions=True,
+            one_graph=True,
             halves=per_row_in_halves,
         ),
     )

@@ -39,6 +39,8 @@ class Simulation:
         small: Weights of at most this many numbers stay float.
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
+        one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only where there
+            is one length.
         saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
             alike.
@@ -50,6 +52,7 @@ class Simulation:
     small: int = 0
     static: bool = False
     fixed_positions: bool = False
+    one_graph: bool = False
     saturates: bool = False
     halves: Rounding | None = None
 
@@ -58,3 +61,7 @@ class Simulation:
         if base is not Scheme.FP16 or self.halves is None:
             return self
         return replace(self, weights=self.halves, tables=self.halves)
+
+    def of_lengths(self, count: int) -> Simulation:
+        """Return the simulation of files that take `count` lengths."""
+        return replace(self, fixed_positions=False) if self.one_graph and count > 1 else self

@@ -67,7 +67,7 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
     for row in rows:
         assert row.simulation is not None
         path = folder / f"{row.scheme}_{row.runtime}{SUFFIX[format]}"
-        how = row.simulation.made_from(FORMATS[format].base)
+        how = row.simulation.made_from(FORMATS[format].base).of_lengths(2)
         static = how.static
         quantize(base, path, Plan(format, row.scheme, row.runtime, (lambda: batches) if static else None))
         predictors = [

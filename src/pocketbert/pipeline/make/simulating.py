@@ -58,7 +58,9 @@ def make_simulated(
 
     by_file = {f: row_of(f.format, f.scheme, f.runtime).simulation for f in files if f.scheme is not Scheme.FP32}
     wanted = {
-        f: how.made_from(place_of(f.format).exported_scheme(model.recipe))
+        f: how.made_from(place_of(f.format).exported_scheme(model.recipe)).of_lengths(
+            len(place_of(f.format).lengths(model.recipe, f, model.length))
+        )
         for f, how in by_file.items()
         if how is not None
     }
