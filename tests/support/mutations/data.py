@@ -79,7 +79,7 @@ def broken_gzip(draw: random.Random, folder: Path) -> None:
                 raw + b"more",
                 flipped(draw, raw[:3], 1) + raw[3:],
                 raw[:200] + flipped(draw, raw[200:], 20),
-                gzip.decompress(raw),
+                _raw(path),
                 draw.randbytes(999),
                 raw + b"\x1f\x8b\x08" + draw.randbytes(40),
                 b"\x1f\x8b",
