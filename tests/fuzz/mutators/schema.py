@@ -66,7 +66,6 @@ def wrong(draw: random.Random, leaf: Leaf) -> Any:
         choices += [
             "fast",
             "0x",
-            "1_000",
             "1e",
             True,
             False,

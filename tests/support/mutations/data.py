@@ -77,9 +77,9 @@ def broken_gzip(draw: random.Random, folder: Path) -> None:
                 raw[:-4],
                 raw[:-8] + struct.pack("<II", 1, 1),
                 raw + b"more",
-                flipped(draw, raw[:10], 2) + raw[10:],
+                flipped(draw, raw[:3], 1) + raw[3:],
                 raw[:200] + flipped(draw, raw[200:], 20),
-                gzip.decompress(raw),
+                _raw(path),
                 draw.randbytes(999),
                 raw + b"\x1f\x8b\x08" + draw.randbytes(40),
                 b"\x1f\x8b",
@@ -250,7 +250,7 @@ def broken_quotes(draw: random.Random, folder: Path) -> None:
     path = _only(folder, "rows.csv")
     lines = path.read_text().splitlines()
     lines[draw.randrange(1, len(lines))] = draw.choice(
-        ['"open,lamp', '"a" b,lamp', '"a"",lamp', '"' + "x" * 200_000 + '",lamp', '"a\n\n\nb', 'a,"lamp']
+        ['"open,lamp', '"a" b,lamp', '"a"",lamp', '"' + "x" * 5 * MIB + '",lamp', '"a\n\n\nb', 'a,"lamp']
     )
     path.write_text("\n".join(lines) + "\n")
 

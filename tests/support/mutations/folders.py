@@ -78,8 +78,9 @@ def wrong_record_types(draw: random.Random, folder: Path) -> None:
     _edit(folder / LIST, change)
 
 
-@maker(KIND)
+@maker(KIND, harmless=["predict"])
 def path_tricks(draw: random.Random, folder: Path) -> None:
+    """Paths of a file that is not the one `predict` opens."""
     tricks = [
         "../outside.onnx", "/etc/passwd", "onnx/../../outside.onnx", "a\0b", "../" * 50 + "etc/passwd", "~/x", "", ".", "..", "onnx", "/", "x" * 5000,
         "artifacts.json", "onnx//", "./../x", "\n", "C:\\x.onnx", "file:///etc/passwd", "/dev/zero", "/dev/stdin", "onnx/model.onnx/", "\ud800",

@@ -105,7 +105,7 @@ def huge_number(draw: random.Random, path: Path) -> None:
             ("seed", f"1.{_HUGE}e{_HUGE}"),
             ("task", _HUGE),
             ("name", _HUGE),
-            ("description", "1e-999999999999"),
+            ("description", "1.0e-999999999999"),
         ]
     )
     lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{key}:")]

@@ -98,12 +98,22 @@ def opened(path: Path, title: str, limits: Limits) -> Iterator[io.BufferedReader
         stored = os.fstat(raw.fileno()).st_size
         try:
             if path.suffix == ".gz":
+                _check_padding(raw, stored)
                 with gzip.GzipFile(fileobj=raw) as unpacked:
                     yield io.BufferedReader(Metered(cast("IO[bytes]", unpacked), title, limits, stored), _BUFFER)
             else:
                 yield io.BufferedReader(Metered(raw, title, limits), _BUFFER)
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise InputError(Problem(title, f"broken gzip file: {error}.")) from error
+
+
+def _check_padding(raw: io.RawIOBase, stored: int) -> None:
+    """Refuse an archive that ends in many zeros: Python's reader takes them for padding, and reads them one by one."""
+    if stored > _BUFFER:
+        raw.seek(stored - _BUFFER)
+        if not any(raw.read(_BUFFER) or b""):
+            raise gzip.BadGzipFile("zeros after the end of the data")
+        raw.seek(0)
 
 
 def lines(stream: io.BufferedReader, title: str, limits: Limits) -> Iterator[tuple[int, str]]:
