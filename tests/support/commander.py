@@ -128,7 +128,7 @@ def tree(folder: Path) -> dict[str, str]:
 def one_message(err: str) -> bool:
     """Whether stderr ends in one error and has nothing alarming before it.
 
-    ``Error: ...``, or ``N problems:`` and N indented problems, of which the last line may count what is left; what does not
+    ``Error: ...``, or ``N problems:`` and N indented problems, of which the last line but one may count what is left out; what does not
     fit a line goes on further indented. Before it only what commands say of their progress.
     """
     lines = err.splitlines()
@@ -139,7 +139,7 @@ def one_message(err: str) -> bool:
     if first.startswith("Error: "):
         return len(first) > len("Error: ") and all(r.startswith("  ") for r in rest)
     listed = [r for r in rest if not r.startswith("      ")]
-    counted = re.fullmatch(r"  and ([0-9,]+) more\.", listed[-1]) if listed else None
+    counted = re.fullmatch(r"  and ([0-9,]+) more\.", listed[-2]) if len(listed) > 1 else None
     count = len(listed) - 1 + int(counted[1].replace(",", "")) if counted else len(listed)
     return count == int(first.split()[0]) and all(r.startswith("  ") and r.strip() for r in rest)
 

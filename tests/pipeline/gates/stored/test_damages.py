@@ -98,4 +98,7 @@ def test_golden_rows_recorded_from_the_broken_file_hide_nothing(case: Hidden, fi
     record_again(phone, case.file)
     result = verify_artefacts(phone)
     assert result.status is Status.FAILED
-    assert [(g.file, g.name) for g in result.gates if not g.passed] == [(case.file, "stored")]
+    failed = {(g.file, g.name) for g in result.gates if not g.passed}
+    assert (case.file, "stored") in failed
+    # rows of drawn words reach the last position: there the answers tell, too
+    assert failed <= {(case.file, "stored"), (case.file, "reference")}
