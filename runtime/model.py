@@ -183,8 +183,9 @@ def load(
     record = _variant(artefacts, scheme, format, file)
     digest = _check(path, record)
     predictor = _file(path, record).open(threads)
-    _check_tokenizer(path, artefacts)
+    rows = _check_description(path, artefacts)
     model = Model(path, artefacts, record, predictor)
+    _check_ids(path, model.tokenizer, rows)
     self_test(predictor, model.tokenizer, path, record, model.head.task, digest)
     return model
 
@@ -204,8 +205,9 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
     processing, refused = artefacts.processing, list[PocketBertError]()
     right: dict[EngineFile, FilePredictor] = {}
     first: ModelRecord | None = None
-    _check_tokenizer(path, artefacts)
+    rows = _check_description(path, artefacts)
     tokenizer, task = TextTokenizer(path, processing.max_length), TASKS[artefacts.task]
+    _check_ids(path, tokenizer, rows)
     for record in records:
         digest = _check(path, record)
         try:
@@ -254,15 +256,24 @@ def _timed(record: ModelRecord) -> bool:
     return FORMATS[record.format].timed
 
 
-def _check_tokenizer(path: Path, artefacts: Artefacts) -> None:
-    """Refuse another tokenizer, padding id or label names: few golden rows may not show that some words have become others."""
+def _check_description(path: Path, artefacts: Artefacts) -> int | None:
+    """Refuse another tokenizer, padding id or label names: few golden rows may not show that some words have become others.
+
+    Returns:
+        Rows of the model's embedding table; None where config.json does not tell.
+    """
     for record in artefacts.files:
         if record.path in ("tokenizer.json", CONFIG_FILE):
             _check(path, record)
     config = checked_config(path, artefacts)
     check_label_names(path, artefacts, config)
-    rows = config.get("vocab_size") if config else None
-    largest = TextTokenizer(path, artefacts.processing.max_length).largest_id
+    rows: int | None = config.get("vocab_size") if config else None
+    return rows
+
+
+def _check_ids(path: Path, tokenizer: TextTokenizer, rows: int | None) -> None:
+    """Refuse a tokenizer with ids beyond the embedding table: they would end the process inside its engine."""
+    largest = tokenizer.largest_id
     if rows is not None and largest >= rows:
         what = f"its largest token id is {largest:,}, the model has {rows:,} rows: it belongs to another model."
         raise InputError(Problem(f"{path}/tokenizer.json", what, "Copy the folder again."))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pocketbert.core.disk.files import check_size
+from pocketbert.core.disk.regular import read_regular
 from pocketbert.core.errors import InputError, Problem
 
 MAX_MIB = 32
@@ -56,14 +56,14 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found.", "Save the tokenizer as tokenizer.json."))
-    check_size(path, MAX_MIB)
+    raw = read_regular(path, MAX_MIB << 20)
     with library_errors(str(path), "not a tokenizer"):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(raw.decode())
     found = tokenizer_problems(content)
     if found:
         raise InputError([Problem(str(path), what) for what in found])
     with library_errors(str(path), "not a tokenizer"):
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_buffer(raw)  # what was checked, and not the file anew
 
 
 def tokenizer_problems(content: Any) -> list[str]:
