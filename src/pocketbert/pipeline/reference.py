@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.compare.evaluate import spread
 from pocketbert.core.compare.golden import GoldenRow
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 DEAD = 1e-5
 """Share of the largest logit that answers must spread by: with less, no bound of parity could tell them from a constant."""
 _TEXTS = 24
+_BATCH = 8
 _SHOWN = 20
 
 
@@ -33,6 +35,12 @@ def reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | No
     """The torch model of a folder behind the predictor protocol; `model` where it is loaded already."""
     loaded = load_model(folder, task) if model is None else model
     return TorchPredictor(loaded, task, folder.family.inputs, pooling_of(folder.path) or DEFAULT_POOLING)
+
+
+def sample_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[dict[str, NDArray[np.int64]]]:
+    """Tokenize texts into small padded batches, on which adapters measure how large numbers become inside a model."""
+    rows = tokenizer.encode(list(texts))
+    return [tokenizer.pad(rows[i : i + _BATCH]) for i in range(0, len(rows), _BATCH)]
 
 
 def word_table(reference: TorchPredictor) -> torch.nn.Embedding:

@@ -40,6 +40,7 @@ from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, simulating
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
+from pocketbert.pipeline.reference import reference_model
 from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_log import logged
@@ -262,11 +263,13 @@ class Run:
         return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
 
     def _make_golden(self, at: Places) -> Sequence[str]:
-        failures = golden.make_golden(self.exported, self.texts(golden.SEARCHED), at.output, self.files)
+        model = self.exported
+        reference = reference_model(model.folder, model.task)
+        failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
         if failures:
             return failures
         texts = self.texts(simulating.TEXTS)
-        return simulating.make_simulated(self.exported, texts, at.output, self.files, self._calibration)
+        return simulating.make_simulated(model, reference, texts, at.output, self.files, self._calibration)
 
     def _make_verify(self, at: Places) -> Sequence[str]:
         result = self.verify()

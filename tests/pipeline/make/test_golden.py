@@ -73,7 +73,7 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
         recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(golden, "open_file", lambda *_, **__: right)
-            assert make_golden(RunModel(recipe, target, folder, LENGTH), [], target, [FILE]) == ()
+            assert make_golden(RunModel(recipe, target, folder, LENGTH), right, [], target, [FILE]) == ()
         subject = Subject(
             FILE.path,
             target,
@@ -280,8 +280,7 @@ def test_a_file_that_answers_nan_gets_no_golden_rows(
     recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": task.name, "teacher": {"model": str(weights)}})
     for after in (one_nan, lambda x: x[:, 1:]):
         monkeypatch.setattr(golden, "open_file", lambda *_, after=after, **__: Broken(case.right, after=after))
-        [failure] = make_golden(
-            RunModel(recipe, tmp_path, open_model_folder(str(weights)), LENGTH), [], tmp_path, [FILE]
-        )
+        model = RunModel(recipe, tmp_path, open_model_folder(str(weights)), LENGTH)
+        [failure] = make_golden(model, case.right, [], tmp_path, [FILE])
         assert failure.startswith("onnx/model.onnx: NaN or infinite logits")
     assert not (tmp_path / FILE_NAME).exists()

@@ -21,7 +21,14 @@ from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.reference import check_spread, drawn_inputs, own_texts, reference_model, takes_both
+from pocketbert.pipeline.reference import (
+    check_spread,
+    drawn_inputs,
+    own_texts,
+    reference_model,
+    sample_batches,
+    takes_both,
+)
 from pocketbert.runtime.engines import open_file
 
 PARITY_FILE = "parity.json"
@@ -57,8 +64,7 @@ def make_export(
     probed = probe_texts(model.folder, model.task, texts, model.tokenizer)
     name = "student" if model.recipe.student else model.recipe.teacher.model
     check_spread(reference, model.tokenizer, probed, name)
-    rows = model.tokenizer.encode(probed)
-    samples = [model.tokenizer.pad(rows[i : i + 8]) for i in range(0, len(rows), 8)]
+    samples = sample_batches(model.tokenizer, probed)
     layout = place.layout(model.recipe)
     module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples)
     given, results = ready or {}, list[Parity]()

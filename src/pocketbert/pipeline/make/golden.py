@@ -29,7 +29,6 @@ from pocketbert.pipeline.reference import (
     decided,
     drawn_questions,
     own_texts,
-    reference_model,
     shown_labels,
     takes_both,
 )
@@ -44,13 +43,16 @@ COLUMNS = 256
 """Most columns of an answer that are recorded: vocabularies and vectors are wider."""
 
 
-def make_golden(model: RunModel, texts: Sequence[Text], destination: Path, files: Sequence[ModelFile]) -> Sequence[str]:
+def make_golden(
+    model: RunModel, torch_model: TorchPredictor, texts: Sequence[Text], destination: Path, files: Sequence[ModelFile]
+) -> Sequence[str]:
     """Write golden rows.
 
     A text that is longer than a file takes (MediaPipe's has one length) gets no row for that file.
 
     Args:
         model: The exported model.
+        torch_model: The same in torch.
         texts: Texts of the data, `SEARCHED` of them; empty without data.
         destination: Folder to write into.
         files: Files in the run folder.
@@ -59,7 +61,6 @@ def make_golden(model: RunModel, texts: Sequence[Text], destination: Path, files
         One line for each file that answers NaN or infinity.
     """
     tokenizer, task = model.tokenizer, model.task
-    torch_model = reference_model(model.folder, task)
     real = golden_texts(model.folder, task, texts, tokenizer)
     drawn = _drawn_texts(model, torch_model, files)
     have = [*real, *drawn]

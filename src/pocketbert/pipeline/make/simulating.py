@@ -24,7 +24,7 @@ from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make.golden import blank_row
-from pocketbert.pipeline.reference import own_texts, reference_model, task_text
+from pocketbert.pipeline.reference import own_texts, sample_batches, task_text
 from pocketbert.runtime.engines import open_file
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ TEXTS = 64
 
 def make_simulated(
     model: RunModel,
+    reference: TorchPredictor,
     texts: Sequence[Text],
     destination: Path,
     files: Sequence[ModelFile],
@@ -46,6 +47,7 @@ def make_simulated(
 
     Args:
         model: The exported model.
+        reference: The same in torch.
         texts: Texts of the data; empty without data.
         destination: Folder with the golden rows, to write into.
         files: Files in the run folder.
@@ -69,7 +71,6 @@ def make_simulated(
         return ()
     from pocketbert.quantize.simulated import SimulatedPredictor
 
-    reference = reference_model(model.folder, model.task)
     golden = read_golden(destination / FILE_NAME)
     rows = [*golden, *_more_rows(model, reference, texts, golden)]
     modules: dict[Format, ModulePredictor] = {}
@@ -126,8 +127,7 @@ def _exported(model: RunModel, reference: TorchPredictor, format: Format, rows: 
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
     family, layout = model.folder.family, place_of(format).layout(model.recipe)
-    encoded = model.tokenizer.encode([r.input for r in rows])
-    samples = [model.tokenizer.pad(encoded[i : i + 8]) for i in range(0, len(encoded), 8)]
+    samples = sample_batches(model.tokenizer, [r.input for r in rows])
     module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples)
     return PreparedPredictor(module, family, model.task)
 

@@ -17,7 +17,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.pipeline.gates.stored.compare import Reference
-from pocketbert.pipeline.reference import own_texts
+from pocketbert.pipeline.reference import own_texts, sample_batches
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LENGTH = 8
@@ -72,5 +72,4 @@ class PreparedModels:
     def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
         """Texts that large numbers inside a model are measured on; the exporter measured those of the data, too."""
         tokenizer = TextTokenizer(self.folder, self.length)
-        rows = tokenizer.encode(own_texts(self.task, tokenizer))
-        return [tokenizer.pad(rows[i : i + LENGTH]) for i in range(0, len(rows), LENGTH)]
+        return sample_batches(tokenizer, own_texts(self.task, tokenizer))
