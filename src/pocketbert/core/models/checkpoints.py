@@ -45,11 +45,15 @@ _LEFT_OUT = (
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
+def missing_for_weights() -> list[str]:
+    """List the distributions that weights are loaded with and that are not installed."""
+    return [name for name in ("torch", "transformers") if version_of(name) is None]
+
+
 def require_torch() -> None:
     """Fail with the installing command when torch or transformers is missing."""
-    for name in ("torch", "transformers"):
-        if version_of(name) is None:
-            raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
+    for name in missing_for_weights():
+        raise MissingBackendError(name, "pip install 'pocketbert[train,onnx]'")
 
 
 def load_model(

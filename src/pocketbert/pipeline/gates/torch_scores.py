@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.checkpoints import missing_for_weights
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import Task
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.place import bounds_of
@@ -20,7 +21,7 @@ from pocketbert.pipeline.reference import reference_model
 WEIGHTS = "model.safetensors"
 
 
-def folder_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[Predictor | None, str]:
+def folder_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[TorchPredictor | None, str]:
     """Open the torch model that an artefact folder's files were made of.
 
     Args:
@@ -33,8 +34,7 @@ def folder_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[Pred
     """
     if not (folder / WEIGHTS).is_file() or WEIGHTS in changed:
         return None, f"the folder has no {WEIGHTS}, or another one than it lists."
-    missing = [name for name in ("torch", "transformers") if version_of(name) is None]
-    if missing:
+    if missing := missing_for_weights():
         return None, f"{' and '.join(missing)} cannot be found here."
     return reference_model(open_model_folder(str(folder)), task), ""
 

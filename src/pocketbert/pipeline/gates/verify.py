@@ -32,6 +32,7 @@ from pocketbert.core.predict.predictor import Predictor
 from pocketbert.core.predict.readout import check_outputs
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.core.tasks import TASKS, task_of
 from pocketbert.core.types import Status
@@ -116,7 +117,7 @@ class Evidence:
     sets: Sequence[EvalSet] = ()
     teacher: Score | None = None
     reference: Score | None = None
-    torch: Predictor | None = None
+    torch: TorchPredictor | None = None
     no_torch: str = ""
     labels: Sequence[str] | None = None
 
@@ -161,7 +162,8 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         gates.append(chance_gate("teacher", evidence.teacher, "eval"))
     scores: dict[str, dict[str, Score]] = {}
     right = {}
-    models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length)
+    loaded = evidence.torch.model if evidence.torch is not None else None
+    models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, loaded)
     torch = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
     for subject in subjects:
         own = [*own_gates(subject, evidence.golden), stored_gate(subject, models)]

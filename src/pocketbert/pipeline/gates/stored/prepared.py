@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.checkpoints import load_model, missing_for_weights
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, pooling_of
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -18,6 +17,9 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.pipeline.gates.stored.compare import Reference
 from pocketbert.pipeline.reference import own_texts, sample_batches
+
+if TYPE_CHECKING:
+    import torch
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LENGTH = 8
@@ -31,17 +33,17 @@ class PreparedModels:
         folder: A folder that may have ``model.safetensors``.
         task: What the model does.
         length: Longest input in tokens.
+        model: The folder's torch model, where it is loaded already; it is not changed.
     """
 
-    def __init__(self, folder: Path, task: Task, length: int) -> None:
-        self.folder, self.task, self.length = folder, task, length
+    def __init__(self, folder: Path, task: Task, length: int, model: torch.nn.Module | None = None) -> None:
+        self.folder, self.task, self.length, self._loaded = folder, task, length, model
         self._made: dict[tuple[Format, Layout], Reference] = {}
 
     @property
     def absent(self) -> str | None:
         """Why there is nothing to compare with; None where there is."""
-        lost = [name for name in ("torch", "transformers") if version_of(name) is None]
-        if lost:
+        if lost := missing_for_weights():
             return f"{lost[0]} is not installed here"
         missing = [name for name in (WEIGHTS, CONFIG) if not (self.folder / name).is_file()]
         return f"the folder has no {missing[0]}" if missing else None
@@ -66,7 +68,7 @@ class PreparedModels:
 
     @cached_property
     def _model(self) -> Any:
-        return load_model(self._opened, self.task)
+        return load_model(self._opened, self.task) if self._loaded is None else self._loaded
 
     @cached_property
     def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
