@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.records import AnswerCheck, ColdStart, Length, Profile, Protocol, Record, TokenizerTime
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
-from pocketbert.core.disk.files import path_bytes, read_json, sha256_path, write_atomic
+from pocketbert.core.disk.files import check_schema, path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
@@ -243,15 +243,7 @@ class BenchmarkResult(Record):
             InputError: If the file is missing, of another major schema, or wrong.
         """
         content: Any = read_json(path)
-        version = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
-        if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-            raise InputError(
-                Problem(
-                    str(path),
-                    f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
-                    "Measure again with: pocketbert benchmark",
-                )
-            )
+        check_schema(path, content, SCHEMA_VERSION, "Measure again with: pocketbert benchmark")
         try:
             return cls.model_validate(content)
         except ValidationError as error:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from pocketbert.core.disk.files import read_json
+from pocketbert.core.disk.files import check_schema, read_json
 from pocketbert.core.errors import InputError, Problem
 
 KIND = "pocketbert-mac-benchmark"
@@ -294,15 +294,8 @@ def read_mac_record(path: Path) -> MacRecord:
                 "Run coreml/benchmark_on_mac.py of the artefact folder on a Mac.",
             )
         )
-    version = str(content.get("schema_version", ""))[:20]
-    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        raise InputError(
-            Problem(
-                str(path),
-                f"schema version {version!r} cannot be read; this version reads {SCHEMA_VERSION}.",
-                "Measure again with the script of a folder that this version packed, or update PocketBERT.",
-            )
-        )
+    again = "Measure again with the script of a folder that this version packed, or update PocketBERT."
+    check_schema(path, content, SCHEMA_VERSION, again)
     try:
         return MacRecord.model_validate(content)
     except ValidationError as error:

@@ -15,7 +15,7 @@ from pocketbert.core.artefacts.records import (
     contradictions,
     list_problems,
 )
-from pocketbert.core.disk.files import path_bytes, read_json, safe_join, sha256_path, write_json
+from pocketbert.core.disk.files import check_schema, path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
 
 MAX_MIB = 16
@@ -38,15 +38,7 @@ def read_artefacts(folder: Path) -> Artefacts:
             )
         )
     content = read_json(path, MAX_MIB)
-    version = str(content.get("schema_version", "")) if isinstance(content, dict) else ""
-    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        raise InputError(
-            Problem(
-                str(path),
-                f"schema version '{version}' cannot be read; this version reads {SCHEMA_VERSION}.",
-                "Update PocketBERT.",
-            )
-        )
+    check_schema(path, content, SCHEMA_VERSION, "Update PocketBERT.")
     try:
         artefacts = Artefacts.model_validate(content)
     except ValidationError as error:

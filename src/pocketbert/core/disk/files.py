@@ -18,6 +18,8 @@ from pocketbert.core.disk.regular import open_regular, read_regular
 from pocketbert.core.errors import InputError, MachineError, Problem
 
 _MIB = 1 << 20
+_VERSION = 20
+"""Characters of a version that are shown."""
 
 
 def sha256_file(path: Path) -> str:
@@ -127,6 +129,24 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
         return json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
+
+
+def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:
+    """Refuse the content of a JSON file that was written in another major schema.
+
+    Args:
+        path: The file.
+        content: What is in it.
+        readable: The version that is read, e.g. ``1.0``.
+        fix: What to do about another one.
+
+    Raises:
+        InputError: If ``schema_version`` is missing or of another major version.
+    """
+    version = str(content.get("schema_version", ""))[:_VERSION] if isinstance(content, dict) else ""
+    if version.split(".")[0] != readable.split(".")[0]:
+        what = f"schema version {version!r} cannot be read; this version reads {readable}."
+        raise InputError(Problem(str(path), what, fix))
 
 
 def check_writable(folder: Path) -> None:
