@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 from fuzz.mutation import Place, Verdict, mutator
@@ -16,14 +17,17 @@ def _config(place: Place, changes: dict[str, Any]) -> None:
     write(path, {**read(path), **changes})
 
 
-@mutator("model")
-def config_values_any(draw: random.Random, place: Place) -> None:
-    """A configuration with a value replaced, lost, doubled or swapped."""
-    path = place.model / "config.json"
+def _change_values(draw: random.Random, path: Path) -> None:
     content = read(path)
     for _ in range(draw.choice([1, 1, 3])):
         content = changed(draw, content)
     write(path, content)
+
+
+@mutator("model")
+def config_values_any(draw: random.Random, place: Place) -> None:
+    """A configuration with a value replaced, lost, doubled or swapped."""
+    _change_values(draw, place.model / "config.json")
 
 
 @mutator("model", verdict=Verdict.BAD)
@@ -130,11 +134,7 @@ def settings(draw: random.Random, place: Place) -> None:
 @mutator("model")
 def tokenizer_values(draw: random.Random, place: Place) -> None:
     """A tokenizer with a value replaced, lost, doubled or swapped."""
-    path = place.model / draw.choice(["tokenizer.json", "tokenizer_config.json"])
-    content = read(path)
-    for _ in range(draw.choice([1, 1, 3])):
-        content = changed(draw, content)
-    write(path, content)
+    _change_values(draw, place.model / draw.choice(["tokenizer.json", "tokenizer_config.json"]))
 
 
 @mutator("model", verdict=Verdict.BAD)

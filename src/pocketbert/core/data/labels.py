@@ -186,8 +186,8 @@ _FEWEST = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
 
 
 def _from_data(examples: Sequence[Example], kind: LabelKind) -> Labels:
+    # the first row of every label that occurs; of a row with several, or with spans, each of them
     rows: dict[object, int] = {}
-    """The first row of every label that occurs; of a row with several, or with spans, each of them."""
     for example in examples:
         values = example.label if isinstance(example.label, tuple) else (example.label,)
         for value in values:

@@ -23,9 +23,8 @@ def table_rows(
     Raises:
         InputError: If the file cannot be read, or is larger than `limits` allow.
     """
-    csv.field_size_limit(
-        max(csv.field_size_limit(), limits.line + 1)
-    )  # `_Records` counts; the library's limit is global
+    # `_Records` counts; the library's limit is global
+    csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
     with opened(path, title, limits) as raw:
         records = _Records(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), title, limits)
         if separator == "\t":

@@ -158,8 +158,9 @@ def replace_file(source: Path, destination: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        with temporary_file(destination) as copied, copied.open("wb") as stream:
-            stream.write(source.read_bytes())
+        with temporary_file(destination) as copied, copied.open("wb") as stream, source.open("rb") as whole:
+            shutil.copyfileobj(whole, stream)
+            stream.flush()
             os.fsync(stream.fileno())
             copied.replace(destination)
         source.unlink()
