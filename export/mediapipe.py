@@ -20,11 +20,11 @@ from tokenizers import Tokenizer, models, processors
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.predict.tokenization import (
     Encoded,
     Text,
     TextTokenizer,
-    is_unicode,
     plain_tokenizer_json,
 )
 from pocketbert.core.tasks import TaskName

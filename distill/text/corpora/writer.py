@@ -15,8 +15,8 @@ from pocketbert.core.disk.ownership import Contents
 from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.predict.tokenization import is_unicode
 from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.distill.text.corpora.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard
 from pocketbert.distill.text.corpora.rows import CutTexts, PackTexts, RowBuilder

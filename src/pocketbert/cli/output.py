@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pocketbert.core.host.terminal import one_field, visible
+from pocketbert.core.host.terminal import is_unicode, one_field, visible
 
 
 def print_json(value: Any) -> None:
@@ -18,11 +18,7 @@ def print_json(value: Any) -> None:
 def json_text(value: Any) -> str:
     """Write a value as JSON, readable as it is; where it holds half a surrogate pair, which no encoding has, in ASCII."""
     text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value)
-    return text
+    return text if is_unicode(text) else json.dumps(value)
 
 
 def print_answer(line: str) -> None:

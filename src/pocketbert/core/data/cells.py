@@ -11,7 +11,7 @@ from typing import Any
 from pocketbert.core.data.numerals import is_visible, number_of
 from pocketbert.core.data.spans import OUTSIDE, Span, label_of, spans_of
 from pocketbert.core.errors import shown
-from pocketbert.core.predict.tokenization import is_unicode
+from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.tasks import LabelKind
 
 

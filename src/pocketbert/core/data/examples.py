@@ -13,7 +13,8 @@ from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.numerals import is_visible
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.tokenization import Text, is_unicode
+from pocketbert.core.host.terminal import is_unicode
+from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.tasks import LabelKind
 
 __all__ = ["Example", "Label", "read_examples"]

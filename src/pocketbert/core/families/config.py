@@ -9,6 +9,7 @@ from typing import Any
 
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.terminal import is_unicode
 
 FILE_NAME = "config.json"
 MAX_MIB = 8
@@ -95,7 +96,7 @@ def _odd_values(content: Mapping[str, Any]) -> Iterator[str]:
     waiting: list[tuple[str, Any]] = list(content.items())
     while waiting:
         name, value = waiting.pop()
-        if not _is_unicode(name) or (isinstance(value, str) and not _is_unicode(value)):
+        if not is_unicode(name) or (isinstance(value, str) and not is_unicode(value)):
             yield f"{_shown(name)} holds text that is not Unicode."
         elif isinstance(value, float) and not math.isfinite(value):
             yield f"{name[:40]} is {value}, no finite number."
@@ -171,14 +172,6 @@ def _inverse(names: Mapping[str, str], numbers: Any) -> bool:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _shown(value: Any) -> str:

@@ -17,6 +17,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
+from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenizer
 
 Text = str | tuple[str, str]
@@ -297,15 +298,6 @@ def _placed(encoding: Encoding, truncated: bool) -> Encoded:
         truncated,
         Places(offsets, words, parts),
     )
-
-
-def is_unicode(text: str) -> bool:
-    """False for text with half of a surrogate pair, which JSON can spell and no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
