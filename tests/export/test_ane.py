@@ -20,7 +20,7 @@ from pocketbert.export.adapters import ane, mask_4d
 from pocketbert.export.adapters.ane_layers import ChannelNorm, ChannelsFirstLayer, PerHeadAttention, pointwise
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.prepare import prepare
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 READ_ALL = (TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION)

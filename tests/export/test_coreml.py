@@ -25,7 +25,7 @@ from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 LABELS = ("negative", "neutral", "positive")

@@ -17,13 +17,13 @@ from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.runtime.onnx import OnnxPredictor
-from support.tiny import EXPORTED, tiny_classifier
+from support.tiny import BASIC, tiny_classifier
 from support.tiny_tokenizers import vocabulary
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 LABELS = ("negative", "neutral", "positive")
 MARGIN = 2
-FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in EXPORTED if f != "bert")]
+FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in BASIC if f != "bert")]
 
 
 def compared(subject: Predictor, reference: TorchPredictor, tokenizer: TextTokenizer, family: Any) -> Parity:
@@ -43,14 +43,14 @@ def of_seed(name: str, seed: int, open_tiny: Callable[..., Any]) -> Parity:
     return compared(prepared, TorchPredictor(model, TASK, folder.family.inputs), tokenizer, folder.family)
 
 
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", BASIC)
 def test_the_prepared_module(name: str, open_tiny: Callable[..., Any]) -> None:
     found = of_seed(name, 1, open_tiny)
     assert found.passed, found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", BASIC)
 def test_the_prepared_module_of_many_seeds(name: str, open_tiny: Callable[..., Any]) -> None:
     for seed in range(12):
         found = of_seed(name, seed, open_tiny)

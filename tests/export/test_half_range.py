@@ -29,7 +29,7 @@ from support.half_range import (
     ordinary,
     planted,
 )
-from support.tiny import EXPORTED
+from support.tiny import BASIC
 
 
 @pytest.mark.parametrize("task", HEADS, ids=[t.name.value for t in HEADS])
@@ -144,7 +144,7 @@ def test_models_with_layer_normalization_are_not_touched(make_classifier: Callab
     with torch.no_grad():
         normed.base_model.encoder.layer[0].output.bottleneck.dense.weight.mul_(EVERYWHERE)
     assert same(normed)
-    for name in (f for f in EXPORTED if f != "mobilebert"):
+    for name in (f for f in BASIC if f != "mobilebert"):
         model = make_classifier(name, 1, ("no", "yes"))
         model.get_input_embeddings().weight.data.mul_(EVERYWHERE)
         assert same(model)

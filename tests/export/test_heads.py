@@ -25,7 +25,7 @@ from pocketbert.export.adapters.lean_heads import SplitDecoder
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.runtime.onnx import OnnxPredictor
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 
 OTHERS = FAMILIES[1:]
 LENGTHS = (8, 16)

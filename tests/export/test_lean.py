@@ -22,8 +22,8 @@ from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
 from pocketbert.export.adapters.lean_layers import PostNormLayer
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.runtime.onnx import OnnxPredictor
+from support.tiny import BASIC as FAMILIES
 from support.tiny import ENTRIES, NAMES, noisy_model
-from support.tiny import EXPORTED as FAMILIES
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 BOUND = 1e-5

@@ -18,10 +18,10 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import MAX_IR, MAX_OPSET, check_readable, tidy
 from pocketbert.runtime.onnx import OnnxPredictor
-from support.tiny import EXPORTED
+from support.tiny import BASIC
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in EXPORTED if f != "bert")]
+FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in BASIC if f != "bert")]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

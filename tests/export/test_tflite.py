@@ -26,7 +26,7 @@ from pocketbert.export.prepare import prepare
 from pocketbert.quantize.tflite_graph import TfliteGraph
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 from support.tiny import tiny_classifier
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]

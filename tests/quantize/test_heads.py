@@ -30,7 +30,7 @@ from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 
 FILL, REGRESSION = TASKS[TaskName.FILL_MASK], TASKS[TaskName.REGRESSION]
 LABELS = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}

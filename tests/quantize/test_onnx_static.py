@@ -26,12 +26,12 @@ from pocketbert.quantize.plan import Plan, Rows
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.openvino import precision
-from support.tiny import EXPORTED
+from support.tiny import BASIC
 
 FAMILIES = (
     "bert",
     "mobilebert",
-    *(pytest.param(f, marks=pytest.mark.slow) for f in EXPORTED if f not in ("bert", "mobilebert")),
+    *(pytest.param(f, marks=pytest.mark.slow) for f in BASIC if f not in ("bert", "mobilebert")),
 )
 FILL = TASKS[TaskName.FILL_MASK]
 LAYERS = 2

@@ -18,6 +18,8 @@ from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind, write_w
 FAMILIES = tuple(f.name for f in all_families())
 EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None)
 """Families that some exporter writes."""
+BASIC = ("bert", "roberta", "distilbert", "mobilebert")
+"""The families that tests of a format, a method or a gate go through. All others go through the matrix in `tests/families`."""
 PRETRAINED = tuple(f.name for f in all_families() if Objective.NEXT_SENTENCE in f.objectives)
 """Families with a class that predicts hidden words and the next sentence."""
 NAMES = ("negative", "neutral", "positive")

@@ -17,7 +17,7 @@ from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.distill.methods.distilbert import DistilBertDistillation, TripleWeights
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.training.terms import Counting, share
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 
 
 @dataclass(frozen=True)

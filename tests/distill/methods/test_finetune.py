@@ -8,10 +8,10 @@ import torch
 
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.finetune import Finetune
-from support.tiny import EXPORTED
+from support.tiny import BASIC
 
 
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", BASIC)
 def test_the_term_is_the_cross_entropy_with_gold(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 2)
     batch = {k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good", "a bad film"])).items()}

@@ -15,7 +15,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.training.loop import frozen
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 

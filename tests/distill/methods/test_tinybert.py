@@ -22,7 +22,7 @@ from pocketbert.distill.methods.tinybert import TinyBertDistillation, prediction
 from pocketbert.distill.students.projection import projection_of
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 from pocketbert.distill.training.terms import Counting, share
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 from support.tinybert import (
     TERMS,
     batch_of,

@@ -12,7 +12,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.distill.students.build import build_student, freeze_positions
 from support.counting import parameter_count
-from support.tiny import EXPORTED
+from support.tiny import BASIC
 
 BERT = family_of("bert")
 PAIRS = [  # our layer's part, theirs
@@ -150,7 +150,7 @@ def test_what_cannot_be_made_is_refused(make_classifier: Callable[..., Any]) -> 
 
 
 def test_frozen_positions(make_classifier: Callable[..., Any]) -> None:
-    for name in EXPORTED:
+    for name in BASIC:
         model = make_classifier(name, 1, ("a", "b"))
         freeze_positions(model)
         assert [n.split(".", 1)[1] for n, p in model.named_parameters() if not p.requires_grad] == [

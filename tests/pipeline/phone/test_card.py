@@ -13,7 +13,7 @@ from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 from pocketbert.pipeline.phone.card import CardFacts, render_card
-from support.tiny import EXPORTED
+from support.tiny import BASIC
 
 LABELS = {
     TaskName.TEXT_CLASSIFICATION: ["no", "yes"],
@@ -164,7 +164,7 @@ def test_a_scheme_that_the_client_has_no_name_for_is_opened_by_its_own() -> None
 
 
 @pytest.mark.parametrize("task", list(TaskName))
-@pytest.mark.parametrize("family", EXPORTED)
+@pytest.mark.parametrize("family", BASIC)
 def test_code_that_runs_onnx_runtime_switches_its_reports_off_before(task: TaskName, family: str) -> None:
     text = card(folder(task).model_copy(update={"family": family}))
     first_use = re.compile(

@@ -17,7 +17,7 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from support.classifiers import expected
 from support.folders import tree
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 from support.tiny import NAMES, write_bert
 
 Cli = Callable[..., Any]

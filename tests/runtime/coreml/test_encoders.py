@@ -12,7 +12,7 @@ import torch
 
 from pocketbert.core.errors import InputError
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
-from support.tiny import EXPORTED
+from support.tiny import BASIC
 
 BOUNDS = {"FLOAT32": 1e-5, "FLOAT16": 5e-3}
 
@@ -35,7 +35,7 @@ def gap(
         ("mobilebert", "fixed", "FLOAT16", "iOS17"),
         *(
             pytest.param(family, kind, precision, target, marks=pytest.mark.slow)
-            for family in EXPORTED
+            for family in BASIC
             for kind, target in (("fixed", "iOS16"), ("ranged", "iOS17"), ("enumerated", "iOS18"))
             for precision in BOUNDS
         ),

@@ -25,7 +25,7 @@ from pocketbert.distill.teacher.cache.build import cached_teacher
 from pocketbert.distill.teacher.cache.layout import estimate_bytes, layout_of
 from pocketbert.distill.teacher.cache.teacher import CachedTeacher
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
-from support.tiny import EXPORTED as FAMILIES
+from support.tiny import BASIC as FAMILIES
 
 TEXTS = [
     "a good film",

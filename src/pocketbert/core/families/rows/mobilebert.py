@@ -1,0 +1,55 @@
+"""MobileBERT, and IB-BERT, its teacher."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
+from pocketbert.core.types import Signal
+
+BOTTLENECKS = {
+    "embedding_size": 1 << 14,
+    "intra_bottleneck_size": 1 << 14,
+    "true_hidden_size": 1 << 14,
+    "num_feedforward_networks": 64,
+}
+ROWS = (
+    Family(
+        name="mobilebert",
+        title="MobileBERT",
+        model_types=("mobilebert",),
+        classes="MobileBert",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=IDS_MASK_TYPES,
+        layer_path="mobilebert.encoder.layer",
+        lm_head="cls.predictions",
+        signals=(Signal.LOGITS, Signal.ATTENTION, Signal.RELATIONS),
+        invalid_signals={Signal.HIDDEN: "its hidden states reach 1e5 to 1e6, so a plain squared error explodes"},
+        objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+        layer_parts="mobilebert",
+        checkpoints="mobilebert",
+        largest=BOTTLENECKS,
+        tiny={
+            **TINY,
+            "intermediate_size": 32,
+            "embedding_size": 16,
+            "intra_bottleneck_size": 16,
+            "num_feedforward_networks": 2,
+        },
+    ),
+    Family(
+        name="ib-bert",
+        title="IB-BERT",
+        model_types=("ib_bert",),
+        classes="IbBert",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=IDS_MASK_TYPES,
+        layer_path="mobilebert.encoder.layer",
+        lm_head="cls.predictions",
+        objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+        limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
+        checkpoints="ib-bert",
+        largest=BOTTLENECKS,
+        instead_of_export="Distil a MobileBERT student from it, and export that.",
+        tiny={**TINY, "embedding_size": 16, "intra_bottleneck_size": 48},
+    ),
+)

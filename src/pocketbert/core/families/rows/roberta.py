@@ -1,0 +1,23 @@
+"""RoBERTa."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.family import Family, TokenizerKind
+from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT, TINY
+
+ROWS = (
+    Family(
+        name="roberta",
+        title="RoBERTa",
+        model_types=("roberta",),
+        classes="Roberta",
+        tokenizer=TokenizerKind.BYTE_BPE,
+        inputs=IDS_MASK,
+        layer_path="roberta.encoder.layer",
+        lm_head="lm_head",
+        position_offset=2,
+        limits=(ONE_SEGMENT,),
+        layer_parts="roberta",
+        tiny={**TINY, "max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1},
+    ),
+)
