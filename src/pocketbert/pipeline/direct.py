@@ -26,6 +26,7 @@ from pocketbert.core.disk.workspace import (
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
+from pocketbert.core.models.teacher import say_row
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import CoremlSection, VerifySection
@@ -52,6 +53,7 @@ def export_model(
 ) -> Path:
     """See `pocketbert.api.export`; `ready` are fp32 files of the same model to use instead of exporting anew."""
     recipe, folder = export_recipe(model, options)
+    say_row(folder)
     output = folder_destination(output, folder.path)
     inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
     finish_interrupted(output)

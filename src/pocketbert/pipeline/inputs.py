@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pocketbert.core.disk.files import sha256_file, sha256_path
 from pocketbert.core.families import all_families, check_exported
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.teacher import open_teacher, say_row
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format
@@ -40,7 +41,9 @@ class Inputs:
     @cached_property
     def model(self) -> ModelFolder:
         """The model the recipe starts from."""
-        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
+        folder = open_teacher(self.recipe.teacher)
+        say_row(folder)
+        return folder
 
     @cached_property
     def start(self) -> ModelFolder | None:

@@ -14,12 +14,12 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
-from support.tiny import FAMILIES
+from support.tiny import GRAPHS
 
 Opened = tuple[Any, Any, dict[str, Tensor]]
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=GRAPHS)
 def opened(request: pytest.FixtureRequest, open_tiny: Callable[..., Any]) -> Opened:
     """A tiny 3-layer model, its family, and a padded batch."""
     model, folder, tokenizer = open_tiny(request.param, 3)
@@ -321,6 +321,6 @@ def test_layers_that_the_model_does_not_have_are_refused(
 
 
 def test_widths_of_the_queries(make_classifier: Callable[..., Any]) -> None:
-    widths = [query_width(make_classifier(f, 1, ("a", "b")).config) for f in FAMILIES]
+    widths = [query_width(make_classifier(f, 1, ("a", "b")).config) for f in GRAPHS]
     # MobileBERT's attention lies within its bottleneck, IB-BERT's within its blocks that widen
     assert widths == [32, 32, 32, 16, 48]

@@ -45,6 +45,8 @@ class Family:
             bounded in `config`.
         unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
+        instead_of_head: Beginnings of names of weights that a checkpoint has where it lacks the head that a task needs, and what
+            to tell the user of each.
         stored_layers: Entry of config.json that counts the layers that the weights hold: fewer than the layers that run where
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
@@ -63,6 +65,11 @@ class Family:
         students_of: Names of the families whose teachers can have students of this one, besides its own; the code is a
             `pocketbert.distill.students.class_changes.ClassChange` for each.
         instead_of_export: What to do where no exporter writes the family; None where one does.
+        loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of its own.
+            Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`, `teacher.family` or
+            `signs`.
+        signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its graph;
+            None where a checkpoint looks like any other.
         tiny: Sizes of a model that tests build in no time, by the names of its configuration; without vocabulary and labels.
     """
 
@@ -78,6 +85,7 @@ class Family:
     config_names: Mapping[str, str] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    instead_of_head: Mapping[str, str] = field(default_factory=dict)
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0
@@ -93,6 +101,13 @@ class Family:
     students_of: tuple[str, ...] = ()
     instead_of_export: str | None = None
     tiny: Mapping[str, int] = field(default_factory=dict)
+    loads_as: str | None = None
+    signs: str | None = None
+
+    @property
+    def graph(self) -> str:
+        """Name of the row whose graph the family has: rows with equal ones give equal files."""
+        return self.loads_as or self.name
 
     @property
     def uses_segments(self) -> bool:

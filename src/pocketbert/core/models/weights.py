@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.tasks import Task
+from pocketbert.core.tasks import Task, TaskName
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +127,8 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         own = {prefix + k: v for k, v in own.items()}
     if not any(k.startswith(prefix) for k in state):
         # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
-        state = {prefix + k: v for k, v in state.items()}
+        state = {k if k in own else prefix + k: v for k, v in state.items()}
+    given = list(state)
     unread = _unread(model, own, state, folder, new_head or bare)
     state = {k: v for k, v in state.items() if k in own}
     head = [k for k in own if not k.startswith(prefix)]
@@ -151,9 +152,10 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         problems.append(Problem(where, f"{len(rest)} weights are missing, e.g. {_few(rest)}."))
     if (rest := [k for k in lost if k in head]) and not new_head:
         what = f"has no trained head for {task.name} ({', '.join(rest)} missing)."
-        problems.append(
-            Problem(where, what, "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.")
-        )
+        fix = "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe."
+        known = folder.family.instead_of_head if task.name is TaskName.FILL_MASK else {}
+        other = next((why for start, why in known.items() if any(k.startswith(start) for k in given)), None)
+        problems.append(Problem(where, what, fix) if other is None else Problem(where, f"{what[:-1]}: {other}."))
     if unread:
         what = f"{len(unread)} weights are read by no class of {folder.family.title}: {_few(unread)}."
         problems.append(Problem(where, what, "Remove them, or use the model_type that they belong to."))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, distilbert, mobilebert, roberta
+from pocketbert.core.families.rows import bert, distilbert, electra, ernie, mobilebert, roberta
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
+    *ernie.ROWS,
+    *electra.ROWS,
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
