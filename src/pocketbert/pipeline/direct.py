@@ -26,7 +26,6 @@ from pocketbert.core.disk.workspace import (
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.teacher import say_row
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import CoremlSection, VerifySection
@@ -38,6 +37,7 @@ from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.pack import check_packable, make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND, Permission
+from pocketbert.pipeline.teacher import say_row
 
 _WORK = "export"
 """What the workspace of an export remembers, so that a later one finds it."""

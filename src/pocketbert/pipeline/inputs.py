@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from pocketbert.core.disk.files import sha256_file, sha256_path
 from pocketbert.core.families import all_families, check_exported
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.models.teacher import open_teacher, say_row
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format
@@ -20,6 +19,7 @@ from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.general import head_wanted
 from pocketbert.pipeline.requirements import require
+from pocketbert.pipeline.teacher import open_teacher, say_row
 
 
 class Inputs:

@@ -14,7 +14,6 @@ from typing import Any
 
 from tokenizers import Tokenizer, normalizers
 
-from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.progress import say
@@ -27,16 +26,31 @@ _ALLOWED = 0.1
 """Share of the texts on which a faithful conversion may differ: characters that the vocabulary hardly knows."""
 _CASED = 0.05
 """Share of words with upper-case letters from which a vocabulary is one of cased text."""
-AWKWARD = (
-    "e\u0301 o\u0308 a\u0301\u0323 Zażółć",
-    "한국어 日本語 中文 กรุงเทพ",
-    "👩‍👩‍👧 👍🏽 🏳️‍🌈",
-    "שלום עולם مرحبا بالعالم",
+TEXTS = (
+    "Set an alarm for half past six tomorrow morning.",
+    "The film was far better than I had expected; HELLO, IS ANYBODY THERE?",
+    "My order number is 48-2291-C, it costs 1,000.50 or 80%.",
+    "He said that she said that they had said nothing at all.",
+    "http-style words such as foo/bar?x=1&y=2 and C:\\notes [2]",
+    "  blanks   in odd   places  ",
+    "``quoted'' and 'single' and \"double\"",
+    "naïve café façade — “quoted” … and so on",
+    "Zażółć gęślą jaźń, smørrebrød & crème brûlée, Straße",
+    "İstanbul'da hava nasıl, ışıklar açık mı?",
+    "Где ближайшая аптека? Πού είναι ο σταθμός;",
+    "明天早上七点叫我起床。今日はとても良い天気ですね。",
+    "오늘 날씨가 어때요?",
+    "أين أقرب محطة قطار؟ שלום עולם",
+    "मुझे कल सुबह छह बजे जगाना।",
+    "กรุงเทพมหานคร เป็นเมืองหลวง",
+    "Trời hôm nay đẹp quá!",
+    "e\u0301 o\u0308 a\u0301\u0323 combined",
+    "👩‍👩‍👧 👍🏽 🏳️‍🌈 with joiners",
     "supercalifragilistic" * 6,
     "tab\tnew\nline\u00a0no-break\u3000wide",
     "½ ﬁ ① Ａ … ™",
 )
-"""Texts on which conversions differ, in addition to the sample sentences."""
+"""Texts to compare conversions on: plain ones, many scripts, and what normalizations differ in."""
 
 
 def converted_tokenizer(source: Path) -> str:
@@ -83,16 +97,15 @@ def _as_published(backend: Tokenizer, path: Path) -> Tokenizer:
     with library_errors(str(path), "not a SentencePiece model"):
         processor = sentencepiece.SentencePieceProcessor(model_proto=raw)
         table = sentencepiece_model_pb2.ModelProto.FromString(raw).normalizer_spec.precompiled_charsmap
-    texts = (*SENTENCES, *UNICODE_SENTENCES, *AWKWARD)
-    best, fewest = backend, differences(backend, processor, texts)
+    best, fewest = backend, differences(backend, processor, TEXTS)
     for more in ((), (normalizers.NFC(),)) if table and fewest else ():
         first = [] if backend.normalizer is None else [backend.normalizer]
         changed = Tokenizer.from_str(backend.to_str())
         changed.normalizer = normalizers.Sequence([*first, *more, normalizers.Precompiled(table)])
-        found = differences(changed, processor, texts)
+        found = differences(changed, processor, TEXTS)
         if len(found) < len(fewest):
             best, fewest = changed, found
-    _report(path, fewest, len(texts))
+    _report(path, fewest, len(TEXTS))
     return best
 
 

@@ -14,10 +14,10 @@ from pocketbert.core.disk.files import read_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.teacher import open_teacher
 from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource, Recipe
 from pocketbert.distill.text.corpora.corpus import INFO
+from pocketbert.pipeline.teacher import open_teacher
 
 if TYPE_CHECKING:
     from pocketbert.distill.text.corpora.corpus import TokenRows

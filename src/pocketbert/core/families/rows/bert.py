@@ -45,7 +45,7 @@ ROWS = (
         objectives=(),
         limits=(
             "its general checkpoints have no trained masked-LM head, so they teach no guesses of words",
-            "the maps to the width of its own teacher (fit_dense) are dropped: they are no part of the encoder",
+            "the maps to the width of the model that taught it (fit_dense) are dropped: they are no part of the encoder",
         ),
     ),
     replace(BERT, name="bert-wwm", title="BERT-wwm", loads_as="bert", objectives=_MASKED),

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-
-if TYPE_CHECKING:
-    from pocketbert.core.recipe.recipe import TeacherSection
+from pocketbert.core.recipe.recipe import TeacherSection
 
 
 def open_teacher(teacher: TeacherSection) -> ModelFolder:
