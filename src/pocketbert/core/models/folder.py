@@ -190,7 +190,7 @@ def _row_taken(
     if FAMILY_KEY in config:
         return chosen_row(
             row, str(config[FAMILY_KEY]), f"{path}/config.json"
-        ), f"its config.json says so ({FAMILY_KEY})"
+        ), f"its config.json names it ({FAMILY_KEY})"
     taken, weight = suggested_row(row, weight_names(path))
     return taken, f"its weights have {weight}" if weight else ""
 

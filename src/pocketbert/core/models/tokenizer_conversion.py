@@ -167,8 +167,8 @@ def _check_case(source: Path, backend: Tokenizer) -> None:
         raise InputError(
             Problem(
                 str(source),
-                f"{cased:,} of the {len(words):,} words of its vocabulary have upper-case letters, and no file says whether text "
+                f"{cased:,} of the {len(words):,} words of its vocabulary have upper-case letters, and no file states whether text "
                 "is lower-cased, which transformers would do.",
-                'Write {"do_lower_case": false} into tokenizer_config.json, or true if the authors say so.',
+                'Write {"do_lower_case": false} into tokenizer_config.json, or true where the authors lower-case text.',
             )
         )
