@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, family_named, family_of
+from pocketbert.core.models.attention import library_attention
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.students import distilbert_keys  # noqa: F401 - it registers itself
@@ -51,6 +52,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     if change:
         config, kind = change.config(teacher.config), _class(teacher, family, change)
     _resize(config, family_of(config.model_type), wanted)
+    config._attn_implementation = library_attention(kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)
@@ -74,6 +76,8 @@ def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
     ):
         if (value := getattr(wanted, ours)) is not None:
             setattr(config, family.config_names.get(theirs, theirs), value)
+    if wanted.hidden is not None and hasattr(config, "pooler_hidden_size"):
+        config.pooler_hidden_size = wanted.hidden  # the head takes the first token's state as it is
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
             Problem(
@@ -81,7 +85,6 @@ def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
                 f"hidden {config.hidden_size} is no multiple of heads {config.num_attention_heads}.",
             )
         )
-    config._attn_implementation = "sdpa"
 
 
 def _class(teacher: Any, family: Family, change: ClassChange) -> Any:

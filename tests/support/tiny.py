@@ -76,6 +76,28 @@ ENTRIES = {
         resized=False,
     ),
     "ib-bert": TinyFamily(resized=False),
+    "deberta": TinyFamily(
+        shapes=(
+            {"pos_att_type": "c2p"},
+            {"pos_att_type": "p2c", "max_relative_positions": 20, "hidden_act": "relu"},
+            {"pos_att_type": None},
+            {"relative_attention": False},
+            {"embedding_size": 16},
+            {"position_biased_input": False, "num_attention_heads": 1, "legacy": False},
+        )
+    ),
+    "deberta-v2": TinyFamily(
+        shapes=(
+            {"pos_att_type": "c2p"},
+            {"pos_att_type": "p2c", "share_att_key": False, "norm_rel_ebd": "none"},
+            {"pos_att_type": None},
+            {"relative_attention": False},
+            {"position_buckets": -1, "max_relative_positions": 20},
+            {"max_relative_positions": 24, "conv_kernel_size": 3, "conv_act": "gelu"},
+            {"conv_kernel_size": 5, "conv_groups": 4, "embedding_size": 16},
+            {"position_biased_input": False, "pooler_hidden_act": "tanh", "legacy": False},
+        )
+    ),
 }
 """One entry for each family of the table, by its name."""
 

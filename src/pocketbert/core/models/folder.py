@@ -166,8 +166,8 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     if not isinstance(found, dict) or "model_type" not in found:
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     family = family_of(str(found["model_type"]), str(config_path))
-    config = read_config(config_path, family.largest)
-    return ModelFolder(path, name, config, family, licence)
+    config = read_config(config_path, family.largest, family.smallest)
+    return ModelFolder(path, name, config, family.as_configured(config), licence)
 
 
 def _demo_teacher() -> Path:

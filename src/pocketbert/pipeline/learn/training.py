@@ -82,8 +82,10 @@ def finish_student(learning: Learning, state: StudentState, at: Places) -> None:
         state: The student after the last stage.
         at: Where the student goes.
     """
+    from pocketbert.distill.capture.record import release
+
     student = task_student(learning, state)
-    student.set_attn_implementation("sdpa")
+    release(student)
     made = Finished(
         student,
         learning.recipe,
