@@ -1,6 +1,7 @@
 """Capture from disentangled attention (DeBERTa v1, v2 and v3), which does not use transformers' attention interface.
 
-Scores hold all that the model adds up: content to content, content to position, position to content.
+Scores hold all that the model adds up: content to content, content to position, position to content. Relations are the queries,
+keys and values of the content.
 """
 
 from __future__ import annotations
@@ -10,95 +11,114 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as FirstAttention
+from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as SecondAttention
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.diversion import divert
-from pocketbert.distill.capture.recorder import QueryKeyValue, active_recorder
+from pocketbert.distill.capture.interface import MASKED
+from pocketbert.distill.capture.recorder import CapturingModule, QueryKeyValue, active_recorder
 
-MASKED = -1e4
-"""Scores of padded keys: exp of it is exactly 0, and it is finite in every dtype."""
+
+class CapturingFirst(FirstAttention, CapturingModule):
+    """The attention of v1: one projection, a head's queries, keys and values in turn. Weights and results stay the same."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend; where the recorder ends the pass, no context is computed.
+
+        Args:
+            hidden_states: [B, S, d].
+            attention_mask: 1 where a token may attend to another, [B, 1, S, S].
+            output_attentions: Whether to return the probabilities, too.
+            query_states: Must be None: an encoder's queries are its own states.
+            relative_pos: Distances of tokens, [1, S, S].
+            rel_embeddings: Table of distances, [rows, d].
+
+        Returns:
+            Context, [B, S, d], and probabilities [B, H, S, S] or None.
+
+        Raises:
+            ValueError: If queries of other states are asked for.
+        """
+        _refuse_other(query_states)
+        split = self.transpose_for_scores
+        query, key, value = split(self.in_proj(hidden_states)).chunk(3, dim=-1)
+        given = QueryKeyValue(query + split(self.q_bias[None, None]), key, value + split(self.v_bias[None, None]))
+        terms = 1 + len(self.pos_att_type)
+        scaled = given.query * (given.query.shape[-1] * terms) ** -0.5
+        scores = torch.matmul(scaled, key.transpose(2, 3))
+        if self.relative_attention and rel_embeddings is not None:
+            relative = self.pos_dropout(rel_embeddings)
+            scores = scores + self.disentangled_att_bias(scaled, key, relative_pos, relative, terms)
+        return _attend(self, given, scores, attention_mask, output_attentions)
+
+
+class CapturingSecond(SecondAttention, CapturingModule):
+    """The attention of v2 and v3, whose own functions lay batch and heads in one axis. Weights and results stay the same."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend, see `CapturingFirst.forward`; `relative_pos` holds buckets of distances where the model has them."""
+        _refuse_other(query_states)
+        batch, heads = len(hidden_states), self.num_attention_heads
+        flat = [
+            self.transpose_for_scores(projection(hidden_states), heads)
+            for projection in (self.query_proj, self.key_proj, self.value_proj)
+        ]
+        given = QueryKeyValue(*(x.unflatten(0, (batch, heads)) for x in flat))
+        terms = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
+        scores = torch.matmul(given.query, given.key.transpose(2, 3)) * (given.query.shape[-1] * terms) ** -0.5
+        if self.relative_attention:
+            relative = self.pos_dropout(rel_embeddings)
+            added = self.disentangled_attention_bias(flat[0], flat[1], relative_pos, relative, terms)
+            if isinstance(added, Tensor):  # 0 where positions are in no term
+                scores = scores + added.unflatten(0, (batch, heads))
+        return _attend(self, given, scores, attention_mask, output_attentions)
+
+
+_CAPTURING = {FirstAttention: CapturingFirst, SecondAttention: CapturingSecond}
 
 
 def install(model: Any) -> None:
-    """Divert every attention module of a model; weights and results stay the same.
+    """Make each layer's attention a capturing one.
 
     Raises:
-        InputError: If its heads mix their scores, which nothing here computes.
+        InputError: If the heads of the model mix their scores, which nothing here computes.
     """
     if getattr(model.config, "talking_head", False):
-        what = "talking_head is set: the scores of its heads are mixed before the softmax, and are no signal."
+        what = "talking_head is set: its heads mix their scores before the softmax, so they are no signal of one head."
         raise InputError(Problem(type(model).__name__, what, "Distil from its logits and hidden states only."))
-    for layer in getattr(model, "base_model", model).encoder.layer:
-        own = layer.attention.self
-        divert(own, _first if hasattr(own, "in_proj") else _second)
+    for module in model.modules():
+        if type(module) in _CAPTURING:
+            module.__class__ = _CAPTURING[type(module)]
 
 
-def _first(
-    module: Any,
-    hidden_states: Tensor,
-    attention_mask: Tensor,
-    output_attentions: bool = False,
-    query_states: Tensor | None = None,
-    relative_pos: Tensor | None = None,
-    rel_embeddings: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention of v1: one projection, a head's queries, keys and values in turn."""
-    split = module.transpose_for_scores
-    query, key, value = split(module.in_proj(hidden_states)).chunk(3, dim=-1)
-    given = QueryKeyValue(query + split(module.q_bias[None, None]), key, value + split(module.v_bias[None, None]))
-    terms = 1 + len(module.pos_att_type)
-    scaled = given.query * (given.query.shape[-1] * terms) ** -0.5
-    scores = torch.matmul(scaled, key.transpose(2, 3))
-    if module.relative_attention and rel_embeddings is not None:
-        relative = module.pos_dropout(rel_embeddings)
-        scores = scores + module.disentangled_att_bias(scaled, key, relative_pos, relative, terms)
-    return _attend(module, given, scores, attention_mask, output_attentions)
-
-
-def _second(
-    module: Any,
-    hidden_states: Tensor,
-    attention_mask: Tensor,
-    output_attentions: bool = False,
-    query_states: Tensor | None = None,
-    relative_pos: Tensor | None = None,
-    rel_embeddings: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention of v2 and v3, whose own functions lay batch and heads in one axis."""
-    batch, heads = len(hidden_states), module.num_attention_heads
-    flat = [
-        module.transpose_for_scores(projection(hidden_states), heads)
-        for projection in (module.query_proj, module.key_proj, module.value_proj)
-    ]
-    given = QueryKeyValue(*(x.unflatten(0, (batch, heads)) for x in flat))
-    terms = 1 + sum(kind in module.pos_att_type for kind in ("c2p", "p2c"))
-    scores = torch.matmul(given.query, given.key.transpose(2, 3)) * (given.query.shape[-1] * terms) ** -0.5
-    if module.relative_attention:
-        relative = module.pos_dropout(rel_embeddings)
-        added = module.disentangled_attention_bias(flat[0], flat[1], relative_pos, relative, terms)
-        if isinstance(added, Tensor):  # 0 where positions are in no term
-            scores = scores + added.unflatten(0, (batch, heads))
-    return _attend(module, given, scores, attention_mask, output_attentions)
+def _refuse_other(query_states: Tensor | None) -> None:
+    if query_states is not None:
+        raise ValueError("the capturing attention of an encoder takes no queries of other states")
 
 
 def _attend(
     module: Any, given: QueryKeyValue, scores: Tensor, mask: Tensor, wants_map: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Hand the active recorder what it wants of this layer, and attend.
-
-    Args:
-        module: The attention module.
-        given: What scores are computed from.
-        scores: [B, H, S, S].
-        mask: 1 where a token may attend to another, [B, 1, S, S].
-        wants_map: Whether to return the probabilities.
-
-    Returns:
-        Context, [B, S, H * head size], and the probabilities or None.
-    """
-    # padded queries see no key either, as in transformers: all their scores are equal
-    scores = scores.masked_fill(~mask.bool(), MASKED)
+    """Hand the active recorder what it wants of this layer, and attend."""
+    # by keys alone, as in every other family; transformers also closes all keys to padded queries, which nothing reads
+    scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED)
     recorder = active_recorder()
     if recorder is not None:
         layer = recorder.next_layer()

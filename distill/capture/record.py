@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.core.models.attention import library_attention
-from pocketbert.distill.capture import disentangled, interface  # noqa: F401 - it registers itself
-from pocketbert.distill.capture.diversion import is_diverted, restore
-from pocketbert.distill.capture.recorder import AttentionRecorder
+from pocketbert.distill.capture import disentangled, interface  # noqa: F401 - they register themselves
+from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule
 
 
 def record_attention(
@@ -41,18 +39,9 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    return bool(model.config._attn_implementation == interface.NAME) or any(is_diverted(m) for m in model.modules())
-
-
-def release(model: Any) -> None:
-    """Hand the attention of a model back to transformers; weights stay.
-
-    Args:
-        model: A transformers model, captured or not.
-    """
-    for module in model.modules():
-        restore(module)
-    model.set_attn_implementation(library_attention(type(model)))
+    if model.config._attn_implementation == interface.NAME:
+        return True
+    return any(isinstance(module, CapturingModule) for module in model.modules())
 
 
 def query_width(config: Any) -> int:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, family_named, family_of
-from pocketbert.core.models.attention import library_attention
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.students import distilbert_keys  # noqa: F401 - it registers itself
@@ -52,7 +51,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     if change:
         config, kind = change.config(teacher.config), _class(teacher, family, change)
     _resize(config, family_of(config.model_type), wanted)
-    config._attn_implementation = library_attention(kind)
+    config._attn_implementation = "sdpa" if kind._supports_sdpa else "eager"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)

@@ -144,7 +144,8 @@ def shifted(products: Tensor) -> Tensor:
     """
     batch, heads, length, _ = products.shape
     flat = products.reshape(batch, heads, -1)[..., length:]
-    return flat.reshape(batch, heads, length, -1)[..., :length]
+    # not -1: torch.export cannot prove for every range of lengths that the quotient is whole
+    return flat.reshape(batch, heads, length, 2 * length - 1)[..., :length]
 
 
 def _table(rows: Tensor | None) -> nn.Embedding | None:

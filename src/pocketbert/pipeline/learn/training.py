@@ -82,10 +82,8 @@ def finish_student(learning: Learning, state: StudentState, at: Places) -> None:
         state: The student after the last stage.
         at: Where the student goes.
     """
-    from pocketbert.distill.capture.record import release
-
     student = task_student(learning, state)
-    release(student)
+    student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
     made = Finished(
         student,
         learning.recipe,

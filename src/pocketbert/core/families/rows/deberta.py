@@ -33,7 +33,6 @@ ROWS = (
         inputs=IDS_MASK_TYPES,
         layer_path="deberta.encoder.layer",
         lm_head="cls.predictions|lm_predictions.lm_head",
-        key_renames={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
         largest=_TABLES,
         smallest=_SMALLEST,
         unread=("lm_predictions.", "embeddings.position_embeddings."),
