@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.distill.capture import interface
-from pocketbert.distill.capture.recorder import AttentionRecorder
+from pocketbert.distill.capture import interface, xlm, xlnet  # noqa: F401 - they register themselves
+from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule
 
 
 def record_attention(
@@ -39,7 +39,9 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    return bool(model.config._attn_implementation == interface.NAME)
+    if model.config._attn_implementation == interface.NAME:
+        return True
+    return any(isinstance(module, CapturingModule) for module in model.modules())
 
 
 def query_width(config: Any) -> int:

@@ -77,6 +77,7 @@ def load_model(
     import torch
     import transformers
 
+    _check_task(folder, task)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
@@ -183,6 +184,13 @@ def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, An
             raise InputError(Problem(where, f"{key} is {out[key]!r:.40}; allowed: {', '.join(_DTYPES)}."))
         out[key] = "float32"  # the weights are taken as they are, and kept in fp32
     return out
+
+
+def _check_task(folder: ModelFolder, task: Task) -> None:
+    """Refuse a task for which the family has no head, with the reason of its row."""
+    why = folder.family.invalid_tasks.get(task.name)
+    if why is not None:
+        raise InputError(Problem(str(folder.path), f"{folder.family.title} cannot do {task.name}: {why}."))
 
 
 def _check_problem(folder: ModelFolder, task: Task) -> None:
