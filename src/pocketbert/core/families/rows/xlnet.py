@@ -37,6 +37,6 @@ ROWS = (
         ),
         capture="relative-attention",
         adapter="relative-encoder",
-        tiny={"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64, "pad_token_id": 3},
+        tiny={"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64, "pad_token_id": 5},
     ),
 )
