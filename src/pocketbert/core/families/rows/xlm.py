@@ -29,6 +29,7 @@ ROWS = (
         ),
         capture="self-attention",
         adapter="language-encoder",
+        checkpoints="xlm",
         tiny={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64, "pad_token_id": 2},
     ),
 )
