@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.distill.capture import disentangled, interface  # noqa: F401 - they register themselves
+from pocketbert.distill.capture import (  # noqa: F401 - they register themselves
+    disentangled,
+    interface,
+    xlm,
+    xlnet,
+)
 from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule
 
 

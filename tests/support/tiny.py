@@ -101,6 +101,21 @@ ENTRIES = {
         ),
         sentencepiece="DebertaV2Tokenizer",
     ),
+    "xlnet": TinyFamily(
+        shapes=(
+            {"d_model": 36, "n_head": 6, "d_inner": 20},
+            {"clamp_len": 6, "ff_activation": "relu", "n_head": 1},
+            {"summary_type": "first"},
+            {"summary_type": "mean", "summary_use_proj": False},
+        ),
+    ),
+    "xlm": TinyFamily(
+        shapes=(
+            {"emb_dim": 36, "n_heads": 6},
+            {"gelu_activation": False, "n_heads": 1, "sinusoidal_embeddings": True},
+            {"summary_type": "mean"},
+        ),
+    ),
 }
 """One entry for each family of the table, by its name."""
 

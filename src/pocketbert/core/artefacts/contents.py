@@ -41,7 +41,8 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     if config.get("problem_type") not in (None, task.problem_type):
         problems.append(f"problem_type is {config['problem_type']!r:.60}, the folder's task is {task.name}.")
     named = config.get("architectures") or []
-    if named and not any(n.endswith(task.head) for n in named):
+    head = family.head_suffixes.get(task.head, task.head) if family else task.head
+    if named and not any(n.endswith(head) for n in named):
         problems.append(f"architectures is {named[0]!r:.60}, the folder's task is {task.name}.")
     if problems:
         raise InputError([Problem(str(path), what, _AGAIN) for what in problems])

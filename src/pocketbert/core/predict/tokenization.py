@@ -23,7 +23,7 @@ from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenize
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
 
-MASK_TOKENS = ("[MASK]", "<mask>")
+MASK_TOKENS = ("[MASK]", "<mask>", "<special1>")
 """What vocabularies of the family call the token to be guessed."""
 _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
@@ -323,7 +323,12 @@ def _is_text(value: object) -> bool:
 
 def _pad_id(folder: Path) -> int:
     config = folder / CONFIG_FILE
-    return int(read_config(config).get("pad_token_id") or 0) if config.is_file() else 0
+    if not config.is_file():
+        return 0
+    content = read_config(config)
+    stated = content.get("pad_token_id")
+    # configurations of before 2020 call it so
+    return int(content.get("pad_index", 0) if stated is None else stated)
 
 
 def _padding_side(folder: Path) -> str:

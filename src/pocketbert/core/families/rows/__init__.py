@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, deberta, distilbert, mobilebert, roberta
+from pocketbert.core.families.rows import (
+    bert,
+    deberta,
+    distilbert,
+    mobilebert,
+    roberta,
+    xlm,
+    xlnet,
+)
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
@@ -11,4 +19,6 @@ ROWS: tuple[Family, ...] = (
     *distilbert.ROWS,
     *mobilebert.ROWS,
     *deberta.ROWS,
+    *xlnet.ROWS,
+    *xlm.ROWS,
 )
