@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.distill.capture import interface
+from pocketbert.distill.capture import dense_bands, interface
 from pocketbert.distill.capture.recorder import AttentionRecorder
 
 
@@ -39,7 +39,7 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    return bool(model.config._attn_implementation == interface.NAME)
+    return bool(model.config._attn_implementation == interface.NAME) or dense_bands.is_installed(model)
 
 
 def query_width(config: Any) -> int:

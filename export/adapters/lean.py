@@ -49,11 +49,16 @@ def slim(model: Any, family: Family, format: Format) -> Any:
             layers[i] = known.lean(layer, only_first, shape)
     if format is Format.TFLITE:
         _spell_segments(getattr(encoder, "embeddings", None))
-        for parent in list(model.modules()):
-            for name, child in list(parent.named_children()):
-                if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:
-                    setattr(parent, name, SpelledNorm(child))
+        spell_norms(model)
     return model
+
+
+def spell_norms(model: nn.Module) -> None:
+    """Replace the layer normalizations of a model, which is changed in place."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:
+                setattr(parent, name, SpelledNorm(child))
 
 
 class SpelledNorm(nn.Module):

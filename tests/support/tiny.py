@@ -36,6 +36,7 @@ class TinyFamily:
         head_size: Numbers of one attention head of its tiny model.
         even: Changes with which each layer takes the same work.
         saved: Share of a layer's work that is not done where only the first row is read.
+        separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
     """
 
@@ -45,6 +46,7 @@ class TinyFamily:
     head_size: int = 8
     even: dict[str, Any] = field(default_factory=dict)
     saved: float = 0.85
+    separator: int | None = None
     resized: bool = True
 
 
@@ -76,6 +78,7 @@ ENTRIES = {
         resized=False,
     ),
     "ib-bert": TinyFamily(resized=False),
+    "longformer": TinyFamily(separator=3),
 }
 """One entry for each family of the table, by its name."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,15 @@ _NEVER = {
 """Entries that make another architecture of the model, where they are set."""
 
 
-def read_config(path: Path, largest: Mapping[str, int] | None = None) -> dict[str, Any]:
+def read_config(
+    path: Path, largest: Mapping[str, int] | None = None, by_layer: Sequence[str] = ()
+) -> dict[str, Any]:
     """Read a config.json and check it.
 
     Args:
         path: The file.
         largest: Largest values of entries that only the family has.
+        by_layer: Entries that may list one value for each layer.
 
     Raises:
         InputError: With every entry that no model can have.
@@ -55,24 +58,32 @@ def read_config(path: Path, largest: Mapping[str, int] | None = None) -> dict[st
     content = read_json(path, MAX_MIB)
     if not isinstance(content, dict):
         raise InputError(Problem(str(path), "is no configuration: a JSON object is expected."))
-    problems = [Problem(str(path), what) for what in config_problems(content, largest or {})]
+    problems = [Problem(str(path), what) for what in config_problems(content, largest or {}, by_layer)]
     if problems:
         raise InputError(problems)
     return content
 
 
-def config_problems(content: Mapping[str, Any], largest: Mapping[str, int]) -> list[str]:
+def config_problems(
+    content: Mapping[str, Any], largest: Mapping[str, int], by_layer: Sequence[str] = ()
+) -> list[str]:
     """List what no model's configuration can say, one sentence each.
 
     Args:
         content: The content of config.json.
         largest: Largest values of entries that only the family has.
+        by_layer: Entries that may list one value for each layer.
     """
     odd = list(_odd_values(content))[:5]
     if odd:
         return odd  # the other sentences would quote them
     bounds = {**_LARGEST, **largest}
-    out = [p for key, most in bounds.items() if key in content for p in _size(key, content[key], most)]
+    out = [
+        p
+        for key, most in bounds.items()
+        if key in content
+        for p in (_sizes if key in by_layer else _size)(key, content[key], most)
+    ]
     out += [p for key, value in content.items() for p in _fraction(key, value)]
     out += [f"{key} is {_shown(content[key])}: the model {why}." for key, why in _NEVER.items() if content.get(key)]
     if content.get("position_embedding_type") not in (None, "absolute"):
@@ -111,6 +122,15 @@ def _size(key: str, value: Any, most: int) -> Iterator[str]:
         return
     if not _is_whole(value) or not 1 <= value <= most:
         yield f"{key} is {_shown(value)}; a whole number from 1 to {most:,} is expected."
+
+
+def _sizes(key: str, value: Any, most: int) -> Iterator[str]:
+    """One size, or one for each layer."""
+    values = value if isinstance(value, list) and value else [value]
+    if len(values) > MAX_LAYERS:
+        yield f"{key} lists {len(values):,} values; at most {MAX_LAYERS} layers are allowed."
+    else:
+        yield from next(([p] for v in values for p in _size(key, v, most)), [])
 
 
 def _fraction(key: str, value: Any) -> Iterator[str]:

@@ -43,12 +43,14 @@ class Family:
         config_names: Sizes that config.json calls otherwise than BERT does, and no alias of transformers covers.
         largest: Largest values of entries of config.json that only the family has and that decide memory; the common ones are
             bounded in `config`.
+        by_layer: Entries of config.json that may list one value for each layer (``attention_window`` of Longformer).
         unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
         stored_layers: Entry of config.json that counts the layers that the weights hold: fewer than the layers that run where
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
+        longest: Tokens of the longest input that its files and its training take, where the position table serves more.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
         objectives: General-stage objectives valid for its checkpoints.
@@ -77,10 +79,12 @@ class Family:
     key_renames: Mapping[str, str] = field(default_factory=dict)
     config_names: Mapping[str, str] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
+    by_layer: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0
+    longest: int | None = None
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = (Objective.MASKED_LM,)

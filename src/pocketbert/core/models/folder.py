@@ -112,11 +112,11 @@ class ModelFolder:
 
     @property
     def positions(self) -> int:
-        """Longest input in tokens that the position table serves."""
+        """Longest input in tokens that the position table serves, and the family's files take."""
         rows: int = self.config.get("max_position_embeddings") or 512
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
-        return rows - self.family.position_offset
+        return min(rows - self.family.position_offset, self.family.longest or rows)
 
     @property
     def tokenizer_length(self) -> int:
@@ -166,7 +166,7 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     if not isinstance(found, dict) or "model_type" not in found:
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     family = family_of(str(found["model_type"]), str(config_path))
-    config = read_config(config_path, family.largest)
+    config = read_config(config_path, family.largest, family.by_layer)
     return ModelFolder(path, name, config, family, licence)
 
 
