@@ -42,7 +42,9 @@ def with_dense_bands(model: Any, plan: ExportPlan) -> nn.Module:
     kind = type(model).__name__
     if kind.endswith(_QUESTION) and not isinstance(model.config.sep_token_id, int):
         what = "has no sep_token_id, by which the model finds the end of the question."
-        raise InputError(Problem("config.json", what, "Add the id of the token that ends a text (2 in published models)."))
+        raise InputError(
+            Problem("config.json", what, "Add the id of the token that ends a text (2 in published models).")
+        )
     made = _Banded(model, plan)
     if plan.format is Format.TFLITE:
         spell_norms(made)
@@ -95,11 +97,11 @@ class _Banded(nn.Module):
     def _masks(self, ids: Tensor, attention_mask: Tensor) -> Masks:
         real = attention_mask.to(torch.float32)
         additive = (1.0 - real[:, None, None, :]) * MASKED
-        length, wide = ids.shape[1], None
+        length, wide = ids.shape[1], None  # both ends of every clamp: Core ML writes infinity for one that is missing
         # counted instead of numbered: a constant of all pairs would be stored in files of fixed lengths
         places = torch.cumsum(real, 1)
         if self.question:
-            wide = real * torch.clamp(1.0 - torch.cumsum(_equal(ids, self.separator), 1), min=0.0)
+            wide = real * torch.clamp(1.0 - torch.cumsum(_equal(ids, self.separator), 1), min=0.0, max=1.0)
         elif self.first:
             wide = real * torch.clamp(2.0 - places, min=0.0, max=1.0)
         near = {}
@@ -110,7 +112,7 @@ class _Banded(nn.Module):
             distance = torch.abs(places[:, :, None] - places[:, None, :])
             allowed = torch.clamp(reach + 1.0 - distance, min=0.0, max=1.0)
             if wide is not None:
-                allowed = torch.clamp(allowed + wide[:, None, :], max=1.0)
+                allowed = torch.clamp(allowed + wide[:, None, :], min=0.0, max=1.0)
             near[reach] = ((allowed * real[:, None, :] - 1.0) * -MASKED)[:, None]
         return Masks(near, additive, wide[:, :, None] if wide is not None and self.question else None)
 
@@ -126,7 +128,7 @@ class _Embeddings(nn.Module):
         self.padding: int = stock.padding_idx
 
     def forward(self, ids: Tensor) -> Tensor:
-        real = torch.clamp(torch.abs(ids - self.padding), max=1)
+        real = torch.clamp(torch.abs(ids - self.padding), min=0, max=1)
         places = torch.cumsum(real, 1).to(ids.dtype) * real + self.padding
         states: Tensor = self.norm(self.words(ids) + self.places(places))
         return states
@@ -192,7 +194,7 @@ def _layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) ->
 
 def _equal(ids: Tensor, id: int) -> Tensor:
     """1 where ids are a certain one, else 0."""
-    return 1.0 - torch.clamp(torch.abs(ids - id), max=1).to(torch.float32)
+    return 1.0 - torch.clamp(torch.abs(ids - id), min=0, max=1).to(torch.float32)
 
 
 ADAPTERS.add("dense-bands", with_dense_bands)

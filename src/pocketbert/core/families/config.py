@@ -42,9 +42,7 @@ _NEVER = {
 """Entries that make another architecture of the model, where they are set."""
 
 
-def read_config(
-    path: Path, largest: Mapping[str, int] | None = None, by_layer: Sequence[str] = ()
-) -> dict[str, Any]:
+def read_config(path: Path, largest: Mapping[str, int] | None = None, by_layer: Sequence[str] = ()) -> dict[str, Any]:
     """Read a config.json and check it.
 
     Args:
@@ -64,9 +62,7 @@ def read_config(
     return content
 
 
-def config_problems(
-    content: Mapping[str, Any], largest: Mapping[str, int], by_layer: Sequence[str] = ()
-) -> list[str]:
+def config_problems(content: Mapping[str, Any], largest: Mapping[str, int], by_layer: Sequence[str] = ()) -> list[str]:
     """List what no model's configuration can say, one sentence each.
 
     Args:

@@ -50,7 +50,7 @@ class Family:
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
-        longest: Tokens of the longest input that its files and its training take, where the position table serves more.
+        most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
         objectives: General-stage objectives valid for its checkpoints.
@@ -84,7 +84,7 @@ class Family:
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0
-    longest: int | None = None
+    most_tokens: int | None = None
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = (Objective.MASKED_LM,)

@@ -116,7 +116,7 @@ class ModelFolder:
         rows: int = self.config.get("max_position_embeddings") or 512
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
-        return min(rows - self.family.position_offset, self.family.longest or rows)
+        return min(rows - self.family.position_offset, self.family.most_tokens or rows)
 
     @property
     def tokenizer_length(self) -> int:

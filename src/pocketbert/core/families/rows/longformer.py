@@ -20,7 +20,7 @@ ROWS = (
         largest={"attention_window": 1 << 12},
         by_layer=("attention_window",),
         position_offset=2,
-        longest=LONGEST,
+        most_tokens=LONGEST,
         limits=(
             ONE_SEGMENT,
             f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what lies outside "
