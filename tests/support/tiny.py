@@ -36,6 +36,7 @@ class TinyFamily:
         head_size: Numbers of one attention head of its tiny model.
         even: Changes with which each layer takes the same work.
         saved: Share of a layer's work that is not done where only the first row is read.
+        separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
         sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
@@ -46,6 +47,7 @@ class TinyFamily:
     head_size: int = 8
     even: dict[str, Any] = field(default_factory=dict)
     saved: float = 0.85
+    separator: int | None = None
     resized: bool = True
     sentencepiece: str = "XLMRobertaTokenizer"
 
@@ -116,6 +118,7 @@ ENTRIES = {
             {"summary_type": "mean"},
         ),
     ),
+    "longformer": TinyFamily(separator=3),
 }
 """One entry for each family of the table, by its name."""
 

@@ -7,6 +7,7 @@ from pocketbert.core.families.rows import (
     bert,
     deberta,
     distilbert,
+    longformer,
     mobilebert,
     roberta,
     xlm,
@@ -21,4 +22,5 @@ ROWS: tuple[Family, ...] = (
     *deberta.ROWS,
     *xlnet.ROWS,
     *xlm.ROWS,
+    *longformer.ROWS,
 )
