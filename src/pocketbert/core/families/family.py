@@ -10,7 +10,6 @@ from typing import Any
 from pocketbert.core.families.config import Bounds
 from pocketbert.core.types import Signal
 
-
 SEGMENTS = "token_type_ids"
 _SEGMENT_COUNT = "type_vocab_size"
 
