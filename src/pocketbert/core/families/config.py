@@ -81,7 +81,9 @@ def config_problems(
     if odd:
         return odd  # the other sentences would quote them
     bounds = {**_LARGEST, **largest}
-    out = [p for key, most in bounds.items() if key in content for p in _size(key, content[key], most, least.get(key, 1))]
+    out = [
+        p for key, most in bounds.items() if key in content for p in _size(key, content[key], most, least.get(key, 1))
+    ]
     out += [p for key, value in content.items() for p in _fraction(key, value)]
     out += [f"{key} is {_shown(content[key])}: the model {why}." for key, why in _NEVER.items() if content.get(key)]
     if content.get("position_embedding_type") not in (None, "absolute"):

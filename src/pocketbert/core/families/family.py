@@ -9,7 +9,6 @@ from typing import Any
 
 from pocketbert.core.types import Signal
 
-
 SEGMENTS = "token_type_ids"
 _SEGMENT_COUNT = "type_vocab_size"
 
@@ -59,6 +58,8 @@ class Family:
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
+        tokenizer_settings: Entries that a written tokenizer_config.json gets where it lacks them, and the `tokenizer_class` in any
+            case: needed where the family's class in transformers does not take tokenizer.json as it is.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
         objectives: General-stage objectives valid for its checkpoints.
@@ -93,6 +94,7 @@ class Family:
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0
+    tokenizer_settings: Mapping[str, str] = field(default_factory=dict)
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = (Objective.MASKED_LM,)
