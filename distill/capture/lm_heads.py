@@ -54,7 +54,7 @@ class LmHead:
         name = type(model).__name__
         start = _head_of(model)
         if start is None:
-            known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None]
+            known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None and f.loads_as is None]
             raise InputError(
                 Problem(
                     where,

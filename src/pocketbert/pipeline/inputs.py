@@ -19,6 +19,7 @@ from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.general import head_wanted
 from pocketbert.pipeline.requirements import require
+from pocketbert.pipeline.teacher import open_teacher, say_row
 
 
 class Inputs:
@@ -40,7 +41,9 @@ class Inputs:
     @cached_property
     def model(self) -> ModelFolder:
         """The model the recipe starts from."""
-        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
+        folder = open_teacher(self.recipe.teacher)
+        say_row(folder)
+        return folder
 
     @cached_property
     def start(self) -> ModelFolder | None:

@@ -33,6 +33,7 @@ class LayerParts:
         post_norm: ``post_norm(layer)``: a `pocketbert.export.adapters.parts.Parts` of a post-norm layer; None of another kind.
         lean: ``lean(layer, first_row, shape)``: the cheaper layer, where `post_norm` is None.
         channels_first: ``channels_first(layer)``: the layer for Apple's Neural Engine, where `post_norm` is None.
+        embeddings: ``embeddings(model)``: the model with cheaper embeddings, before anything else is rewritten.
         head: ``head(model)``: the model with a cheaper head.
         half_range: ``half_range(model, outputs, samples)``: brings large numbers into the range of fp16; returns what the last
             states are multiplied with.
@@ -43,6 +44,7 @@ class LayerParts:
     post_norm: Callable[[Any], Any] | None = None
     lean: Callable[[Any, bool, Any], Any] | None = None
     channels_first: Callable[[Any], Any] | None = None
+    embeddings: Callable[[Any], Any] | None = None
     head: Callable[[Any], Any] | None = None
     half_range: Callable[[Any, Sequence[str], Sequence[Any]], float] | None = None
     first_token_heads: tuple[str, ...] = ("ForSequenceClassification",)

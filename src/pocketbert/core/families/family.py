@@ -86,6 +86,11 @@ class Family:
         students_of: Names of the families whose teachers can have students of this one, besides its own; the code is a
             `pocketbert.distill.students.class_changes.ClassChange` for each.
         instead_of_export: What to do where no exporter writes the family; None where one does.
+        loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of its own.
+            Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`, `teacher.family` or
+            `signs`.
+        signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its graph;
+            None where a checkpoint looks like any other.
         tiny: Sizes of a model that tests build in no time, by the names of its configuration; without vocabulary and labels.
     """
 
@@ -127,6 +132,13 @@ class Family:
     students_of: tuple[str, ...] = ()
     instead_of_export: str | None = None
     tiny: Mapping[str, Any] = field(default_factory=dict)
+    loads_as: str | None = None
+    signs: str | None = None
+
+    @property
+    def graph(self) -> str:
+        """Name of the row whose graph the family has: rows with equal ones give equal files."""
+        return self.loads_as or self.name
 
     @property
     def uses_segments(self) -> bool:
