@@ -20,7 +20,7 @@ from pocketbert.distill.text.masking.rows import (
 from pocketbert.distill.text.masking.similar import SimilarWords
 from pocketbert.distill.text.masking.words import continues_word, wordless_ids
 
-_BY_WORD = {
+_BY_WORD: dict[MaskingKind, type[WholeWordMasking | SpanMasking | NgramMasking]] = {
     MaskingKind.WHOLE_WORD: WholeWordMasking,
     MaskingKind.SPAN: SpanMasking,
     MaskingKind.NGRAM: NgramMasking,

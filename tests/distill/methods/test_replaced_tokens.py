@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,37 @@ def test_a_stage_trains_both_and_leaves_the_student_as_it_was_made(tmp_path: Pat
     assert not torch.equal(
         first["discriminator_predictions.dense.weight"], before["discriminator_predictions.dense.weight"]
     )
+
+
+def test_a_killed_stage_goes_on_with_the_same_generator_and_the_same_draws(tmp_path: Path, generator: Path) -> None:
+    job = job_of(tmp_path, "killed", generator)
+    job = job.with_stage(job.pair.stage.model_copy(update={"checkpoint": 2}))
+
+    class Killed(Exception):
+        pass
+
+    class Dies(ReplacedTokens):
+        def __call__(self, model: Any, batch: dict[str, Tensor]) -> Any:
+            if int(batch["steps"][0]) == 4:
+                raise Killed
+            return super().__call__(model, batch)
+
+    def fresh(kind: type[ReplacedTokens], work: Path) -> tuple[StageJob[Any], ReplacedTokens]:
+        own = replace(job, pair=replace(job.pair, student=judge(1, 2)), work=work)
+        made = guesser()
+        own.pair.student.add_module("token_generator", made)
+        return own, kind(own.pair, made, MASK, 3)
+
+    whole, straight = fresh(ReplacedTokens, tmp_path / "straight")
+    whole.fit(straight)
+    dying, dies = fresh(Dies, tmp_path / "killed")
+    with pytest.raises(Killed):
+        dying.fit(dies)
+    again, lives = fresh(ReplacedTokens, tmp_path / "killed")
+    again.fit(lives)
+    one, two = whole.pair.student.state_dict(), again.pair.student.state_dict()
+    assert any(name.startswith("token_generator.") for name in one)
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_a_generator_with_other_words_is_refused(tmp_path: Path, generator: Path) -> None:

@@ -91,7 +91,7 @@ def check_objectives(stage: GeneralText, family: Family, where: str) -> None:
     Raises:
         InputError: Listing everything that does not fit.
     """
-    wanted = []
+    wanted = list[tuple[str, str, Objective, str]]()
     if stage.masking is MaskingKind.SIMILAR:
         wanted.append(("masking", stage.masking, Objective.SIMILAR_WORDS, "Set masking: ngram, or whole-word."))
     if stage.pairs and stage.second is SecondSegment.SWAPPED:
