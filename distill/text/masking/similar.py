@@ -1,4 +1,4 @@
-"""Words that may stand in for others: what a masking asks of whoever knows them."""
+"""Words that may replace others: what a masking asks of the code that knows them."""
 
 from __future__ import annotations
 

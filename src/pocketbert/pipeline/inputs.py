@@ -58,7 +58,7 @@ class Inputs:
         return sha256_file(path) if path is not None and path.is_file() else None
 
     def stage_contents(self, number: int) -> dict[str, str | None]:
-        """Digests of what a general stage names besides: a file of word vectors, a generator."""
+        """Digests of the file of word vectors and of the generator that a stage names."""
         stage, out = self.recipe.distill[number], dict[str, str | None]()
         vectors, generator = getattr(stage, "vectors", None), getattr(stage, "generator", None)
         if vectors is not None:
