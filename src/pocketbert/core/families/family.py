@@ -28,6 +28,8 @@ class Objective(StrEnum):
 
     MASKED_LM = "masked-lm"
     NEXT_SENTENCE = "next-sentence"
+    SENTENCE_ORDER = "sentence-order"
+    SIMILAR_WORDS = "similar-words"
     REPLACED_TOKEN = "replaced-token"  # noqa: S105 - ELECTRA's objective, not a secret
 
 
