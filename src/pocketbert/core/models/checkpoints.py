@@ -6,7 +6,6 @@ Imports torch and transformers inside its functions: core itself stays light.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import shutil
 from collections.abc import Mapping
