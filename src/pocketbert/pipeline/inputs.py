@@ -60,6 +60,17 @@ class Inputs:
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
 
+    def stage_contents(self, number: int) -> dict[str, str | None]:
+        """Digests of the file of word vectors and of the generator that a stage names."""
+        stage, out = self.recipe.distill[number], dict[str, str | None]()
+        vectors, generator = getattr(stage, "vectors", None), getattr(stage, "generator", None)
+        if vectors is not None:
+            out[f"distill.{number}.vectors"] = sha256_file(vectors) if vectors.is_file() else None
+        if generator is not None:
+            opened = open_model_folder(generator.model, generator.revision, f"distill.{number}.generator.model")
+            out[f"distill.{number}.generator.model"] = opened.digest
+        return out
+
     @cached_property
     def ready_digests(self) -> dict[str, str]:
         """Digest of each file that is used instead of exporting anew."""

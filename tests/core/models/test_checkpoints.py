@@ -290,7 +290,7 @@ def test_loading_leaves_the_global_random_states_alone(
 ) -> None:
     sketched: list[set[str]] = []
     other_heads = weights._other_heads
-    monkeypatch.setattr(weights, "_other_heads", lambda model: sketched.append(other_heads(model)) or sketched[-1])
+    monkeypatch.setattr(weights, "_other_heads", lambda *asked: sketched.append(other_heads(*asked)) or sketched[-1])
     folder = open_model_folder(str(tiny_model("bert", 2)))
     states: tuple[Any, ...] = (torch.get_rng_state(), np.random.get_state(), random.getstate())
     wanted = random_numbers()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pocketbert.core.loading.registry import Registry
@@ -56,10 +57,18 @@ class CheckpointCode:
     Attributes:
         make_known: ``make_known()``: lets transformers' Auto classes open folders of the family; may be called again.
         read_names: ``read_names(state)``: weights under the names of the classes, from those names or the original ones.
+        tokenizer_json: ``tokenizer_json(folder)``: content of a tokenizer.json, from the files that authors ship.
+        check_tokenizer: ``check_tokenizer(folder)``: refuses tokenizer files that nothing converts; called where the folder has
+            no tokenizer.json.
+        change_tokenizer: ``change_tokenizer(folder, content)``: tokenizer.json as the authors' own library cuts texts, from what
+            transformers made of the files in the folder.
     """
 
     make_known: Callable[[], None] | None = None
     read_names: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    tokenizer_json: Callable[[Path], str] | None = None
+    check_tokenizer: Callable[[Path], None] | None = None
+    change_tokenizer: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None
 
 
 ADAPTERS: Registry[Adapter] = Registry("adapter", "register_adapter")

@@ -42,6 +42,7 @@ _LEFT_OUT = (
     "rope_theta",
 )
 """Entries that name code, or that no class of the family table reads and transformers would act on."""
+_CLASS = "tokenizer_class"
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -77,6 +78,7 @@ def load_model(
     import torch
     import transformers
 
+    _check_task(folder, task)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
@@ -185,6 +187,13 @@ def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, An
     return out
 
 
+def _check_task(folder: ModelFolder, task: Task) -> None:
+    """Refuse a task for which the family has no head, with the reason of its row."""
+    why = folder.family.invalid_tasks.get(task.name)
+    if why is not None:
+        raise InputError(Problem(str(folder.path), f"{folder.family.title} cannot do {task.name}: {why}."))
+
+
 def _check_problem(folder: ModelFolder, task: Task) -> None:
     """Refuse a head that was trained for something else: its logits would get the wrong score function."""
     stated = folder.config.get("problem_type")
@@ -247,7 +256,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         k: v.detach().contiguous().cpu() for k, v in state.items() if not HARMLESS.search(k) and twins.get(k, k) == k
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    save_tokenizer(source.path, max_length, destination)
+    save_tokenizer(source.path, max_length, destination, source.family)
     check_tokenizer(destination, config, source.family)
 
 
@@ -264,23 +273,27 @@ def _plain_config(path: Path, family: Family) -> dict[str, Any]:
     return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}
 
 
-def save_tokenizer(source: Path, max_length: int, destination: Path) -> None:
+def save_tokenizer(source: Path, max_length: int, destination: Path, family: Family | None = None) -> None:
     """Copy a tokenizer so that every client cuts at the same length and none pads by itself.
 
     Args:
         source: A Hugging Face folder.
         max_length: Longest input in tokens.
         destination: An existing folder.
+        family: The model's row of the family table.
     """
     file = source / "tokenizer.json"
+    code = CheckpointCode() if family is None else checkpoint_code(family)
     try:
-        raw = file.read_text(encoding="utf-8") if file.is_file() else converted_tokenizer(source)
+        raw = file.read_text(encoding="utf-8") if file.is_file() else converted_tokenizer(source, code)
         plain = plain_tokenizer_json(raw)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
     write_atomic(destination / "tokenizer.json", plain)
     settings = _tokenizer_settings(source)
     settings["model_max_length"] = max_length
+    if family is not None and family.tokenizer_settings:
+        settings = {**family.tokenizer_settings, **settings, _CLASS: family.tokenizer_settings[_CLASS]}
     write_json(destination / "tokenizer_config.json", settings)
     for name in OTHER_FILES:
         if name != "tokenizer_config.json" and (source / name).is_file():

@@ -16,10 +16,12 @@ from tokenizers import Tokenizer, normalizers
 
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.families import CheckpointCode
 from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors
 
+_NO_CODE = CheckpointCode()
 _SPACE = "▁"
 """How SentencePiece writes a blank."""
 _ALLOWED = 0.1
@@ -53,11 +55,12 @@ TEXTS = (
 """Texts to compare conversions on: plain ones, many scripts, and what normalizations differ in."""
 
 
-def converted_tokenizer(source: Path) -> str:
+def converted_tokenizer(source: Path, code: CheckpointCode = _NO_CODE) -> str:
     """Convert the tokenizer of a folder that has no tokenizer.json.
 
     Args:
         source: A Hugging Face folder.
+        code: What the model's family knows better than transformers.
 
     Returns:
         The content of tokenizer.json.
@@ -69,6 +72,10 @@ def converted_tokenizer(source: Path) -> str:
     """
     import transformers
 
+    if code.tokenizer_json is not None:
+        return code.tokenizer_json(source)
+    if code.check_tokenizer is not None:
+        code.check_tokenizer(source)
     models = sorted(source.glob("*.model"))
     if models and version_of("sentencepiece") is None:
         raise MissingBackendError(f"the library that reads {models[0].name}", "pip install 'pocketbert[sentencepiece]'")
@@ -80,6 +87,8 @@ def converted_tokenizer(source: Path) -> str:
         # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
         if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
             raise ValueError("the folder has neither tokenizer.json nor a vocabulary")
+        if code.change_tokenizer is not None:
+            backend = Tokenizer.from_str(json.dumps(code.change_tokenizer(source, json.loads(backend.to_str()))))
     if len(models) == 1:
         backend = _as_published(backend, models[0])
     _check_case(source, backend)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, distilbert, electra, ernie, mobilebert, roberta
+from pocketbert.core.families.rows import (
+    bert,
+    deberta,
+    distilbert,
+    electra,
+    ernie,
+    longformer,
+    mobilebert,
+    roberta,
+    xlm,
+    xlnet,
+)
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
@@ -12,4 +23,8 @@ ROWS: tuple[Family, ...] = (
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
+    *deberta.ROWS,
+    *xlnet.ROWS,
+    *xlm.ROWS,
+    *longformer.ROWS,
 )

@@ -15,7 +15,7 @@ ROWS = (
         inputs=IDS_MASK_TYPES,
         layer_path="electra.encoder.layer",
         lm_head="generator_predictions",
-        instead_of_head={
+        noise={
             "discriminator_predictions.": "the checkpoint is a discriminator, which tells replaced words from the others and "
             "guesses none: take the generator's"
         },
