@@ -30,13 +30,13 @@ class PostNormLayer(nn.Module):
     """A layer of BERT, RoBERTa or DistilBERT, for all rows or for the first one only."""
 
     def __init__(self, parts: Parts, first_row: bool, shape: Shape, attention: nn.Module | None = None) -> None:
-        """Put a layer together.
+        """Take over the modules of a stock layer.
 
         Args:
-            parts: The modules of the stock layer.
-            first_row: Whether only the first row is computed.
-            shape: How to write it.
-            attention: What attends instead of the usual attention; called with queries, keys, values and the mask.
+            parts: The modules.
+            first_row: Whether only the first row of the output is read.
+            shape: How to write the layer.
+            attention: What computes the context, in place of `AllRows` or `FirstRow`.
         """
         super().__init__()
         self.first_row, self.flat_ffn = first_row, shape.flat_ffn
@@ -59,7 +59,18 @@ class PostNormLayer(nn.Module):
             [B, L, H], or [B, 1, H] of a first-row layer.
         """
         rows = hidden_states[:, :1] if self.first_row else hidden_states
-        context = self.attention(rows, hidden_states, hidden_states, attention_mask)
+        return self.after(self.attention(rows, hidden_states, hidden_states, attention_mask), rows)
+
+    def after(self, context: Tensor, rows: Tensor) -> Tensor:
+        """Run what follows the attention.
+
+        Args:
+            context: [B, L, H], or [B, 1, H] of a first-row layer.
+            rows: What the layer was given for these tokens, of the same shape.
+
+        Returns:
+            [B, L, H], or [B, 1, H].
+        """
         attended = self.attention_norm(self.attention_out(context) + rows)
         inner = attended.flatten(0, 1) if self.flat_ffn else attended
         change = self.down(self.act(self.up(inner)))
