@@ -96,9 +96,19 @@ def test_a_batch_is_a_function_of_rows_and_step(tokenizer: TextTokenizer) -> Non
     assert not torch.equal(one["labels"], first.batch([0, 2], 10)["labels"])
 
 
+class Unheard:
+    """Knows no similar word."""
+
+    def of(self, word: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return []
+
+    def key(self) -> list[str]:
+        return []
+
+
 def paired(tokenizer: TextTokenizer, kind: MaskingKind) -> GeneralSet:
     corpus = corpus_of(tokenizer)
-    masking = masking_of(kind, corpus.counts, tokenizer, 1, "distill.0")
+    masking = masking_of(kind, corpus.counts, tokenizer, 1, "distill.0", similar=Unheard())
     return GeneralSet(corpus, tokenizer, masking, pairs_of(tokenizer, len(corpus.counts), 1, "distill.0"))
 
 
@@ -137,7 +147,9 @@ def test_pairs_are_made_before_tokens_are_hidden(
     assert {0, 1} <= seen
 
 
-@pytest.mark.parametrize("kind", [MaskingKind.NONE, MaskingKind.DYNAMIC, MaskingKind.WHOLE_WORD, MaskingKind.SPAN])
+@pytest.mark.parametrize(
+    "kind", [MaskingKind.NONE, MaskingKind.DYNAMIC, MaskingKind.WHOLE_WORD, MaskingKind.SPAN, MaskingKind.NGRAM]
+)
 def test_parts_of_a_paired_batch_are_the_whole(tokenizer: TextTokenizer, kind: MaskingKind) -> None:
     data = paired(tokenizer, kind)
     whole = data.batch([0, 1, 2, 3], 4)
