@@ -1,6 +1,6 @@
 """Reading checkpoints that transformers reads not at all or differently from their authors.
 
-MobileBERT's and IB-BERT's of the original code; DeBERTa's tokenizers.
+MobileBERT's and IB-BERT's of the original code; DeBERTa's and XLM's tokenizers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ def _original_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _ib_bert_classes() -> None:
     from pocketbert.distill.students.ib_bert import model  # noqa: F401 - it registers its classes with transformers
+
+
+def _xlm_tokenizer(folder: Path) -> str:
+    from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
+
+    return tokenizer_json(folder)
 
 
 def _byte_pairs(folder: Path) -> None:
@@ -45,3 +51,4 @@ CHECKPOINTS.add("deberta", CheckpointCode(check_tokenizer=_byte_pairs, change_to
 CHECKPOINTS.add("deberta-v2", CheckpointCode(change_tokenizer=_own_normalizer))
 CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
+CHECKPOINTS.add("xlm", CheckpointCode(tokenizer_json=_xlm_tokenizer))

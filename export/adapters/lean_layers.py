@@ -48,12 +48,12 @@ class PostNormLayer(nn.Module):
         self.up, self.act, self.down = parts.up, parts.act, parts.down
         self.output_norm = parts.output_norm
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Any, *_: Any, **__: Any) -> Tensor:
         """Run the layer; what else the stock encoder passes is for decoders.
 
         Args:
             hidden_states: [B, L, H].
-            attention_mask: Added to attention scores, [B, 1, 1, L].
+            attention_mask: Added to attention scores, [B, 1, 1, L]; or what the layer's own attention takes.
 
         Returns:
             [B, L, H], or [B, 1, H] of a first-row layer.

@@ -16,11 +16,13 @@ from support.tiny_texts import vocabulary as task_vocabulary
 from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind, write_wordpiece
 
 FAMILIES = tuple(f.name for f in all_families())
-EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None)
-"""Families that some exporter writes."""
+GRAPHS = tuple(f.name for f in all_families() if f.loads_as is None)
+"""Families with a graph of their own: all others differ from one of these in title, signals and objectives."""
+EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None and f.loads_as is None)
+"""Families with a graph of their own that some exporter writes."""
 BASIC = ("bert", "roberta", "distilbert", "mobilebert")
 """The families that tests of a format, a method or a gate go through. All others go through the matrix in `tests/families`."""
-PRETRAINED = tuple(f.name for f in all_families() if Objective.NEXT_SENTENCE in f.objectives)
+PRETRAINED = tuple(f.name for f in all_families() if Objective.NEXT_SENTENCE in f.objectives and f.loads_as is None)
 """Families with a class that predicts hidden words and the next sentence."""
 NAMES = ("negative", "neutral", "positive")
 
@@ -36,6 +38,7 @@ class TinyFamily:
         head_size: Numbers of one attention head of its tiny model.
         even: Changes with which each layer takes the same work.
         saved: Share of a layer's work that is not done where only the first row is read.
+        separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
         sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
@@ -46,6 +49,7 @@ class TinyFamily:
     head_size: int = 8
     even: dict[str, Any] = field(default_factory=dict)
     saved: float = 0.85
+    separator: int | None = None
     resized: bool = True
     sentencepiece: str = "XLMRobertaTokenizer"
 
@@ -58,7 +62,12 @@ ENTRIES = {
             {"layer_norm_eps": 1e-3, "chunk_size_feed_forward": 1},
         )
     ),
+    "ernie": TinyFamily(shapes=({"use_task_id": True}, {"use_task_id": True, "hidden_act": "relu"})),
+    "electra": TinyFamily(
+        shapes=({"embedding_size": 32}, {"embedding_size": 48, "num_attention_heads": 1}, {"hidden_act": "relu"})
+    ),
     "roberta": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"})),
+    "xlm-r": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3},)),
     "distilbert": TinyFamily(
         shapes=({"dim": 36, "n_heads": 6, "hidden_dim": 20}, {"activation": "relu", "n_heads": 1})
     ),
@@ -101,8 +110,24 @@ ENTRIES = {
         ),
         sentencepiece="DebertaV2Tokenizer",
     ),
+    "xlnet": TinyFamily(
+        shapes=(
+            {"d_model": 36, "n_head": 6, "d_inner": 20},
+            {"clamp_len": 6, "ff_activation": "relu", "n_head": 1},
+            {"summary_type": "first"},
+            {"summary_type": "mean", "summary_use_proj": False},
+        ),
+    ),
+    "xlm": TinyFamily(
+        shapes=(
+            {"emb_dim": 36, "n_heads": 6},
+            {"gelu_activation": False, "n_heads": 1, "sinusoidal_embeddings": True},
+            {"summary_type": "mean"},
+        ),
+    ),
+    "longformer": TinyFamily(separator=3),
 }
-"""One entry for each family of the table, by its name."""
+"""One entry for each family with a graph of its own, by its name."""
 
 
 def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from pocketbert.core.families.config import Bounds
 from pocketbert.core.types import Signal
 
 SEGMENTS = "token_type_ids"
@@ -19,6 +20,7 @@ class TokenizerKind(StrEnum):
     WORDPIECE = "wordpiece"
     BYTE_BPE = "byte-bpe"
     SENTENCEPIECE = "sentencepiece"
+    WORD_BPE = "word-bpe"
 
 
 class Objective(StrEnum):
@@ -26,6 +28,8 @@ class Objective(StrEnum):
 
     MASKED_LM = "masked-lm"
     NEXT_SENTENCE = "next-sentence"
+    SENTENCE_ORDER = "sentence-order"
+    SIMILAR_WORDS = "similar-words"
     REPLACED_TOKEN = "replaced-token"  # noqa: S105 - ELECTRA's objective, not a secret
 
 
@@ -40,16 +44,24 @@ class Family:
         classes: Prefix of the transformers classes (``Bert`` of ``BertForSequenceClassification``).
         tokenizer: Tokenizer kind.
         inputs: Graph inputs in order.
-        layer_path: Dotted path from the head class to the list of encoder layers.
+        layer_path: Dotted path from the head class to the list of encoder layers; where a layer is spread over several lists, to
+            the one whose modules make the layers' states.
+        layer_lists: Dotted paths of the other lists, where a layer is spread over several.
+        head_suffixes: Suffixes of the transformers classes that differ from BERT's (``ForQuestionAnswering`` to
+            ``ForQuestionAnsweringSimple``).
         lm_head: Dotted path from the masked-LM class to the module that takes the encoder's output; all behind it works on each
             token by itself. Paths of several forms of the class are separated by "|", the first that exists counts. None
             where general stages cannot learn from the family.
         key_renames: Old to new substrings of state-dict keys of original checkpoints.
         config_names: Sizes that config.json calls otherwise than BERT does, and no alias of transformers covers.
+        head_size: Entry of config.json that repeats the hidden size divided by the heads; None where none does.
+        longest: Most tokens of an input, where config.json names no table of positions.
+        fixed: Entries of config.json that must have this value where they are there: others make another architecture.
         largest: Largest values of entries of config.json that only the family has and that decide memory; the common ones are
             bounded in `config`.
         smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may have no
             segments; see `as_configured`.
+        by_layer: Entries of config.json that may list one value for each layer (``attention_window`` of Longformer).
         unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
         noise: Beginnings of names of weights that show, where the class reads none of them, that a checkpoint has no trained
@@ -58,10 +70,12 @@ class Family:
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
+        most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
         tokenizer_settings: Entries that a written tokenizer_config.json gets where it lacks them, and the `tokenizer_class` in any
             case: needed where the family's class in transformers does not take tokenizer.json as it is.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
+        invalid_tasks: Reason why a task is not possible with the family, by the task's name.
         objectives: General-stage objectives valid for its checkpoints.
         parity_atol: Bound on max|file - model| / spread of the logits, fp32.
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
@@ -74,6 +88,11 @@ class Family:
         students_of: Names of the families whose teachers can have students of this one, besides its own; the code is a
             `pocketbert.distill.students.class_changes.ClassChange` for each.
         instead_of_export: What to do where no exporter writes the family; None where one does.
+        loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of its own.
+            Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`, `teacher.family` or
+            `signs`.
+        signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its graph;
+            None where a checkpoint looks like any other.
         tiny: Sizes of a model that tests build in no time, by the names of its configuration; without vocabulary and labels.
     """
 
@@ -84,19 +103,27 @@ class Family:
     tokenizer: TokenizerKind
     inputs: tuple[str, ...]
     layer_path: str
+    layer_lists: tuple[str, ...] = ()
+    head_suffixes: Mapping[str, str] = field(default_factory=dict)
     lm_head: str | None = None
     key_renames: Mapping[str, str] = field(default_factory=dict)
     config_names: Mapping[str, str] = field(default_factory=dict)
+    head_size: str | None = None
+    longest: int = 512
+    fixed: Mapping[str, object] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=dict)
+    by_layer: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     noise: Mapping[str, str] = field(default_factory=dict)
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0
+    most_tokens: int | None = None
     tokenizer_settings: Mapping[str, str] = field(default_factory=dict)
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
+    invalid_tasks: Mapping[str, str] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = (Objective.MASKED_LM,)
     parity_atol: float = 1e-4
     limits: tuple[str, ...] = ()
@@ -107,11 +134,27 @@ class Family:
     students_of: tuple[str, ...] = ()
     instead_of_export: str | None = None
     tiny: Mapping[str, Any] = field(default_factory=dict)
+    loads_as: str | None = None
+    signs: str | None = None
+
+    @property
+    def graph(self) -> str:
+        """Name of the row whose graph the family has: rows with equal ones give equal files."""
+        return self.loads_as or self.name
 
     @property
     def uses_segments(self) -> bool:
         """Whether the graph tells the first text of a pair from the second by token types."""
         return SEGMENTS in self.inputs
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the family allows in config.json."""
+        return Bounds(self.largest, self.smallest, self.by_layer, self.fixed)
+
+    def class_name(self, suffix: str) -> str:
+        """Name of the transformers class that BERT's has this suffix for."""
+        return self.classes + self.head_suffixes.get(suffix, suffix)
 
     def as_configured(self, config: Mapping[str, Any]) -> Family:
         """Return the row as it is for a model: where the family may go without segments, a model without has no ids of them.

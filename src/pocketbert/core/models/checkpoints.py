@@ -6,7 +6,6 @@ Imports torch and transformers inside its functions: core itself stays light.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -18,11 +17,11 @@ from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.folder import FAMILY_KEY, ModelFolder
 from pocketbert.core.models.tokenizer import OTHER_FILES, check_tokenizer
+from pocketbert.core.models.tokenizer_conversion import converted_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
 from pocketbert.core.predict.tokenization import plain_tokenizer_json
-from pocketbert.core.predict.tokenizer_file import library_errors
 from pocketbert.core.tasks import TASKS, Task, TaskName
 
 if TYPE_CHECKING:
@@ -79,6 +78,7 @@ def load_model(
     import torch
     import transformers
 
+    _check_task(folder, task)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
@@ -187,6 +187,13 @@ def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, An
     return out
 
 
+def _check_task(folder: ModelFolder, task: Task) -> None:
+    """Refuse a task for which the family has no head, with the reason of its row."""
+    why = folder.family.invalid_tasks.get(task.name)
+    if why is not None:
+        raise InputError(Problem(str(folder.path), f"{folder.family.title} cannot do {task.name}: {why}."))
+
+
 def _check_problem(folder: ModelFolder, task: Task) -> None:
     """Refuse a head that was trained for something else: its logits would get the wrong score function."""
     stated = folder.config.get("problem_type")
@@ -242,7 +249,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         model.config.label2id = {name: i for i, name in labels.id2label.items()}
     model.config.architectures = [type(model).__name__]
     model.config.to_json_file(str(destination / "config.json"), use_diff=False)
-    config = _plain_config(destination / "config.json")
+    config = _plain_config(destination / "config.json", source.family)
     write_json(destination / "config.json", config)
     state, twins = model.state_dict(), tied_names(model.state_dict(keep_vars=True))
     tensors = {
@@ -253,10 +260,15 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
     check_tokenizer(destination, config, source.family)
 
 
-def _plain_config(path: Path) -> dict[str, Any]:
+def _plain_config(path: Path, family: Family) -> dict[str, Any]:
     from pocketbert.core.disk.files import read_json
 
     config = read_json(path)
+    config.pop(FAMILY_KEY, None)
+    if family.loads_as is not None and config["model_type"] in family.model_types:
+        config[FAMILY_KEY] = (
+            family.name
+        )  # the names of the weights suggested it, and these are no longer the published ones
     config.pop("_name_or_path", None)  # a path of the machine that made it
     return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}
 
@@ -271,8 +283,9 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
         family: The model's row of the family table.
     """
     file = source / "tokenizer.json"
+    code = CheckpointCode() if family is None else checkpoint_code(family)
     try:
-        raw = file.read_text(encoding="utf-8") if file.is_file() else _convert_tokenizer(source, family)
+        raw = file.read_text(encoding="utf-8") if file.is_file() else converted_tokenizer(source, code)
         plain = plain_tokenizer_json(raw)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
@@ -297,25 +310,3 @@ def _tokenizer_settings(source: Path) -> dict[str, Any]:
     for key in ("name_or_path", "tokenizer_file", "special_tokens_map_file"):
         settings.pop(key, None)
     return settings
-
-
-def _convert_tokenizer(source: Path, family: Family | None) -> str:
-    """tokenizer.json out of vocab.txt, merges.txt or another file of the authors, by transformers' own converter.
-
-    What the code of a family knows better than the converter is changed.
-    """
-    import transformers
-
-    code = CheckpointCode() if family is None else checkpoint_code(family)
-    if code.check_tokenizer is not None:
-        code.check_tokenizer(source)
-    with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them missing vocabulary files
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(source), local_files_only=True, trust_remote_code=False
-        )
-        backend = tokenizer.backend_tokenizer
-        # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
-        if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
-            raise ValueError("the folder has neither tokenizer.json nor a vocabulary")
-        raw = str(backend.to_str())
-        return raw if code.change_tokenizer is None else json.dumps(code.change_tokenizer(source, json.loads(raw)))

@@ -129,7 +129,8 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         own = {prefix + k: v for k, v in own.items()}
     if not any(k.startswith(prefix) for k in state):
         # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
-        state = {prefix + k: v for k, v in state.items()}
+        # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
+        state = {k if k in own else prefix + k: v for k, v in state.items()}
     unread, given = _unread(model, own, state, folder, new_head or bare), state
     state = {k: v for k, v in state.items() if k in own}
     head = [k for k in own if not k.startswith(prefix)]
@@ -156,9 +157,8 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         problems.append(Problem(where, f"has no head for {task.name} that can be used: {why}.", _NOISE_FIX))
     elif (rest := [k for k in lost if k in head]) and not new_head:
         what = f"has no trained head for {task.name} ({', '.join(rest)} missing)."
-        problems.append(
-            Problem(where, what, "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.")
-        )
+        fix = "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe."
+        problems.append(Problem(where, what, fix))
     if unread:
         what = f"{len(unread)} weights are read by no class of {folder.family.title}: {_few(unread)}."
         problems.append(Problem(where, what, "Remove them, or use the model_type that they belong to."))
@@ -223,17 +223,19 @@ def _unread(model: Any, own: Mapping[str, Any], state: State, folder: ModelFolde
         and not k.removeprefix(prefix).startswith(folder.family.unread)
         and not (pooler and k.startswith(f"{prefix}pooler."))
     ]
-    heads = _other_heads(model) if rest else set()
+    heads = _other_heads(model, folder.family.by_layer) if rest else set()
     return [k for k in rest if k not in heads and k.removeprefix(prefix) not in heads]
 
 
-def _other_heads(model: Any) -> set[str]:
+def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
     """Names of the weights outside the encoder, in every class that transformers has for the family."""
     import torch
     import transformers
 
     config = copy.deepcopy(model.config)
     config.num_hidden_layers, config.num_labels = 1, 2  # classes for question-answering take no other number
+    for name in by_layer:
+        setattr(config, name, getattr(config, name)[:1])
     prefix = f"{model.base_model_prefix}."
     out: set[str] = set()
     for name in _OTHER_HEADS:

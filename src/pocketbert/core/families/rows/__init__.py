@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, deberta, distilbert, mobilebert, roberta
+from pocketbert.core.families.rows import (
+    bert,
+    deberta,
+    distilbert,
+    electra,
+    ernie,
+    longformer,
+    mobilebert,
+    roberta,
+    xlm,
+    xlnet,
+)
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
+    *ernie.ROWS,
+    *electra.ROWS,
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
     *deberta.ROWS,
+    *xlnet.ROWS,
+    *xlm.ROWS,
+    *longformer.ROWS,
 )
