@@ -20,7 +20,7 @@ from pocketbert.distill.capture.interface import MASKED
 from pocketbert.distill.capture.recorder import CapturingModule, QueryKeyValue, active_recorder
 
 
-class CapturingFirst(FirstAttention, CapturingModule):
+class CapturingFirst(FirstAttention, CapturingModule):  # type: ignore[misc]
     """The attention of v1: one projection, a head's queries, keys and values in turn. Weights and results stay the same."""
 
     def forward(
@@ -61,7 +61,7 @@ class CapturingFirst(FirstAttention, CapturingModule):
         return _attend(self, given, scores, attention_mask, output_attentions)
 
 
-class CapturingSecond(SecondAttention, CapturingModule):
+class CapturingSecond(SecondAttention, CapturingModule):  # type: ignore[misc]
     """The attention of v2 and v3, whose own functions lay batch and heads in one axis. Weights and results stay the same."""
 
     def forward(
@@ -87,7 +87,7 @@ class CapturingSecond(SecondAttention, CapturingModule):
             relative = self.pos_dropout(rel_embeddings)
             added = self.disentangled_attention_bias(flat[0], flat[1], relative_pos, relative, terms)
             if isinstance(added, Tensor):  # 0 where positions are in no term
-                scores = scores + added.unflatten(0, (batch, heads))
+                scores = scores + added.view(batch, heads, *added.shape[1:])
         return _attend(self, given, scores, attention_mask, output_attentions)
 
 

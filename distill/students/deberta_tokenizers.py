@@ -47,7 +47,7 @@ def check_byte_pairs(folder: Path) -> None:
 
 
 def with_one_separator(content: dict[str, Any]) -> dict[str, Any]:
-    """Let one separator stand between the texts of a pair.
+    """Put one separator between the texts of a pair.
 
     Args:
         content: tokenizer.json as transformers made it of vocab.json and merges.txt.
@@ -84,7 +84,7 @@ def with_own_normalizer(folder: Path, content: dict[str, Any]) -> dict[str, Any]
     from tokenizers import Tokenizer
 
     raw = (folder / PIECES).read_bytes()
-    model = sentencepiece_model_pb2.ModelProto()
+    model: Any = vars(sentencepiece_model_pb2)["ModelProto"]()
     model.ParseFromString(raw)
     table = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
     lower = [s for s in content["normalizer"]["normalizers"] if s["type"] == "Lowercase"]

@@ -139,7 +139,7 @@ class DisentangledLayer(PostNormLayer):
         kind = DisentangledFirstRow if first_row else DisentangledRows
         super().__init__(parts, first_row, shape, kind(parts, *tables))
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Run the layer.
 
         Args:
@@ -202,7 +202,8 @@ def _rows(base: Any) -> Tensor:
     below = encoder.get_rel_pos(many, query_states=one).reshape(-1)  # 0, -1, ...
     above = encoder.get_rel_pos(one, query_states=many).reshape(-1)  # 0, 1, ...
     span = encoder.rel_embeddings.num_embeddings // 2
-    return (torch.cat([below.flip(0), above[1:]]) + span).clamp(0, 2 * span - 1)
+    rows: Tensor = torch.cat([below.flip(0), above[1:]]) + span
+    return rows.clamp(0, 2 * span - 1)
 
 
 def _plain_norm(norm: Any) -> nn.LayerNorm:

@@ -149,4 +149,8 @@ def shifted(products: Tensor) -> Tensor:
 
 
 def _table(rows: Tensor | None) -> nn.Embedding | None:
-    return None if rows is None else nn.Embedding.from_pretrained(rows.detach().contiguous())
+    if rows is None:
+        return None
+    made = nn.Embedding(rows.shape[0], rows.shape[1], device="meta")
+    made.weight = nn.Parameter(rows.detach().contiguous())
+    return made
