@@ -12,7 +12,7 @@ from pocketbert.distill.capture.interface import additive_mask, capturing_attent
 from pocketbert.distill.capture.recorder import CapturingModule
 
 
-class CapturingSelfAttention(MultiHeadAttention, CapturingModule):
+class CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
     """The stock module, through the attention that feeds recorders; weights and results stay the same."""
 
     def forward(
@@ -40,7 +40,9 @@ class CapturingSelfAttention(MultiHeadAttention, CapturingModule):
             ValueError: If probabilities or another text's states are asked for, or the mask is a decoder's.
         """
         if output_attentions or kv is not None or mask.dim() != 2:
-            raise ValueError("the capturing attention of an encoder returns no probabilities, and takes no other states")
+            raise ValueError(
+                "the capturing attention of an encoder returns no probabilities, and takes no other states"
+            )
         query, key, value = (self._split(part(input)) for part in (self.q_lin, self.k_lin, self.v_lin))
         rate = self.dropout if self.training else 0.0
         closed = additive_mask(attention_mask=mask, dtype=query.dtype)

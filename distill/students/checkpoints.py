@@ -26,6 +26,12 @@ def _xlm_tokenizer(folder: Path) -> str:
     return tokenizer_json(folder)
 
 
+def _one_language(model: Any) -> None:
+    from pocketbert.distill.students.xlm_language import with_default_language
+
+    with_default_language(model)
+
+
 CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
-CHECKPOINTS.add("xlm", CheckpointCode(tokenizer_json=_xlm_tokenizer))
+CHECKPOINTS.add("xlm", CheckpointCode(complete=_one_language, tokenizer_json=_xlm_tokenizer))

@@ -168,7 +168,9 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     family = family_of(str(found["model_type"]), str(config_path))
     config = read_config(config_path, family.largest)
-    odd = [f"{k} is {config[k]!r:.40}; only {v!r} is computed." for k, v in family.fixed.items() if config.get(k, v) != v]
+    odd = [
+        f"{k} is {config[k]!r:.40}; only {v!r} is computed." for k, v in family.fixed.items() if config.get(k, v) != v
+    ]
     if odd:
         raise InputError([Problem(str(config_path), what) for what in odd])
     return ModelFolder(path, name, config, family, licence)
