@@ -103,11 +103,9 @@ def _head_of(model: Any) -> nn.Module | None:
     name = type(model).__name__
     for family in all_families():
         if family.lm_head is not None and name in [family.class_name(suffix) for suffix in _HEADS]:
-            try:
-                start: nn.Module = model.get_submodule(family.lm_head)
-                return start
-            except AttributeError:  # a class for pre-training that guesses no words
-                return None
+            modules = dict(model.named_modules())
+            # none in a class for pre-training that guesses no words
+            return next((modules[path] for path in family.lm_head.split("|") if path in modules), None)
     return None
 
 

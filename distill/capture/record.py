@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.distill.capture import interface, xlm, xlnet  # noqa: F401 - they register themselves
+from pocketbert.distill.capture import (
+    dense_bands,
+    disentangled,  # noqa: F401 - it registers itself
+    interface,
+    xlm,  # noqa: F401 - it registers itself
+    xlnet,  # noqa: F401 - it registers itself
+)
 from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule
 
 
@@ -39,7 +45,7 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    if model.config._attn_implementation == interface.NAME:
+    if model.config._attn_implementation == interface.NAME or dense_bands.is_installed(model):
         return True
     return any(isinstance(module, CapturingModule) for module in model.modules())
 

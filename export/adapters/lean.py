@@ -48,9 +48,14 @@ def slim(model: Any, family: Family, format: Format) -> Any:
         elif known.lean is not None:
             layers[i] = known.lean(layer, only_first, shape)
     if format is Format.TFLITE:
-        _spell_segments(getattr(encoder, "embeddings", None))
-        spell_norms(model)
+        spell(model)
     return model
+
+
+def spell(model: Any) -> None:
+    """Write normalization and segments of a model as arithmetic, as TFLite needs it; the model is changed in place."""
+    _spell_segments(getattr(getattr(model, "base_model", model), "embeddings", None))
+    spell_norms(model)
 
 
 def spell_norms(model: nn.Module) -> None:

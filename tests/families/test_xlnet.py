@@ -24,7 +24,7 @@ from pocketbert.export.adapters.xlnet_encoder import sines
 from pocketbert.export.mediapipe import refusal
 from pocketbert.export.prepare import prepare
 from support.tiny import NAMES, noisy_model, tiny_classifier
-from support.tiny_spelled import write_xlnet
+from support.tiny_sentencepiece import write_sentencepiece
 from support.tiny_texts import vocabulary
 
 ROW = family_named("xlnet")
@@ -191,7 +191,7 @@ def test_a_student_has_fewer_layers(sizes: dict[str, int], tmp_path: Path) -> No
 
 
 def test_texts_are_padded_on_the_left_and_end_with_cls(tmp_path: Path) -> None:
-    rows = write_xlnet(tmp_path, vocabulary())
+    rows = write_sentencepiece(tmp_path, "XLNetTokenizer", vocabulary())
     tiny_classifier("xlnet", 1, NAMES, vocab_size=rows).config.save_pretrained(tmp_path)
     tokenizer = TextTokenizer(tmp_path, 12)
     made = tokenizer.pad(tokenizer.encode(["lamp", ("bright lamp", "song")]))
