@@ -14,8 +14,8 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
-from support.tiny_word_bpe import write_xlm_files
 from support.tiny_texts import vocabulary
+from support.tiny_word_bpe import write_xlm_files
 
 AWKWARD = (
     "Mr. Smith went to the U.S. today. He said 'hello'.",

@@ -34,7 +34,9 @@ def test_their_scale_is_found_behind_the_product(
     model = onnx.load(small)
     [table] = [t for t in model.graph.initializer if t.name.endswith(f"{TABLE}_{part or 'scale'}")]
     products = {n.input[0] for n in model.graph.node if n.op_type == "MatMulInteger"}
-    rows = [n.output[0] for n in model.graph.node if n.op_type == "Gather" and n.input[0].endswith(f"{TABLE}_quantized")]
+    rows = [
+        n.output[0] for n in model.graph.node if n.op_type == "Gather" and n.input[0].endswith(f"{TABLE}_quantized")
+    ]
     assert products.issuperset(rows), "nothing is tested: the rows are widened first"
     if part is not None:
         value = onnx.numpy_helper.to_array(table)
