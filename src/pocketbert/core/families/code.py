@@ -58,12 +58,18 @@ class CheckpointCode:
         complete: ``complete(model)``: makes a model that was loaded or built take the inputs of the family's row, where
             its class wants more.
         tokenizer_json: ``tokenizer_json(folder)``: content of a tokenizer.json, from the files that authors ship.
+        check_tokenizer: ``check_tokenizer(folder)``: refuses tokenizer files that nothing converts; called where the folder has
+            no tokenizer.json.
+        change_tokenizer: ``change_tokenizer(folder, content)``: tokenizer.json as the authors' own library cuts texts, from what
+            transformers made of the files in the folder.
     """
 
     make_known: Callable[[], None] | None = None
     read_names: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     complete: Callable[[Any], None] | None = None
     tokenizer_json: Callable[[Path], str] | None = None
+    check_tokenizer: Callable[[Path], None] | None = None
+    change_tokenizer: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None
 
 
 ADAPTERS: Registry[Adapter] = Registry("adapter", "register_adapter")

@@ -69,6 +69,8 @@ class Family:
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
         most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
+        tokenizer_settings: Entries that a written tokenizer_config.json gets where it lacks them, and the `tokenizer_class` in any
+            case: needed where the family's class in transformers does not take tokenizer.json as it is.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
         invalid_tasks: Reason why a task is not possible with the family, by the task's name.
@@ -111,6 +113,7 @@ class Family:
     padding_side: str = "right"
     position_offset: int = 0
     most_tokens: int | None = None
+    tokenizer_settings: Mapping[str, str] = field(default_factory=dict)
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     invalid_tasks: Mapping[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ Imports torch and transformers inside its functions: core itself stays light.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -15,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family, family_of
-from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
-from pocketbert.core.families.config import read_config
+from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.models.tokenizer import OTHER_FILES, check_tokenizer
@@ -44,6 +43,7 @@ _LEFT_OUT = (
     "rope_theta",
 )
 """Entries that name code, or that no class of the family table reads and transformers would act on."""
+_CLASS = "tokenizer_class"
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -273,7 +273,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         k: v.detach().contiguous().cpu() for k, v in state.items() if not HARMLESS.search(k) and twins.get(k, k) == k
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    save_tokenizer(source.path, max_length, destination)
+    save_tokenizer(source.path, max_length, destination, source.family)
     check_tokenizer(destination, config, source.family)
 
 
@@ -285,23 +285,26 @@ def _plain_config(path: Path) -> dict[str, Any]:
     return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}
 
 
-def save_tokenizer(source: Path, max_length: int, destination: Path) -> None:
+def save_tokenizer(source: Path, max_length: int, destination: Path, family: Family | None = None) -> None:
     """Copy a tokenizer so that every client cuts at the same length and none pads by itself.
 
     Args:
         source: A Hugging Face folder.
         max_length: Longest input in tokens.
         destination: An existing folder.
+        family: The model's row of the family table.
     """
     file = source / "tokenizer.json"
     try:
-        raw = file.read_text(encoding="utf-8") if file.is_file() else _convert_tokenizer(source)
+        raw = file.read_text(encoding="utf-8") if file.is_file() else _convert_tokenizer(source, family)
         plain = plain_tokenizer_json(raw)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
     write_atomic(destination / "tokenizer.json", plain)
     settings = _tokenizer_settings(source)
     settings["model_max_length"] = max_length
+    if family is not None and family.tokenizer_settings:
+        settings = {**family.tokenizer_settings, **settings, _CLASS: family.tokenizer_settings[_CLASS]}
     write_json(destination / "tokenizer_config.json", settings)
     for name in OTHER_FILES:
         if name != "tokenizer_config.json" and (source / name).is_file():
@@ -320,16 +323,18 @@ def _tokenizer_settings(source: Path) -> dict[str, Any]:
     return settings
 
 
-def _convert_tokenizer(source: Path) -> str:
-    """tokenizer.json out of the files that authors ship, by the family's own converter or that of transformers."""
+def _convert_tokenizer(source: Path, family: Family | None) -> str:
+    """tokenizer.json out of the files that authors ship, by the family's own converter or that of transformers.
+
+    What the code of a family knows better than transformers' converter is changed.
+    """
     import transformers
 
-    config = source / CONFIG_FILE
-    model_type = read_config(config).get("model_type") if config.is_file() else None
-    if model_type is not None:
-        own = checkpoint_code(family_of(str(model_type), str(config))).tokenizer_json
-        if own is not None:
-            return own(source)
+    code = CheckpointCode() if family is None else checkpoint_code(family)
+    if code.tokenizer_json is not None:
+        return code.tokenizer_json(source)
+    if code.check_tokenizer is not None:
+        code.check_tokenizer(source)
     with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them missing vocabulary files
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(source), local_files_only=True, trust_remote_code=False
@@ -338,4 +343,5 @@ def _convert_tokenizer(source: Path) -> str:
         # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
         if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
             raise ValueError("the folder has neither tokenizer.json nor a vocabulary")
-        return str(backend.to_str())
+        raw = str(backend.to_str())
+        return raw if code.change_tokenizer is None else json.dumps(code.change_tokenizer(source, json.loads(raw)))
