@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.errors import InputError
+from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
@@ -101,7 +102,7 @@ def test_a_word_that_is_merged_and_not_in_the_vocabulary_is_unknown(tmp_path: Pa
 def test_a_folder_as_the_authors_ship_it_is_saved_with_tokenizer_json(tmp_path: Path) -> None:
     source, destination = write(tmp_path / "shipped", lower=True), tmp_path / "saved"
     destination.mkdir()
-    save_tokenizer(source, 40, destination)
+    save_tokenizer(source, 40, destination, family_named("xlm"))
     made = TextTokenizer(destination, 40, pad_id=2)
     assert made.mask_token == "<special1>"
     assert made.encode(["bright lamp"])[0].ids.tolist() == [0, *made.encode(["bright lamp"])[0].ids.tolist()[1:-1], 1]
