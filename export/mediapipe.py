@@ -116,13 +116,14 @@ class MediaPipeTokenizer(TextTokenizer):
         return {"text": text, "ids": encoding.ids, "offsets": offsets}
 
 
-def refusal(tokenizer: Mapping[str, Any] | Path, task: TaskName, pair: bool) -> str | None:
+def refusal(tokenizer: Mapping[str, Any] | Path, task: TaskName, pair: bool, padding_side: str = "right") -> str | None:
     """Why MediaPipe Tasks cannot run a model, in one sentence.
 
     Args:
         tokenizer: Content of tokenizer.json, or the folder that holds it.
         task: The model's task.
         pair: Whether its inputs are pairs of texts.
+        padding_side: Where the model is padded, ``right`` or ``left``.
 
     Returns:
         The reason, or None if MediaPipe gives the model the ids it was trained on for every plain ASCII text.
@@ -135,6 +136,8 @@ def refusal(tokenizer: Mapping[str, Any] | Path, task: TaskName, pair: bool) -> 
         return "MediaPipe takes one text, and this model takes pairs."
     if task in _TASKS:
         return f"MediaPipe cannot serve {task.value}: {_TASKS[task]}."
+    if padding_side != "right":
+        return f"MediaPipe pads on the right, and this model is padded on the {padding_side}."
     reason = _model_refusal(content) or vocabulary_problem(content["model"]["vocab"])
     if reason is None and isinstance(tokenizer, Path) and (tokenizer / "vocab.txt").is_file():
         listed = {t: i for i, t in enumerate(vocabulary_tokens(vocabulary_of(tokenizer)))}

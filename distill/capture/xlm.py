@@ -12,7 +12,7 @@ from pocketbert.distill.capture.interface import additive_mask, capturing_attent
 from pocketbert.distill.capture.recorder import CapturingModule
 
 
-class CapturingSelfAttention(MultiHeadAttention, CapturingModule):
+class CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
     """The stock module, through the attention that feeds recorders; weights and results stay the same."""
 
     def forward(

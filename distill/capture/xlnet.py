@@ -17,7 +17,7 @@ from pocketbert.distill.capture.interface import MASKED
 from pocketbert.distill.capture.recorder import CapturingModule, QueryKeyValue, active_recorder
 
 
-class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):
+class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # type: ignore[misc]
     """The stock module, which hands the active recorder what it wants of this layer; weights and results stay the same."""
 
     def rel_attn_core(

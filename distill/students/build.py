@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, family_named, family_of
+from pocketbert.core.models.checkpoints import complete
 from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.students import distilbert_keys  # noqa: F401 - it registers itself
@@ -67,6 +68,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
             for path in (family.layer_path, *family.layer_lists):
                 state = inherited_weights(state, path, chosen)
         student.load_state_dict(state)
+    complete(student, family_named(name))
     return student.train()
 
 
@@ -81,7 +83,7 @@ def _resize(config: Any, kind: Any, family: Family, wanted: StudentSection) -> N
             continue
         name = family.config_names.get(theirs, theirs)
         if not hasattr(config, name):
-            what = f"{family.title} has no size of its own for it: config.json has no {name}."
+            what = f"{family.title} has no such size: config.json has no {name}."
             raise InputError(Problem(f"student.{ours}", what, "Leave it out."))
         setattr(config, name, value)
     if wanted.hidden is not None and hasattr(config, "pooler_hidden_size"):

@@ -29,6 +29,12 @@ def _xlm_tokenizer(folder: Path) -> str:
     return tokenizer_json(folder)
 
 
+def _one_language(model: Any) -> None:
+    from pocketbert.distill.students.xlm_language import with_default_language
+
+    with_default_language(model)
+
+
 def _byte_pairs(folder: Path) -> None:
     from pocketbert.distill.students.deberta_tokenizers import check_byte_pairs
 
@@ -51,4 +57,4 @@ CHECKPOINTS.add("deberta", CheckpointCode(check_tokenizer=_byte_pairs, change_to
 CHECKPOINTS.add("deberta-v2", CheckpointCode(change_tokenizer=_own_normalizer))
 CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
-CHECKPOINTS.add("xlm", CheckpointCode(tokenizer_json=_xlm_tokenizer))
+CHECKPOINTS.add("xlm", CheckpointCode(complete=_one_language, tokenizer_json=_xlm_tokenizer))

@@ -40,7 +40,9 @@ def check_computed(model: Any, plan: ExportPlan) -> None:
         raise InputError(found)
 
 
-def with_own_encoder(model: Any, plan: ExportPlan, encoder: nn.Module, answer: Any) -> nn.Module:
+def with_own_encoder(
+    model: Any, plan: ExportPlan, encoder: nn.Module, answer: Any, outer: type[Wrapped] | None = None
+) -> nn.Module:
     """Put an encoder in the place of a model's own, and wrap the whole into a module with plain inputs and outputs.
 
     Args:
@@ -48,6 +50,7 @@ def with_own_encoder(model: Any, plan: ExportPlan, encoder: nn.Module, answer: A
         plan: What the graph is for.
         encoder: Called with the inputs of the family's row by name; returns the last states [B, L, H].
         answer: What the stock head expects its encoder to return, called with `last_hidden_state`.
+        outer: The class whose signature names the inputs, where they are others than those of most families.
 
     Returns:
         The module, in eval mode.
@@ -61,7 +64,8 @@ def with_own_encoder(model: Any, plan: ExportPlan, encoder: nn.Module, answer: A
     else:
         model = inner
     # torch.export needs a signature without *args, so there is one class per set of inputs
-    return (_WithSegments if plan.family.uses_segments else _WithoutSegments)(model, plan).eval()
+    usual = _WithSegments if plan.family.uses_segments else _WithoutSegments
+    return (outer or usual)(model, plan).eval()
 
 
 class Answering(nn.Module):

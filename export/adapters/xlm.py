@@ -37,8 +37,7 @@ def language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
     base, summary = model.base_model, getattr(model, "sequence_summary", None)
     named = LANGUAGES in plan.family.inputs
     encoder = LanguageEncoder(base, plan.format, summary is not None and summary.summary_type == "first", named)
-    module = with_own_encoder(model, plan, encoder, BaseModelOutput)
-    return _WithLanguages(module.model, plan).eval() if named else module
+    return with_own_encoder(model, plan, encoder, BaseModelOutput, _WithLanguages if named else None)
 
 
 class LanguageEncoder(nn.Module):
@@ -48,7 +47,7 @@ class LanguageEncoder(nn.Module):
         model: An `XLMModel` in eval mode; its submodules are taken over.
         format: What the graph is going to be written as.
         first_row: Whether only the first token's last state is read.
-        languages: Whether the language of each token is an input.
+        languages: Whether the language of each token is an input; else all have the configuration's `lang_id`.
     """
 
     def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
@@ -57,6 +56,9 @@ class LanguageEncoder(nn.Module):
         self.norm = model.layer_norm_emb
         self.places = nn.Buffer(model.position_ids.clone(), persistent=False)
         self.lang_embeddings = model.lang_embeddings if languages and hasattr(model, "lang_embeddings") else None
+        if self.lang_embeddings is None and hasattr(model, "lang_embeddings"):
+            with torch.no_grad():  # every token has the same language, and every token has a position
+                self.position_embeddings.weight += model.lang_embeddings.weight[model.config.lang_id]
         last = model.n_layers - 1
         parts = zip(model.attentions, model.layer_norm1, model.ffns, model.layer_norm2, strict=True)
         self.layers = nn.ModuleList(

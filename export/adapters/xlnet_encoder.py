@@ -49,7 +49,7 @@ class RelativeEncoder(nn.Module):
         offsets = torch.arange(longest, -longest, -1.0)
         if model.clamp_len > 0:
             offsets = offsets.clamp(-model.clamp_len, model.clamp_len)
-        self.offsets = nn.Embedding.from_pretrained(sines(offsets, model.d_model))
+        self.offsets = nn.Embedding(2 * longest, model.d_model, _weight=sines(offsets, model.d_model), _freeze=True)
         """Row c is the offset `longest` - c."""
         self.places = nn.Buffer(torch.arange(2 * longest), persistent=False)
         last = len(model.layer) - 1

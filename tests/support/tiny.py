@@ -117,6 +117,8 @@ ENTRIES = {
             {"summary_type": "first"},
             {"summary_type": "mean", "summary_use_proj": False},
         ),
+        noise=1.0,
+        sentencepiece="XLNetTokenizer",
     ),
     "xlm": TinyFamily(
         shapes=(

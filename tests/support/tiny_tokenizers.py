@@ -10,6 +10,7 @@ from typing import Any
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import TokenizerKind
 from support.tiny_sentencepiece import write_sentencepiece
+from support.tiny_word_bpe import write_xlm
 
 MAX_LENGTH = 48
 WORDS = """
@@ -115,6 +116,8 @@ def write_tokenizer_of_kind(
         return write_byte_bpe(folder)
     if kind is TokenizerKind.SENTENCEPIECE:
         return write_sentencepiece(folder, tokenizer_class, tokens)
+    if kind is TokenizerKind.WORD_BPE:
+        return write_xlm(folder, tokens)
     assert kind is TokenizerKind.WORDPIECE, f"write a tiny tokenizer of kind {kind}"
     return write_wordpiece(folder, tokens)
 

@@ -57,6 +57,8 @@ class CheckpointCode:
     Attributes:
         make_known: ``make_known()``: lets transformers' Auto classes open folders of the family; may be called again.
         read_names: ``read_names(state)``: weights under the names of the classes, from those names or the original ones.
+        complete: ``complete(model)``: makes a model that was loaded or built take the inputs of the family's row, where
+            its class wants more.
         tokenizer_json: ``tokenizer_json(folder)``: content of a tokenizer.json, from the files that authors ship.
         check_tokenizer: ``check_tokenizer(folder)``: refuses tokenizer files that nothing converts; called where the folder has
             no tokenizer.json.
@@ -66,6 +68,7 @@ class CheckpointCode:
 
     make_known: Callable[[], None] | None = None
     read_names: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    complete: Callable[[Any], None] | None = None
     tokenizer_json: Callable[[Path], str] | None = None
     check_tokenizer: Callable[[Path], None] | None = None
     change_tokenizer: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None

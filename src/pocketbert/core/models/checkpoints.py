@@ -119,7 +119,7 @@ def load_model(
     if hasattr(model, "config"):
         model.config.architectures = [type(model).__name__]
     model.load_state_dict(state, strict=False)
-    return model.float().eval()
+    return complete(model, folder.family).float().eval()
 
 
 def checkpoint_code(family: Family) -> CheckpointCode:
@@ -134,6 +134,22 @@ def make_known(family: Family) -> None:
     code = checkpoint_code(family)
     if code.make_known is not None:
         code.make_known()
+
+
+def complete(model: Any, family: Family) -> Any:
+    """Make a model that was loaded or built take the inputs of its family's row, where its class wants more.
+
+    Args:
+        model: A transformers model; it is changed.
+        family: Its row of the family table.
+
+    Returns:
+        The model.
+    """
+    code = checkpoint_code(family)
+    if code.complete is not None:
+        code.complete(model)
+    return model
 
 
 def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:

@@ -102,7 +102,7 @@ class TextTokenizer:
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
-        self.padding_side = padding_side if padding_side is not None else _padding_side(file.parent)
+        self.padding_side = padding_side if padding_side is not None else padding_side_of(file.parent)
         if self.padding_side not in _SIDES:
             allowed = " or ".join(_SIDES)
             raise InputError(
@@ -348,8 +348,8 @@ def _pad_id(folder: Path) -> int:
     return int(content.get("pad_index", 0) if stated is None else stated)
 
 
-def _padding_side(folder: Path) -> str:
-    """What a folder says of padding. An artefact folder's own list comes first: it needs no row in the family table."""
+def padding_side_of(folder: Path) -> str:
+    """Tell where a folder's model is padded. An artefact folder's own list comes first: it needs no row in the family table."""
     listed, config = folder / "artifacts.json", folder / CONFIG_FILE
     if listed.is_file():
         content = read_json(listed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.host.versions import version_of
+from pocketbert.core.predict.tokenization import padding_side_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Client, Format
@@ -116,7 +117,7 @@ def _refusal(recipe: Recipe, weights: Path) -> str | None:
 
     sources = (recipe.data.train, recipe.data.eval)
     pair = any(s is not None and s.text_pair is not None for s in sources)
-    return refusal(weights, task_of(recipe.task).name, pair)
+    return refusal(weights, task_of(recipe.task).name, pair, padding_side_of(weights))
 
 
 def _metadata(subject: Subject) -> Gate:

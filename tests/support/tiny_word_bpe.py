@@ -1,4 +1,4 @@
-"""Tiny tokenizers of families whose frame or words are like no other's, in the layouts in which checkpoints carry them."""
+"""A tiny tokenizer of XLM: the files that its checkpoints carry, and the tokenizer.json that is made of them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-XLNET_SPECIAL = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
 XLM_SPECIAL = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
-
-
-def write_xlnet(folder: Path, tokens: Sequence[str]) -> int:
-    """A unigram tokenizer that ends a text with <sep> <cls>, by transformers' own class.
-
-    Args:
-        folder: Where to write.
-        tokens: Words that are pieces; any ASCII word can be spelt.
-
-    Returns:
-        The number of tokens.
-    """
-    from transformers import XLNetTokenizer
-
-    words = [t for t in tokens if t.isalpha() and len(t) > 1]
-    pieces = [*(f"▁{w}" for w in words), "▁", *LETTERS, *".,!?'-"]
-    vocab = [*((t, 0.0) for t in XLNET_SPECIAL), *((p, -2.0 - len(p) / 99) for p in dict.fromkeys(pieces))]
-    made = XLNetTokenizer(vocab=vocab, do_lower_case=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    made.save_pretrained(folder)
-    return len(made)
 
 
 def write_xlm_files(folder: Path, tokens: Sequence[str]) -> int:
@@ -57,3 +35,16 @@ def write_xlm_files(folder: Path, tokens: Sequence[str]) -> int:
         json.dumps({"tokenizer_class": "XLMTokenizer", "do_lowercase_and_remove_accent": True})
     )
     return len(vocab)
+
+
+def write_xlm(folder: Path, tokens: Sequence[str]) -> int:
+    """The files of `write_xlm_files`, and tokenizer.json.
+
+    Returns:
+        The number of tokens.
+    """
+    from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
+
+    rows = write_xlm_files(folder, tokens)
+    (folder / "tokenizer.json").write_text(tokenizer_json(folder))
+    return rows
