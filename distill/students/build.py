@@ -50,14 +50,17 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     config, kind = copy.deepcopy(teacher.config), type(teacher)
     if change:
         config, kind = change.config(teacher.config), _class(teacher, family, change)
-    _resize(config, family_of(config.model_type), wanted)
+    deep = teacher.config.num_hidden_layers
+    listed = wanted.teacher_layers or (change.layers.get((wanted.layers, deep)) if change else None)
+    inherits = wanted.init == "teacher-layers"
+    chosen = layer_map(wanted.layers, deep, listed, "student.teacher_layers") if inherits else None
+    row = family_of(config.model_type)
+    _resize(config, row, wanted)
+    _take_entries(config, row, chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)
-    if wanted.init == "teacher-layers":
-        deep = teacher.config.num_hidden_layers
-        listed = wanted.teacher_layers or (change.layers.get((wanted.layers, deep)) if change else None)
-        chosen = layer_map(wanted.layers, deep, listed, "student.teacher_layers")
+    if chosen is not None:
         state = teacher.state_dict()
         student.load_state_dict(
             change.weights(state, chosen, fold) if change else inherited_weights(state, family.layer_path, chosen)
@@ -82,6 +85,13 @@ def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
             )
         )
     config._attn_implementation = "sdpa"
+
+
+def _take_entries(config: Any, family: Family, chosen: list[int] | None) -> None:
+    """Keep the entries of the chosen layers in lists that have one for each layer; without a choice the family's default."""
+    for name in family.layer_lists:
+        entries = getattr(config, name)
+        setattr(config, name, None if chosen is None or entries is None else [entries[n - 1] for n in chosen])
 
 
 def _class(teacher: Any, family: Family, change: ClassChange) -> Any:

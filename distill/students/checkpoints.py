@@ -1,4 +1,4 @@
-"""Reading checkpoints that transformers has no class or no names for: MobileBERT's and IB-BERT's of the original code."""
+"""Reading checkpoints that transformers has no class or no names for: of MobileBERT's, IB-BERT's and ERNIE's authors."""
 
 from __future__ import annotations
 
@@ -19,5 +19,16 @@ def _ib_bert_classes() -> None:
     from pocketbert.distill.students.ib_bert import model  # noqa: F401 - it registers its classes with transformers
 
 
+def _ernie_thu_classes() -> None:
+    from pocketbert.distill.students.ernie_thu import heads  # noqa: F401 - it registers its classes with transformers
+
+
+def _ernie_thu_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    from pocketbert.distill.students.ernie_thu.names import renamed
+
+    return renamed(state)
+
+
 CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
+CHECKPOINTS.add("ernie-thu", CheckpointCode(make_known=_ernie_thu_classes, read_names=_ernie_thu_names))

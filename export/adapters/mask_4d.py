@@ -39,6 +39,20 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     model = ane.turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
     if known is not None and known.head is not None:
         model = known.head(model)
+    return with_inputs(model, plan, carried)
+
+
+def with_inputs(model: Any, plan: ExportPlan, carried: float = 1.0) -> nn.Module:
+    """Wrap a model that takes an additive 4-D mask, and whose attention is ready, into the module that is exported.
+
+    Args:
+        model: A transformers model with a head in eval mode.
+        plan: What the graph is for.
+        carried: What its last states are multiplied with; see `half_range`.
+
+    Returns:
+        The module, in eval mode.
+    """
     kind = _WithSegments if plan.family.uses_segments else _WithoutSegments
     return kind(model, plan, carried).eval()
 

@@ -76,6 +76,7 @@ ENTRIES = {
         resized=False,
     ),
     "ib-bert": TinyFamily(resized=False),
+    "ernie-thu": TinyFamily(shapes=({"entity_size": 20, "entity_heads": 5, "hidden_act": "relu"},)),
 }
 """One entry for each family of the table, by its name."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.types import Signal
 
 
@@ -47,6 +48,9 @@ class Family:
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
         stored_layers: Entry of config.json that counts the layers that the weights hold: fewer than the layers that run where
             these are shared (``num_hidden_groups`` of ALBERT).
+        layer_lists: Entries of config.json that list something for each layer: a student that takes some of the teacher's
+            layers takes their entries.
+        released_config: The configuration of folders as their authors release them, where that is no config.json.
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
         signals: What a student may learn from a teacher of this family.
@@ -79,6 +83,8 @@ class Family:
     largest: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     stored_layers: str = "num_hidden_layers"
+    layer_lists: tuple[str, ...] = ()
+    released_config: ReleasedConfig | None = None
     padding_side: str = "right"
     position_offset: int = 0
     signals: tuple[Signal, ...] = tuple(Signal)

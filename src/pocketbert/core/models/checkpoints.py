@@ -16,8 +16,9 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
+from pocketbert.core.families.config import FILE_NAME
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.models.tokenizer import OTHER_FILES, check_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
 from pocketbert.core.predict.tokenization import plain_tokenizer_json
@@ -300,10 +301,21 @@ def _convert_tokenizer(source: Path) -> str:
 
     with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them missing vocabulary files
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(source), local_files_only=True, trust_remote_code=False
+            str(source), config=_released_config(source), local_files_only=True, trust_remote_code=False
         )
         backend = tokenizer.backend_tokenizer
         # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
         if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
             raise ValueError("the folder has neither tokenizer.json nor a vocabulary")
         return str(backend.to_str())
+
+
+def _released_config(source: Path) -> Any:
+    """The configuration of a folder as its authors released it; None where there is a config.json, which the library finds."""
+    import transformers
+
+    if (source / FILE_NAME).is_file():
+        return None
+    folder = open_model_folder(str(source))
+    make_known(folder.family)
+    return transformers.CONFIG_MAPPING[folder.config["model_type"]].from_dict(folder.config)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, distilbert, mobilebert, roberta
+from pocketbert.core.families.rows import bert, distilbert, ernie_thu, mobilebert, roberta
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
+    *ernie_thu.ROWS,
 )
