@@ -179,6 +179,15 @@ def test_what_is_no_ernie_is_refused(changes: dict[str, Any], what: str) -> None
         noisy_model("ernie-thu", 2, CLASSIFY.auto_class, **changes)
 
 
+def test_every_weight_that_is_trained_gets_a_gradient() -> None:
+    for kinds in PATTERNS:
+        model = model_of(kinds)
+        model(**inputs_of()).logits.sum().backward()
+        unread = [n for n, p in model.named_parameters() if p.grad is None]
+        assert unread == [n for n, p in model.named_parameters() if not p.requires_grad]
+        assert len(unread) == (4 if kinds != ["sim"] * 3 else 0)
+
+
 @pytest.mark.parametrize(("layers", "kinds"), [(2, ["mix", "norm"]), (1, ["norm"])])
 def test_a_student_takes_the_kinds_of_its_teachers_layers(layers: int, kinds: list[str]) -> None:
     teacher = model_of(["sim", "mix", "sim", "norm"])

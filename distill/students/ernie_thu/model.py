@@ -13,7 +13,7 @@ The place of [CLS], the first one, is open (M = 1) with a zero vector, in pre-tr
 the authors: without an entity the second stream lives on that place. Inputs must therefore not be padded on the left.
 
 Weights have the names of the released ``pytorch_model.bin``. The entity stream of the last layer has no reader; its weights
-are kept, so that a checkpoint is saved as it came.
+are kept, so that a checkpoint is saved as it came, and not trained.
 """
 
 from __future__ import annotations
@@ -168,6 +168,9 @@ class ErnieThuEncoder(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList(ErnieThuLayer(config, kind) for kind in config.kinds())
         self.entity_size = config.entity_size
+        knowing = [layer for layer in self.layer if layer.kind is not LayerKind.SIM]
+        for unread in (knowing[-1].output.dense_ent, knowing[-1].output.LayerNorm_ent) if knowing else ():
+            unread.requires_grad_(False)  # no loss reaches what no layer reads, and DDP waits for every gradient
 
     def forward(
         self,
