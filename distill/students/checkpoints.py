@@ -1,8 +1,9 @@
-"""Reading checkpoints that transformers has no class or no names for: of MobileBERT's, IB-BERT's and ERNIE's authors."""
+"""Reading what transformers cannot: MobileBERT's, IB-BERT's and ERNIE's of the original code, and XLM's tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pocketbert.core.families import CHECKPOINTS, CheckpointCode
@@ -29,6 +30,13 @@ def _ernie_thu_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return renamed(state)
 
 
+def _xlm_tokenizer(folder: Path) -> str:
+    from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
+
+    return tokenizer_json(folder)
+
+
 CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
 CHECKPOINTS.add("ernie-thu", CheckpointCode(make_known=_ernie_thu_classes, read_names=_ernie_thu_names))
+CHECKPOINTS.add("xlm", CheckpointCode(tokenizer_json=_xlm_tokenizer))

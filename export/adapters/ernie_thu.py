@@ -20,7 +20,7 @@ from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import spell
 from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
 from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
-from pocketbert.export.adapters.mask_4d import with_inputs
+from pocketbert.export.adapters.mask_4d import wrapped
 from pocketbert.export.adapters.parts import full_name
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.adapters.post_norm_parts import bert_layer
@@ -54,7 +54,7 @@ def text_only(model: Any, plan: ExportPlan) -> nn.Module:
     model.base_model.encoder = TextOnlyEncoder(encoder, full_name(model) == _FIRST_TOKEN, shape)
     if plan.format is Format.TFLITE:
         spell(model)
-    return with_inputs(model, plan)
+    return wrapped(model, plan)
 
 
 class FirstTokenEntity(nn.Module):

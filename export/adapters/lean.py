@@ -53,12 +53,13 @@ def slim(model: Any, family: Family, format: Format) -> Any:
 
 
 def spell(model: Any) -> None:
-    """Write normalizations and segments of a model as arithmetic, for TFLite, whose operators know neither.
-
-    Args:
-        model: A transformers model in eval mode. **It is changed in place.**
-    """
+    """Write normalization and segments of a model as arithmetic, as TFLite needs it; the model is changed in place."""
     _spell_segments(getattr(getattr(model, "base_model", model), "embeddings", None))
+    spell_norms(model)
+
+
+def spell_norms(model: nn.Module) -> None:
+    """Put `SpelledNorm` in the place of every layer normalization of a model."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:

@@ -39,16 +39,16 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     model = ane.turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
     if known is not None and known.head is not None:
         model = known.head(model)
-    return with_inputs(model, plan, carried)
+    return wrapped(model, plan, carried)
 
 
-def with_inputs(model: Any, plan: ExportPlan, carried: float = 1.0) -> nn.Module:
-    """Wrap a model that takes an additive 4-D mask, and whose attention is ready, into the module that is exported.
+def wrapped(model: Any, plan: ExportPlan, carried: float = 1.0) -> nn.Module:
+    """Give a model that takes an additive mask [B, 1, 1, L] explicit inputs and plain outputs.
 
     Args:
-        model: A transformers model with a head in eval mode.
+        model: A transformers model with a head, rewritten for export.
         plan: What the graph is for.
-        carried: What its last states are multiplied with; see `half_range`.
+        carried: What the last states are multiplied with.
 
     Returns:
         The module, in eval mode.

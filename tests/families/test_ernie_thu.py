@@ -196,7 +196,7 @@ def test_a_student_takes_the_kinds_of_its_teachers_layers(layers: int, kinds: li
     last = "bert.encoder.layer.{}.attention.self_ent.value.weight"
     assert torch.equal(student.state_dict()[last.format(layers - 1)], teacher.state_dict()[last.format(3)])
     random = build_student(teacher, ROW, StudentSection(layers=3, init="random"), 1)
-    assert random.config.layer_kinds == ["sim", "mix", "norm"]
+    assert random.config.layer_kinds == ["sim", "sim", "norm"]
 
 
 def released(folder: Path, model: Any, extra: dict[str, Tensor]) -> Path:

@@ -166,9 +166,10 @@ class ErnieThuEncoder(nn.Module):
 
     def __init__(self, config: ErnieThuConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(ErnieThuLayer(config, kind) for kind in config.kinds())
+        layers = [ErnieThuLayer(config, kind) for kind in config.kinds()]
+        self.layer = nn.ModuleList(layers)
         self.entity_size = config.entity_size
-        knowing = [layer for layer in self.layer if layer.kind is not LayerKind.SIM]
+        knowing = [layer for layer in layers if layer.kind is not LayerKind.SIM]
         for unread in (knowing[-1].output.dense_ent, knowing[-1].output.LayerNorm_ent) if knowing else ():
             unread.requires_grad_(False)  # no loss reaches what no layer reads, and DDP waits for every gradient
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, distilbert, ernie_thu, mobilebert, roberta
+from pocketbert.core.families.rows import (
+    bert,
+    deberta,
+    distilbert,
+    ernie_thu,
+    longformer,
+    mobilebert,
+    roberta,
+    xlm,
+    xlnet,
+)
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
+    *deberta.ROWS,
+    *xlnet.ROWS,
+    *xlm.ROWS,
+    *longformer.ROWS,
     *ernie_thu.ROWS,
 )

@@ -33,7 +33,7 @@ ROWS = (
         adapter="ernie-thu",
         checkpoints="ernie-thu",
         released_config=ReleasedConfig("ernie_config.json", {"layer_types": "layer_kinds"}, {"layer_kinds": []}),
-        layer_lists=("layer_kinds",),
+        by_layer=("layer_kinds",),
         tiny={**TINY, "entity_size": 12},
     ),
 )
