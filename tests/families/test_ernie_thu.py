@@ -232,7 +232,7 @@ def test_a_released_folder_is_read_as_its_authors_ship_it(tmp_path: Path) -> Non
         torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).prediction_logits, rtol=0, atol=0)
     out = tmp_path / "tokenizer"
     out.mkdir()
-    save_tokenizer(folder.path, 32, out)
+    save_tokenizer(folder.path, 32, out, folder.family)
     assert json.loads((out / "tokenizer.json").read_text())["model"]["type"] == "WordPiece"
 
 

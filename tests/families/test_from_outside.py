@@ -1,4 +1,4 @@
-"""ELECTRA from an installed package, with the code of docs/extending.md: exported, verified, distilled from. No file of the package knows it."""
+"""CamemBERT from an installed package, with the code of docs/extending.md: exported, verified, distilled from. No file of the package knows it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, folder = base / "source", base / "site"
     source.mkdir()
     found = blocks(PAGE)
-    assert set(found) == {"pyproject.toml", "pocketbert_electra.py"}
+    assert set(found) == {"pyproject.toml", "pocketbert_camembert.py"}
     for name, text in found.items():
         (source / name).write_text(text, "utf-8")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
@@ -47,19 +47,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def electra(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def camembert(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package, installed for this process."""
     with fresh_tables(monkeypatch):
         monkeypatch.syspath_prepend(str(site))
         yield
-    sys.modules.pop("pocketbert_electra", None)
+    sys.modules.pop("pocketbert_camembert", None)
 
 
 @pytest.fixture
-def model(electra: None, tmp_path: Path) -> Path:
+def model(camembert: None, tmp_path: Path) -> Path:
     folder = tmp_path / "teacher"
-    tiny_classifier("electra", 2, LABELS).save_pretrained(folder)
-    write_tokenizer(folder)
+    tiny_classifier("camembert", 2, LABELS).save_pretrained(folder)
+    write_tokenizer(folder, pad_id=1)
     return folder
 
 
@@ -73,15 +73,15 @@ def run(site: Path, *words: object) -> str:
 
 def test_nothing_of_the_package_names_it_so_that_it_does_come_from_outside() -> None:
     with pytest.raises(Exception, match="not in the family table"):
-        family_named("electra")
+        family_named("camembert")
 
 
 def test_families_and_doctor_list_it(site: Path) -> None:
     rows = {f["name"]: f for f in json.loads(run(site, "families", "--json"))}
-    assert rows["electra"]["title"] == "ELECTRA"
+    assert rows["camembert"]["title"] == "CamemBERT"
     (plugin,) = json.loads(run(site, "doctor", "--json"))["plugins"]
-    assert (plugin["name"], plugin["package"], plugin["error"]) == ("electra", "pocketbert-electra 1.0", "")
-    assert plugin["registered"] == ["layer-parts electra", "family electra"]
+    assert (plugin["name"], plugin["package"], plugin["error"]) == ("camembert", "pocketbert-camembert 1.0", "")
+    assert plugin["registered"] == ["layer-parts camembert", "family camembert"]
 
 
 def test_it_is_exported_and_verified(site: Path, model: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_it_teaches_a_student(
         write_rows(tmp_path / name, labelled_rows(count, LABELS))
     recipe = {
         "schema": 1,
-        "name": "electra",
+        "name": "camembert",
         "task": "text-classification",
         "seed": 3,
         "data": {
@@ -124,36 +124,36 @@ def test_it_teaches_a_student(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     run(site, "distill", tmp_path / "recipe.yaml", "-o", tmp_path / "run")
     config = json.loads((tmp_path / "run/student/config.json").read_text())
-    assert (config["model_type"], config["num_hidden_layers"]) == ("electra", 1)
+    assert (config["model_type"], config["num_hidden_layers"]) == ("camembert", 1)
 
 
 @torch.no_grad()
-def test_its_graph_is_the_cheaper_one_and_its_numbers_the_models_own(electra: None) -> None:
-    row, task = family_named("electra"), TASKS[TaskName.TEXT_CLASSIFICATION]
-    model = tiny_classifier("electra", 2, LABELS)
-    module = mask_4d.with_additive_mask(tiny_classifier("electra", 2, LABELS), ExportPlan(row, task))
+def test_its_graph_is_the_cheaper_one_and_its_numbers_the_models_own(camembert: None) -> None:
+    row, task = family_named("camembert"), TASKS[TaskName.TEXT_CLASSIFICATION]
+    model = tiny_classifier("camembert", 2, LABELS)
+    module = mask_4d.with_additive_mask(tiny_classifier("camembert", 2, LABELS), ExportPlan(row, task))
     ids = torch.randint(5, 90, (2, 13), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     inputs["attention_mask"][1, 7:] = 0
     torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-4, atol=1e-4)
-    last = module.model.electra.encoder.layer[-1]
+    last = module.model.roberta.encoder.layer[-1]
     assert type(last).__name__ == "PostNormLayer"
     assert last.first_row
 
 
 @torch.no_grad()
-def test_the_pages_adapter_and_capture_work(electra: None) -> None:
+def test_the_pages_adapter_and_capture_work(camembert: None) -> None:
     snippets = re.findall(r"^```python\n(from .*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     for code in snippets[:2]:
         exec(compile(code, str(PAGE), "exec"), {})
-    row = replace(family_named("electra"), adapter="without-cache", capture="eager-hooks")
+    row = replace(family_named("camembert"), adapter="without-cache", capture="eager-hooks")
     assert callable(ADAPTERS.find(row.adapter, ""))
     assert callable(CAPTURES.find(row.capture, ""))
-    model, task = tiny_classifier("electra", 2, LABELS), TASKS[TaskName.TEXT_CLASSIFICATION]
+    model, task = tiny_classifier("camembert", 2, LABELS), TASKS[TaskName.TEXT_CLASSIFICATION]
     ids = torch.randint(5, 90, (2, 13), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
-    expected = tiny_classifier("electra", 2, LABELS)
-    with record_attention(expected, family_named("electra"), range(2)) as theirs:
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    expected = tiny_classifier("camembert", 2, LABELS)
+    with record_attention(expected, family_named("camembert"), range(2)) as theirs:
         expected(**inputs)
     with record_attention(model, row, range(2)) as ours:
         model(**inputs)
@@ -161,5 +161,5 @@ def test_the_pages_adapter_and_capture_work(electra: None) -> None:
         torch.testing.assert_close(
             ours.scores[layer].softmax(-1), theirs.scores[layer].softmax(-1), rtol=1e-3, atol=1e-5
         )
-    prepared = prepare(tiny_classifier("electra", 2, LABELS), row, task)
+    prepared = prepare(tiny_classifier("camembert", 2, LABELS), row, task)
     torch.testing.assert_close(prepared(*inputs.values())[0], expected(**inputs).logits, rtol=1e-4, atol=1e-4)

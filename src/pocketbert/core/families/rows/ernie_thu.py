@@ -29,11 +29,13 @@ ROWS = (
             "the model is shipped without a linker, and finding entities in a text is out of scope",
             "the entity stream is no signal: students learn from the text stream",
             "no rewrite for Apple's Neural Engine (export.coreml.layout: ane)",
+            "transformers has no class for it: a phone folder's model.safetensors opens with PocketBERT only",
         ),
         adapter="ernie-thu",
         checkpoints="ernie-thu",
         released_config=ReleasedConfig("ernie_config.json", {"layer_types": "layer_kinds"}, {"layer_kinds": []}),
         by_layer=("layer_kinds",),
+        tokenizer_settings={"tokenizer_class": "BertTokenizer"},
         tiny={**TINY, "entity_size": 12},
     ),
 )
