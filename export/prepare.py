@@ -20,6 +20,7 @@ from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import (  # noqa: F401 - they register themselves
     deberta,
     dense_bands,
+    ernie_thu,
     mask_4d,
     xlm,
     xlnet,

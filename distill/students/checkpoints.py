@@ -1,6 +1,6 @@
 """Reading checkpoints that transformers reads not at all or differently from their authors.
 
-MobileBERT's and IB-BERT's of the original code; DeBERTa's and XLM's tokenizers.
+MobileBERT's, IB-BERT's and ERNIE's of the original code; DeBERTa's and XLM's tokenizers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,22 @@ def _original_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _ib_bert_classes() -> None:
     from pocketbert.distill.students.ib_bert import model  # noqa: F401 - it registers its classes with transformers
+
+
+def _ernie_thu_classes() -> None:
+    from pocketbert.distill.students.ernie_thu import heads  # noqa: F401 - it registers its classes with transformers
+
+
+def _ernie_thu_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    from pocketbert.distill.students.ernie_thu.names import renamed
+
+    return renamed(state)
+
+
+def _ernie_thu_tokenizer(folder: Path) -> str:
+    from pocketbert.distill.students.ernie_thu.names import tokenizer_json
+
+    return tokenizer_json(folder)
 
 
 def _xlm_tokenizer(folder: Path) -> str:
@@ -57,4 +73,8 @@ CHECKPOINTS.add("deberta", CheckpointCode(check_tokenizer=_byte_pairs, change_to
 CHECKPOINTS.add("deberta-v2", CheckpointCode(change_tokenizer=_own_normalizer))
 CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
+CHECKPOINTS.add(
+    "ernie-thu",
+    CheckpointCode(make_known=_ernie_thu_classes, read_names=_ernie_thu_names, tokenizer_json=_ernie_thu_tokenizer),
+)
 CHECKPOINTS.add("xlm", CheckpointCode(complete=_one_language, tokenizer_json=_xlm_tokenizer))

@@ -128,6 +128,7 @@ ENTRIES = {
         ),
     ),
     "longformer": TinyFamily(separator=3),
+    "ernie-thu": TinyFamily(shapes=({"entity_size": 20, "entity_heads": 5, "hidden_act": "relu"},)),
 }
 """One entry for each family with a graph of its own, by its name."""
 

@@ -17,6 +17,7 @@ from pocketbert.core.families.code import (
     register_layer_parts,
 )
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.families.table import (
     all_families,
     check_exported,
@@ -36,6 +37,7 @@ __all__ = [
     "Family",
     "LayerParts",
     "Objective",
+    "ReleasedConfig",
     "TokenizerKind",
     "all_families",
     "check_exported",

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from pocketbert.core.families.config import Bounds
+from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.types import Signal
 
 SEGMENTS = "token_type_ids"
@@ -68,6 +69,7 @@ class Family:
             masked-LM head that the class could read, with the reason; the first that fits is told.
         stored_layers: Entry of config.json that counts the layers that the weights hold: fewer than the layers that run where
             these are shared (``num_hidden_groups`` of ALBERT).
+        released_config: The configuration of folders as their authors release them, where that is no config.json.
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
         most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
@@ -117,6 +119,7 @@ class Family:
     unread: tuple[str, ...] = ()
     noise: Mapping[str, str] = field(default_factory=dict)
     stored_layers: str = "num_hidden_layers"
+    released_config: ReleasedConfig | None = None
     padding_side: str = "right"
     position_offset: int = 0
     most_tokens: int | None = None

@@ -12,7 +12,7 @@ from typing import Any
 from pocketbert.core.data.labels import placeholder_names
 from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import Family, chosen_row, family_of, suggested_row
+from pocketbert.core.families import Family, all_families, chosen_row, family_of, suggested_row
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
 from pocketbert.core.host.home import expanded
 from pocketbert.core.host.versions import version_of
@@ -171,6 +171,8 @@ def open_model_folder(
         path = _download(name, revision, where)
     config_path = path / "config.json"
     if not config_path.is_file():
+        if (released := _released(path)) is not None:
+            return ModelFolder(path, name, *released, licence)
         raise InputError(Problem(str(path), "is no Hugging Face model folder: it has no config.json."))
     found = read_json(config_path, MAX_MIB)
     if not isinstance(found, dict) or "model_type" not in found:
@@ -194,6 +196,15 @@ def _row_taken(
         ), f"its config.json names it ({FAMILY_KEY})"
     taken, weight = suggested_row(row, weight_names(path))
     return taken, f"its weights have {weight}" if weight else ""
+
+
+def _released(path: Path) -> tuple[dict[str, Any], Family] | None:
+    """The configuration and family of a folder as the authors of a system release it, without config.json."""
+    for family in all_families():
+        released = family.released_config
+        if released is not None and (file := path / released.file).is_file():
+            return released.read(read_config(file, family.bounds), family.model_types[0]), family
+    return None
 
 
 def _demo_teacher() -> Path:

@@ -9,6 +9,7 @@ from pocketbert.core.families.rows import (
     distilbert,
     electra,
     ernie,
+    ernie_thu,
     longformer,
     mobilebert,
     roberta,
@@ -27,4 +28,5 @@ ROWS: tuple[Family, ...] = (
     *xlnet.ROWS,
     *xlm.ROWS,
     *longformer.ROWS,
+    *ernie_thu.ROWS,
 )

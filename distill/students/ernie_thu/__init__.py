@@ -1,0 +1,1 @@
+"""ERNIE (Tsinghua): model, configuration, names of its checkpoints."""

@@ -1,0 +1,182 @@
+"""ERNIE (Tsinghua) without entities: the second stream lives on the first token, where it is a few small linear layers.
+
+The place of [CLS] is open with a zero vector, as in the authors' training; every other place is closed. Attention over a single
+key is the projection of its value, whatever the query, so that the entity stream of a layer is one row [B, 1, E]: exactly what the
+whole model computes, not an approximation. Until the first layer that knows entities that row is zero, so that what this
+layer makes of it is a constant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import ADAPTERS
+from pocketbert.core.types import Format, Layout
+from pocketbert.export.adapters.lean import spell
+from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
+from pocketbert.export.adapters.mask_4d import wrapped
+from pocketbert.export.adapters.parts import full_name
+from pocketbert.export.adapters.plan import ExportPlan
+from pocketbert.export.adapters.post_norm_parts import bert_layer
+
+_CODE = "pocketbert.distill.students.ernie_thu"
+_LAYER = f"{_CODE}.model.ErnieThuLayer"
+_FIRST_TOKEN = f"{_CODE}.heads.ErnieThuForSequenceClassification"
+
+
+def text_only(model: Any, plan: ExportPlan) -> nn.Module:
+    """Make a model exportable that is given no entities.
+
+    Args:
+        model: One of the classes of ERNIE (Tsinghua) in eval mode. **It is changed in place.**
+        plan: What the graph is for.
+
+    Returns:
+        The module, in eval mode.
+
+    Raises:
+        InputError: If the plan asks for another layout, or a layer is not ERNIE's own.
+    """
+    if plan.layout is not Layout.PLAIN:
+        what = f"'{plan.layout}' has no rewrite for the encoder of '{model.config.model_type}'."
+        raise InputError(Problem("export.coreml.layout", what, "Set export.coreml.layout: plain."))
+    encoder = model.base_model.encoder
+    if strange := [full_name(layer) for layer in encoder.layer if full_name(layer) != _LAYER]:
+        raise InputError(Problem("model", f"has layers that no adapter knows: {strange[0]}."))
+    model.set_attn_implementation("eager")
+    shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
+    model.base_model.encoder = TextOnlyEncoder(encoder, full_name(model) == _FIRST_TOKEN, shape)
+    if plan.format is Format.TFLITE:
+        spell(model)
+    return wrapped(model, plan)
+
+
+class FirstTokenEntity(nn.Module):
+    """What the feed-forward part of a layer reads of the entities, where only the first place is open; [B, 1, E] to [B, 1, E]."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.attends = hasattr(layer.attention, "self_ent")
+        if self.attends:
+            value, out = layer.attention.self_ent.value, layer.attention.output_ent
+            self.projection, self.norm = _one(out.dense, value), out.LayerNorm
+
+    def forward(self, entity: Tensor) -> Tensor:
+        """Attend to the entity itself."""
+        return self.norm(self.projection(entity) + entity) if self.attends else entity
+
+
+class FusedLayer(nn.Module):
+    """A layer that knows entities, for all rows of the text or for the first one only, and one row of entities."""
+
+    def __init__(self, layer: Any, first_row: bool, first: bool, last: bool, shape: Shape) -> None:
+        """Take over the modules of a stock layer and change some of them.
+
+        Args:
+            layer: The stock layer.
+            first_row: Whether only the first row of its output is read.
+            first: Whether it is the first layer that knows entities, so that what it is given is zero.
+            last: Whether no layer reads its entities.
+            shape: How to write it.
+        """
+        super().__init__()
+        parts = bert_layer(layer)
+        self.first_row, self.flat_ffn, self.last = first_row, shape.flat_ffn, last
+        projections = (parts.query, parts.key, parts.value, parts.heads, parts.scaling)
+        self.attention = FirstRow(*projections, opaque=shape.opaque) if first_row else AllRows(*projections)
+        self.attention_out, self.attention_norm = parts.attention_out, parts.attention_norm
+        self.up, self.act, self.down = parts.up, parts.act, parts.down
+        self.output_norm = parts.output_norm
+        self.entity, self.up_entity = FirstTokenEntity(layer), layer.intermediate.dense_ent
+        self.down_entity, self.entity_norm = layer.output.dense_ent, layer.output.LayerNorm_ent
+        self.constant = nn.Buffer(torch.zeros(0))
+        """What is added to the first row where it does not depend on the text."""
+        with torch.no_grad():
+            # the entities of all other tokens are zero, so that this bias is every token's
+            self.up.bias.add_(self.up_entity.bias)
+            self.up_entity.bias = None
+            if first:
+                given = self.entity(self.up_entity.weight.new_zeros(1, 1, self.up_entity.in_features))
+                self.down_entity.bias.add_(given.flatten())
+                if self.entity.attends:
+                    self.constant = nn.Buffer(self.up_entity(given).flatten())
+                del self.entity, self.up_entity
+        if last:
+            del self.down_entity, self.entity_norm
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor, entity: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the layer.
+
+        Args:
+            hidden_states: [B, L, H].
+            attention_mask: Added to attention scores, [B, 1, 1, L].
+            entity: The first token's, [B, 1, E]; None of the first layer that knows entities.
+
+        Returns:
+            Text [B, L, H], or [B, 1, H] of a first-row layer, and the entity of the next layer [B, 1, E] if there is one.
+        """
+        rows = hidden_states[:, :1] if self.first_row else hidden_states
+        context = self.attention(rows, hidden_states, hidden_states, attention_mask)
+        attended = self.attention_norm(self.attention_out(context) + rows)
+        inner = self.up(attended)
+        given = None if entity is None else self.entity(entity)
+        if given is not None:
+            inner = self._on_first(inner, self.up_entity(given))
+        elif self.constant.numel():
+            inner = self._on_first(inner, self.constant)
+        hidden = self.act(inner)
+        change = self.down(hidden.flatten(0, 1)).view(attended.shape) if self.flat_ffn else self.down(hidden)
+        states = self.output_norm(change + attended)
+        if self.last:
+            return states, None
+        own = self.down_entity(hidden[:, :1])
+        return states, self.entity_norm(own if given is None else own + given)
+
+    def _on_first(self, inner: Tensor, change: Tensor) -> Tensor:
+        if self.first_row:
+            return inner + change
+        return torch.cat([inner[:, :1] + change, inner[:, 1:]], 1)
+
+
+class TextOnlyEncoder(nn.Module):
+    """The layers, in the place of the stock encoder."""
+
+    def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
+        super().__init__()
+        knowing = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
+        end = len(encoder.layer) - 1
+        self.layer = nn.ModuleList(
+            FusedLayer(layer, first_token and i == end, i == knowing[0], i == knowing[-1], shape)
+            if i in knowing
+            else PostNormLayer(bert_layer(layer), first_token and i == end, shape)
+            for i, layer in enumerate(encoder.layer)
+        )
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
+        """Run all layers, [B, L, H] with an additive mask [B, 1, 1, L]."""
+        entity: Tensor | None = None
+        for layer in self.layer:
+            if isinstance(layer, FusedLayer):
+                hidden_states, entity = layer(hidden_states, attention_mask, entity)
+            else:
+                hidden_states = layer(hidden_states, attention_mask)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+def _one(second: nn.Linear, first: nn.Linear) -> nn.Linear:
+    """Two linear layers as one."""
+    made = nn.Linear(first.in_features, second.out_features, device="meta")
+    made.weight = nn.Parameter((second.weight @ first.weight).detach())
+    made.bias = nn.Parameter((second.weight @ first.bias + second.bias).detach())
+    return made
+
+
+ADAPTERS.add("ernie-thu", text_only)

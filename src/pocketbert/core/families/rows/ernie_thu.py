@@ -1,0 +1,41 @@
+"""ERNIE (Tsinghua): text and entities."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.released import ReleasedConfig
+from pocketbert.core.families.rows.common import GAMMA_BETA, IDS_MASK_TYPES, TINY
+
+ROWS = (
+    Family(
+        name="ernie-thu",
+        title="ERNIE (Tsinghua)",
+        model_types=("ernie_thu",),
+        classes="ErnieThu",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=IDS_MASK_TYPES,
+        layer_path="bert.encoder.layer",
+        lm_head="cls.predictions",
+        key_renames={
+            **GAMMA_BETA,
+            "LayerNorm_ent.gamma": "LayerNorm_ent.weight",
+            "LayerNorm_ent.beta": "LayerNorm_ent.bias",
+        },
+        unread=("cls.predictions_ent.",),
+        objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+        largest={"entity_size": 1 << 14, "entity_heads": 512},
+        limits=(
+            "text only: no entities are linked, and the place of [CLS] is open with a zero vector, as in the authors' training; "
+            "the model is shipped without a linker, and finding entities in a text is out of scope",
+            "the entity stream is no signal: students learn from the text stream",
+            "no rewrite for Apple's Neural Engine (export.coreml.layout: ane)",
+            "transformers has no class for it: a phone folder's model.safetensors opens with PocketBERT only",
+        ),
+        adapter="ernie-thu",
+        checkpoints="ernie-thu",
+        released_config=ReleasedConfig("ernie_config.json", {"layer_types": "layer_kinds"}, {"layer_kinds": []}),
+        by_layer=("layer_kinds",),
+        tokenizer_settings={"tokenizer_class": "BertTokenizer"},
+        tiny={**TINY, "entity_size": 12},
+    ),
+)

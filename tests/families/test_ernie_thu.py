@@ -1,0 +1,271 @@
+"""ERNIE (Tsinghua): the module computes the paper's equations, the text-only graph the same as the module, and released folders load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.families import family_named
+from pocketbert.core.models.checkpoints import load_model, save_tokenizer
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Layout
+from pocketbert.distill.students.build import build_student
+from pocketbert.export.prepare import prepare
+from support.tiny import noisy_model, task_vocabulary
+
+ROW = family_named("ernie-thu")
+CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
+PATTERNS = (
+    ["sim", "mix", "norm"],
+    ["norm", "norm", "sim"],
+    ["mix", "mix", "sim"],
+    ["sim", "sim", "norm"],
+    ["sim", "sim", "mix"],
+    ["sim", "sim", "sim"],
+)
+
+
+def model_of(kinds: list[str], auto_class: str = CLASSIFY.auto_class) -> Any:
+    return noisy_model("ernie-thu", len(kinds), auto_class, layer_kinds=kinds, num_hidden_layers=len(kinds))
+
+
+def inputs_of(rows: int = 3, length: int = 11) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(length)
+    ids = torch.randint(5, 90, (rows, length), generator=draw)
+    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
+    types[:, length // 2 :] = 1
+    for i in range(1, rows):
+        mask[i, length - 2 * i :] = 0
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def entities_of(rows: int = 3, length: int = 11) -> dict[str, Tensor]:
+    mask = torch.zeros(rows, length)
+    mask[:, 2], mask[1:, 4] = 1, 1
+    draw = torch.Generator().manual_seed(1)
+    return {"entity_vectors": torch.randn(rows, length, 12, generator=draw) * mask[..., None], "entity_mask": mask}
+
+
+def attention(state: dict[str, Tensor], name: str, states: Tensor, mask: Tensor, heads: int = 4) -> Tensor:
+    """What one head after the other attends to; `mask` [B, S] closes what is 0."""
+    query, key, value = (
+        F.linear(states, state[f"{name}.{part}.weight"], state[f"{name}.{part}.bias"]).chunk(heads, -1)
+        for part in ("query", "key", "value")
+    )
+    out = []
+    for q, k, v in zip(query, key, value, strict=True):
+        scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(mask[:, None] == 0, -torch.inf)
+        out.append(scores.softmax(-1) @ v)
+    return torch.cat(out, -1)
+
+
+def by_the_equations(model: Any, inputs: dict[str, Tensor], entities: Tensor, open_places: Tensor) -> Tensor:
+    """States of the text, layer by layer as the docstring of the model has it."""
+    state = model.state_dict()
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return F.linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"], 1e-12)
+
+    tables = [state[f"bert.embeddings.{n}_embeddings.weight"] for n in ("word", "position", "token_type")]
+    places = torch.arange(inputs["input_ids"].shape[1])
+    w = norm(
+        "bert.embeddings.LayerNorm",
+        tables[0][inputs["input_ids"]] + tables[1][places] + tables[2][inputs["token_type_ids"]],
+    )
+    e, m = entities, open_places[..., None]
+    for i, kind in enumerate(model.config.layer_kinds):
+        at = f"bert.encoder.layer.{i}"
+        text = attention(state, f"{at}.attention.self", w, inputs["attention_mask"])
+        w = norm(f"{at}.attention.output.LayerNorm", linear(f"{at}.attention.output.dense", text) + w)
+        z = linear(f"{at}.intermediate.dense", w)
+        if kind == "norm":
+            own = attention(state, f"{at}.attention.self_ent", e, open_places)
+            e = norm(f"{at}.attention.output_ent.LayerNorm", linear(f"{at}.attention.output_ent.dense", own) + e)
+        if kind != "sim":
+            e = e * m
+            z = z + linear(f"{at}.intermediate.dense_ent", e)
+        z = F.gelu(z)
+        if kind != "sim":
+            e = norm(f"{at}.output.LayerNorm_ent", linear(f"{at}.output.dense_ent", z) + e)
+        w = norm(f"{at}.output.LayerNorm", linear(f"{at}.output.dense", z) + w)
+    return w
+
+
+def far(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max() / expected.std())
+
+
+@pytest.mark.parametrize("kinds", PATTERNS)
+@torch.no_grad()
+def test_the_module_computes_the_equations(kinds: list[str]) -> None:
+    model = model_of(kinds, "AutoModelForTokenClassification")
+    inputs, given = inputs_of(), entities_of()
+    open_places = given["entity_mask"].clone()
+    open_places[:, 0] = 1
+    wanted = by_the_equations(model, inputs, given["entity_vectors"], open_places)
+    real = inputs["attention_mask"].bool()
+    found = model.bert(**inputs, **given).last_hidden_state
+    assert far(found[real], wanted[real]) < 1e-5
+    alone = model.bert(**inputs).last_hidden_state
+    first = torch.zeros_like(open_places)
+    first[:, 0] = 1
+    wanted = by_the_equations(model, inputs, torch.zeros_like(given["entity_vectors"]), first)
+    assert far(alone[real], wanted[real]) < 1e-5
+    assert (far(found[real], alone[real]) > 1e-2) == (kinds != ["sim"] * 3)
+    closed = by_the_equations(model, inputs, torch.zeros_like(given["entity_vectors"]), torch.zeros_like(first) + 1e-9)
+    assert kinds != ["sim", "mix", "norm"] or far(alone[real], closed[real]) > 1e-2, (
+        "an open [CLS] would make no difference"
+    )
+
+
+@pytest.mark.parametrize("kinds", PATTERNS)
+@pytest.mark.parametrize("format", Format)
+@torch.no_grad()
+def test_the_text_only_graph_computes_what_the_module_does(kinds: list[str], format: Format) -> None:
+    for name in (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION):
+        task = TASKS[name]
+        model = model_of(kinds, task.auto_class)
+        module = prepare(model, ROW, task, format)
+        for length in (7, 30):
+            inputs = inputs_of(2, length)
+            expected, (found,) = model(**inputs).logits, module(*inputs.values())
+            real = inputs["attention_mask"].bool() if expected.dim() == 3 else slice(None)
+            assert far(found[real], expected[real]) < 1e-5
+
+
+def test_a_wrong_entity_stream_would_be_seen() -> None:
+    model = model_of(["sim", "mix", "norm"])
+    module = prepare(model, ROW, CLASSIFY)
+    with torch.no_grad():
+        model.bert.encoder.layer[2].attention.self_ent.value.weight.mul_(1.5)
+        inputs = inputs_of()
+        assert far(module(*inputs.values())[0], model(**inputs).logits) > 1e-3
+
+
+def test_the_layout_for_the_neural_engine_is_refused() -> None:
+    with pytest.raises(InputError, match="'ane' has no rewrite for the encoder of 'ernie_thu'"):
+        prepare(model_of(["mix"]), ROW, CLASSIFY, Format.COREML, Layout.ANE)
+
+
+def test_a_layer_that_is_not_its_own_is_refused() -> None:
+    model = model_of(["mix", "norm"])
+    model.bert.encoder.layer[1] = torch.nn.Identity()
+    with pytest.raises(InputError, match="layers that no adapter knows: torch.nn.modules.linear.Identity"):
+        prepare(model, ROW, CLASSIFY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"layer_kinds": ["sim", "fused"]}, "has fused; allowed: sim, mix, norm"),
+        ({"layer_kinds": ["sim"] * 3}, "lists 3 layers, the model has 2"),
+        ({"entity_size": 10}, "10 is no multiple of 4 entity heads"),
+    ],
+)
+def test_what_is_no_ernie_is_refused(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        noisy_model("ernie-thu", 2, CLASSIFY.auto_class, **changes)
+
+
+def test_every_weight_that_is_trained_gets_a_gradient() -> None:
+    for kinds in PATTERNS:
+        model = model_of(kinds)
+        model(**inputs_of()).logits.sum().backward()
+        unread = [n for n, p in model.named_parameters() if p.grad is None]
+        assert unread == [n for n, p in model.named_parameters() if not p.requires_grad]
+        assert len(unread) == (4 if kinds != ["sim"] * 3 else 0)
+
+
+@pytest.mark.parametrize(("layers", "kinds"), [(2, ["mix", "norm"]), (1, ["norm"])])
+def test_a_student_takes_the_kinds_of_its_teachers_layers(layers: int, kinds: list[str]) -> None:
+    teacher = model_of(["sim", "mix", "sim", "norm"])
+    student = build_student(teacher, ROW, StudentSection(layers=layers), 1)
+    assert student.config.layer_kinds == kinds
+    last = "bert.encoder.layer.{}.attention.self_ent.value.weight"
+    assert torch.equal(student.state_dict()[last.format(layers - 1)], teacher.state_dict()[last.format(3)])
+    random = build_student(teacher, ROW, StudentSection(layers=3, init="random"), 1)
+    assert random.config.layer_kinds == ["sim", "sim", "norm"]
+
+
+def released(folder: Path, model: Any, extra: dict[str, Tensor]) -> Path:
+    """A folder as the authors ship it: ernie_config.json, pytorch_model.bin with gamma and beta, vocab.txt."""
+    folder.mkdir()
+    config = model.config
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    more = ("max_position_embeddings", "type_vocab_size", "hidden_act", "initializer_range", "entity_size")
+    content = {name: getattr(config, name) for name in (*sizes, *more)}
+    (folder / "ernie_config.json").write_text(json.dumps({**content, "layer_types": config.layer_kinds}))
+    state = {}
+    for key, value in {**model.state_dict(), **extra}.items():
+        for norm in ("LayerNorm", "LayerNorm_ent"):
+            key = key.replace(f"{norm}.weight", f"{norm}.gamma").replace(f"{norm}.bias", f"{norm}.beta")
+        state[key] = value
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "vocab.txt").write_text("\n".join(task_vocabulary()) + "\n")
+    return folder
+
+
+def test_a_released_folder_is_read_as_its_authors_ship_it(tmp_path: Path) -> None:
+    model = noisy_model("ernie-thu", 3, "AutoModelForPreTraining", vocab_size=len(task_vocabulary()))
+    extra = {
+        "bert.encoder.layer.1.intermediate.dense_1.weight": torch.ones(200, 32),
+        "bert.encoder.layer.1.intermediate.dense_1_ent.bias": torch.ones(200),
+        "cls.predictions_ent.transform.dense.weight": torch.ones(12, 32),
+    }
+    folder = open_model_folder(str(released(tmp_path / "ernie", model, extra)))
+    assert (folder.family, folder.config["layer_kinds"]) == (ROW, ["sim", "mix", "norm"])
+    loaded = load_model(folder, TASKS[TaskName.FILL_MASK])
+    with torch.no_grad():
+        inputs = inputs_of()
+        torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).prediction_logits, rtol=0, atol=0)
+    out = tmp_path / "tokenizer"
+    out.mkdir()
+    save_tokenizer(folder.path, 32, out, folder.family)
+    assert json.loads((out / "tokenizer.json").read_text())["model"]["type"] == "WordPiece"
+
+
+def test_a_released_configuration_without_kinds_is_berts(tmp_path: Path) -> None:
+    model = model_of(["sim", "sim"])
+    path = released(tmp_path / "ernie", model, {})
+    content = json.loads((path / "ernie_config.json").read_text())
+    del content["layer_types"]
+    names = {"id2label": {str(i): n for i, n in enumerate("abc")}}
+    (path / "ernie_config.json").write_text(json.dumps({**content, **names}))
+    assert load_model(open_model_folder(str(path)), CLASSIFY).config.layer_kinds == ["sim", "sim"]
+
+
+def test_the_head_for_entity_typing_has_no_bias(tmp_path: Path) -> None:
+    model = model_of(["mix", "norm"])
+    weight, task = model.classifier.weight.detach().clone(), TASKS[TaskName.MULTI_LABEL]
+    with torch.no_grad():
+        model.classifier.bias.zero_()
+    path = released(tmp_path / "ernie", model, {"typing.weight": weight})
+    state = torch.load(path / "pytorch_model.bin", weights_only=True)
+    torch.save({k: v for k, v in state.items() if not k.startswith("classifier.")}, path / "pytorch_model.bin")
+    content = json.loads((path / "ernie_config.json").read_text())
+    names = {"id2label": {str(i): n for i, n in enumerate("abc")}, "problem_type": "multi_label_classification"}
+    (path / "ernie_config.json").write_text(json.dumps({**content, **names}))
+    loaded = load_model(open_model_folder(str(path)), task)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(**inputs_of()).logits, model(**inputs_of()).logits, rtol=0, atol=0)
+
+
+def test_a_tensor_that_is_lost_is_named(tmp_path: Path) -> None:
+    path = released(tmp_path / "ernie", model_of(["mix", "norm"]), {})
+    state = torch.load(path / "pytorch_model.bin", weights_only=True)
+    del state["bert.encoder.layer.1.attention.self_ent.key.weight"]
+    torch.save(state, path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="attention.self_ent.key.weight"):
+        load_model(open_model_folder(str(path)), CLASSIFY)
