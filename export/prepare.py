@@ -17,7 +17,7 @@ from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters import mask_4d  # noqa: F401 - it registers itself
+from pocketbert.export.adapters import mask_4d, modernbert  # noqa: F401 - they register themselves
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.plan import ExportPlan
 

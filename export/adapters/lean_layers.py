@@ -38,17 +38,20 @@ class PostNormLayer(nn.Module):
         self.up, self.act, self.down = parts.up, parts.act, parts.down
         self.output_norm = parts.output_norm
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, first_row: bool = False, **__: Any
+    ) -> Tensor:
         """Run the layer; what else the stock encoder passes is for decoders.
 
         Args:
             hidden_states: [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
+            first_row: Whether this run is for the first row only, of a layer that has runs for all rows too.
 
         Returns:
-            [B, L, H], or [B, 1, H] of a first-row layer.
+            [B, L, H], or [B, 1, H] where only the first row is wanted.
         """
-        rows = hidden_states[:, :1] if self.first_row else hidden_states
+        rows = hidden_states[:, :1] if self.first_row or first_row else hidden_states
         context = self.attention(rows, hidden_states, hidden_states, attention_mask)
         attended = self.attention_norm(self.attention_out(context) + rows)
         inner = attended.flatten(0, 1) if self.flat_ffn else attended

@@ -31,6 +31,8 @@ class LayerParts:
         layer: Full name of the class of an encoder layer (``transformers.models.bert.modeling_bert.BertLayer``).
         post_norm: ``post_norm(layer)``: a `pocketbert.export.adapters.parts.Parts` of a post-norm layer; None of another kind.
         lean: ``lean(layer, first_row, shape)``: the cheaper layer, where `post_norm` is None.
+        stack: ``stack(encoder)``: a `pocketbert.export.adapters.parts.Stack` of an encoder that runs its layers more often than
+            it stores them; `post_norm` then takes apart the layers of that stack. None where each layer runs once.
         channels_first: ``channels_first(layer)``: the layer for Apple's Neural Engine, where `post_norm` is None.
         head: ``head(model)``: the model with a cheaper head.
         half_range: ``half_range(model, outputs, samples)``: brings large numbers into the range of fp16; returns what the last
@@ -41,6 +43,7 @@ class LayerParts:
     layer: str
     post_norm: Callable[[Any], Any] | None = None
     lean: Callable[[Any, bool, Any], Any] | None = None
+    stack: Callable[[Any], Any] | None = None
     channels_first: Callable[[Any], Any] | None = None
     head: Callable[[Any], Any] | None = None
     half_range: Callable[[Any, Sequence[str], Sequence[Any]], float] | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, distilbert, mobilebert, roberta
+from pocketbert.core.families.rows import albert, bert, distilbert, mobilebert, modernbert, roberta
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
+    *albert.ROWS,
+    *modernbert.ROWS,
 )
