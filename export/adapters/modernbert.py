@@ -85,8 +85,8 @@ class _TwoMasks(nn.Module):
     def _masks(self, attention_mask: Tensor) -> dict[str, Tensor]:
         """What is added to scores: [B, 1, 1, L] for padding, [B, 1, L, L] for padding and the window."""
         real = attention_mask[:, None, None, :].to(torch.float32)
-        places = torch.arange(attention_mask.shape[1])
-        distance = (places[:, None] - places[None, :]).abs().to(torch.float32)
+        places = torch.arange(attention_mask.shape[1], dtype=torch.float32)
+        distance = (places[:, None] - places[None, :]).abs()
         band = (self.window + 1 - distance).clamp(0, 1)[None, None]
         return {GLOBAL: (1.0 - real) * MASKED, LOCAL: (1.0 - real * band) * MASKED}
 

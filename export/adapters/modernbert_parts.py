@@ -74,7 +74,7 @@ class FirstRowGatedLayer(GatedLayer):
     def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
         """Run the layer, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
         normed = self.attn_norm(states)
-        query = rotated(self._heads(self.query(normed[:, :1])), *(table[:, :, :1] for table in positions))
+        query = self._heads(self.query(normed[:, :1]))  # the first position's angle is 0
         key = rotated(self._heads(self.key(normed)), *positions)
         weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + mask[:, :, :1], -1)
         means = torch.matmul(weights.squeeze(2), normed)

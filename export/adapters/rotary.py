@@ -12,14 +12,13 @@ class RotaryAngles(nn.Module):
     """Cosines and sines of positions, computed in the graph: a length that no file has seen needs no table.
 
     Args:
-        rotary: The stock module: a buffer ``KIND_inv_freq`` and a number ``KIND_attention_scaling`` for each kind of layer.
+        rotary: The stock module: a buffer ``KIND_inv_freq`` for each kind of layer.
         kinds: Kinds of layers, such as ``full_attention``.
     """
 
     def __init__(self, rotary: Any, kinds: tuple[str, ...]) -> None:
         super().__init__()
         self.kinds = kinds
-        self.scaling = {kind: float(getattr(rotary, f"{kind}_attention_scaling")) for kind in kinds}
         for kind in kinds:
             self.register_buffer(kind, getattr(rotary, f"{kind}_inv_freq").detach().float(), persistent=False)
 
@@ -33,8 +32,7 @@ class RotaryAngles(nn.Module):
 
     def _rows(self, kind: str, places: Tensor) -> tuple[Tensor, Tensor]:
         angles = (places[:, None].float() * self.get_buffer(kind))[None, None]
-        cos, sin, scaling = angles.cos(), angles.sin(), self.scaling[kind]
-        return (cos, sin) if scaling == 1 else (cos * scaling, sin * scaling)
+        return angles.cos(), angles.sin()
 
 
 class RotaryTable(nn.Module):
