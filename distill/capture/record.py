@@ -7,8 +7,13 @@ from typing import Any
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.distill.capture import interface
-from pocketbert.distill.capture.recorder import AttentionRecorder
+from pocketbert.distill.capture import (  # noqa: F401 - they register themselves
+    disentangled,
+    interface,
+    xlm,
+    xlnet,
+)
+from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule
 
 
 def record_attention(
@@ -49,7 +54,9 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    return bool(model.config._attn_implementation == interface.NAME)
+    if model.config._attn_implementation == interface.NAME:
+        return True
+    return any(isinstance(module, CapturingModule) for module in model.modules())
 
 
 def query_width(config: Any) -> int:

@@ -38,6 +38,7 @@ class TinyFamily:
         saved: Share of a layer's work that is not done where only the first row is read.
         position_table: Whether its positions are rows of a table, so that there is a longest input.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
+        sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
 
     shapes: tuple[dict[str, Any], ...] = ()
@@ -48,6 +49,7 @@ class TinyFamily:
     saved: float = 0.85
     position_table: bool = True
     resized: bool = True
+    sentencepiece: str = "XLMRobertaTokenizer"
 
 
 ENTRIES = {
@@ -83,7 +85,46 @@ ENTRIES = {
             {"num_hidden_groups": 2},
             {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "relu"},
             {"embedding_size": 48, "type_vocab_size": 3},
+        ),
+        sentencepiece="AlbertTokenizer",
+    ),
+    "deberta": TinyFamily(
+        shapes=(
+            {"pos_att_type": "c2p"},
+            {"pos_att_type": "p2c", "max_relative_positions": 20, "hidden_act": "relu"},
+            {"pos_att_type": None},
+            {"relative_attention": False},
+            {"embedding_size": 16},
+            {"position_biased_input": False, "num_attention_heads": 1, "legacy": False},
         )
+    ),
+    "deberta-v2": TinyFamily(
+        shapes=(
+            {"pos_att_type": "c2p"},
+            {"pos_att_type": "p2c", "share_att_key": False, "norm_rel_ebd": "none"},
+            {"pos_att_type": None},
+            {"relative_attention": False},
+            {"position_buckets": -1, "max_relative_positions": 20},
+            {"max_relative_positions": 24, "conv_kernel_size": 3, "conv_act": "gelu"},
+            {"conv_kernel_size": 5, "conv_groups": 4, "embedding_size": 16},
+            {"position_biased_input": False, "pooler_hidden_act": "tanh", "legacy": False},
+        ),
+        sentencepiece="DebertaV2Tokenizer",
+    ),
+    "xlnet": TinyFamily(
+        shapes=(
+            {"d_model": 36, "n_head": 6, "d_inner": 20},
+            {"clamp_len": 6, "ff_activation": "relu", "n_head": 1},
+            {"summary_type": "first"},
+            {"summary_type": "mean", "summary_use_proj": False},
+        ),
+    ),
+    "xlm": TinyFamily(
+        shapes=(
+            {"emb_dim": 36, "n_heads": 6},
+            {"gelu_activation": False, "n_heads": 1, "sinusoidal_embeddings": True},
+            {"summary_type": "mean"},
+        ),
     ),
     "modernbert": TinyFamily(
         shapes=(
@@ -158,7 +199,8 @@ def noisy_model(family: str, layers: int, auto_class: str, labels: Sequence[str]
 
 def write_classifier(folder: Path, family: str, std: float) -> Path:
     """A tiny random classifier in Hugging Face layout, with a tokenizer of its family's kind."""
-    rows = write_tokenizer_of_kind(folder, family_named(family).tokenizer, task_vocabulary())
+    kind, pieces = family_named(family).tokenizer, ENTRIES[family].sentencepiece
+    rows = write_tokenizer_of_kind(folder, kind, task_vocabulary(), pieces)
     tiny_classifier(family, 2, NAMES, seed=1, std=std, vocab_size=rows).save_pretrained(folder)
     return folder
 

@@ -28,6 +28,8 @@ _LARGEST = {
     "num_labels": MAX_LABELS,
 }
 """Largest values of the entries that decide memory; each far above any published model. A family adds its own."""
+_SMALLEST = {"type_vocab_size": 0}
+"""Smallest values that some family allows, where these are below 1."""
 _OPTIONAL = ("num_labels",)
 _LARGEST_EPSILON = 1e-2
 _WIDEST_START = 100.0
@@ -42,37 +44,44 @@ _NEVER = {
 """Entries that make another architecture of the model, where they are set."""
 
 
-def read_config(path: Path, largest: Mapping[str, int] | None = None) -> dict[str, Any]:
+def read_config(
+    path: Path, largest: Mapping[str, int] | None = None, smallest: Mapping[str, int] | None = None
+) -> dict[str, Any]:
     """Read a config.json and check it.
 
     Args:
         path: The file.
         largest: Largest values of entries that only the family has.
+        smallest: Smallest values of entries that may be below 1; by default those of any family.
 
     Raises:
         InputError: With every entry that no model can have.
     """
     content = read_json(path, MAX_MIB)
     if not isinstance(content, dict):
-        raise InputError(Problem(str(path), "is no configuration: a JSON object is expected."))
-    problems = [Problem(str(path), what) for what in config_problems(content, largest or {})]
+        raise InputError(Problem(str(path), "is not a configuration: a JSON object is expected."))
+    problems = [Problem(str(path), what) for what in config_problems(content, largest or {}, smallest)]
     if problems:
         raise InputError(problems)
     return content
 
 
-def config_problems(content: Mapping[str, Any], largest: Mapping[str, int]) -> list[str]:
+def config_problems(
+    content: Mapping[str, Any], largest: Mapping[str, int], smallest: Mapping[str, int] | None = None
+) -> list[str]:
     """List what no model's configuration can say, one sentence each.
 
     Args:
         content: The content of config.json.
         largest: Largest values of entries that only the family has.
+        smallest: Smallest values of entries that may be below 1; by default those of any family.
     """
+    least = _SMALLEST if smallest is None else smallest
     odd = list(_odd_values(content))[:5]
     if odd:
         return odd  # the other sentences would quote them
     bounds = {**_LARGEST, **largest}
-    out = [p for key, most in bounds.items() if key in content for p in _size(key, content[key], most)]
+    out = [p for key, most in bounds.items() if key in content for p in _size(key, content[key], most, least.get(key, 1))]
     out += [p for key, value in content.items() for p in _fraction(key, value)]
     out += [f"{key} is {_shown(content[key])}: the model {why}." for key, why in _NEVER.items() if content.get(key)]
     if content.get("position_embedding_type") not in (None, "absolute"):
@@ -81,7 +90,7 @@ def config_problems(content: Mapping[str, Any], largest: Mapping[str, int]) -> l
         )
     named = content.get("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(n, str) for n in named)):
-        out.append(f"architectures is {_shown(named)}, no list of names.")
+        out.append(f"architectures is {_shown(named)}, which is not a list of names.")
     return [*out, *_padding(content), *_labels(content)]
 
 
@@ -99,18 +108,18 @@ def _odd_values(content: Mapping[str, Any]) -> Iterator[str]:
         if not is_unicode(name) or (isinstance(value, str) and not is_unicode(value)):
             yield f"{_shown(name)} holds text that is not Unicode."
         elif isinstance(value, float) and not math.isfinite(value):
-            yield f"{name[:40]} is {value}, no finite number."
+            yield f"{name[:40]} is {value}, which is not a finite number."
         elif isinstance(value, dict):
             waiting += value.items()
         elif isinstance(value, list):
             waiting += [(name, v) for v in value]
 
 
-def _size(key: str, value: Any, most: int) -> Iterator[str]:
+def _size(key: str, value: Any, most: int, least: int) -> Iterator[str]:
     if value is None and key in _OPTIONAL:
         return
-    if not _is_whole(value) or not 1 <= value <= most:
-        yield f"{key} is {_shown(value)}; a whole number from 1 to {most:,} is expected."
+    if not _is_whole(value) or not least <= value <= most:
+        yield f"{key} is {_shown(value)}; a whole number from {least} to {most:,} is expected."
 
 
 def _fraction(key: str, value: Any) -> Iterator[str]:
@@ -150,11 +159,11 @@ def _labels(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"id2label has {len(names):,} labels; at most {MAX_LABELS:,} are allowed."
         return
     if not all(k.isdecimal() for k in names):
-        yield f"id2label has keys that are no numbers: {_shown(list(names)[:3])}."
+        yield f"id2label has keys that are not numbers: {_shown(list(names)[:3])}."
     elif set(names) != {str(i) for i in range(len(names))}:
         yield f"id2label has {len(names)} labels, but not the numbers 0 to {len(names) - 1}: {_shown(list(names)[:5])}."
     if not all(isinstance(n, str) and n.strip() for n in names.values()):
-        yield f"id2label has names that are empty or no text: {_shown([n for n in names.values() if not (isinstance(n, str) and n.strip())][:3])}."
+        yield f"id2label has names that are empty or not text: {_shown([n for n in names.values() if not (isinstance(n, str) and n.strip())][:3])}."
     elif len(set(names.values())) < len(names):
         yield "id2label has one name for two labels."
     elif numbers is not None and numbers != {} and not _inverse(names, numbers):

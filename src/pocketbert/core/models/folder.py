@@ -73,7 +73,8 @@ class ModelFolder:
             labels = self.config.get("id2label") or range(int(self.config.get("num_labels") or 2))
             unstated = TaskName.REGRESSION if len(labels) == 1 else TaskName.TEXT_CLASSIFICATION
             return stated.get(str(self.config.get("problem_type")), unstated)
-        suffixes = {t.head: t.name for t in TASKS.values()} | {"ForPreTraining": TaskName.FILL_MASK}
+        own = self.family.head_suffixes
+        suffixes = {own.get(t.head, t.head): t.name for t in TASKS.values()} | {"ForPreTraining": TaskName.FILL_MASK}
         return next((task for suffix, task in suffixes.items() if name.endswith(suffix)), None)
 
     @property
@@ -113,7 +114,7 @@ class ModelFolder:
     @property
     def positions(self) -> int:
         """Longest input in tokens that the position table serves."""
-        rows: int = self.config.get("max_position_embeddings") or 512
+        rows: int = self.config.get("max_position_embeddings") or self.family.longest
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
         return rows - self.family.position_offset
@@ -166,8 +167,11 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     if not isinstance(found, dict) or "model_type" not in found:
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     family = family_of(str(found["model_type"]), str(config_path))
-    config = read_config(config_path, family.largest)
-    return ModelFolder(path, name, config, family, licence)
+    config = read_config(config_path, family.largest, family.smallest)
+    odd = [f"{k} is {config[k]!r:.40}; only {v!r} is computed." for k, v in family.fixed.items() if config.get(k, v) != v]
+    if odd:
+        raise InputError([Problem(str(config_path), what) for what in odd])
+    return ModelFolder(path, name, config, family.as_configured(config), licence)
 
 
 def _demo_teacher() -> Path:
@@ -203,7 +207,7 @@ def _download(name: str, revision: str | None, where: str) -> Path:
         raise InputError(
             Problem(
                 where,
-                f"'{name}' is no folder here and could not be loaded from the Hub ({type(error).__name__}).",
+                f"'{name}' is not a folder here and could not be loaded from the Hub ({type(error).__name__}).",
                 "Check the name and the network, or give a local folder.",
             )
         ) from error

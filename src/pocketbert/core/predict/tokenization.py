@@ -23,7 +23,7 @@ from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenize
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
 
-MASK_TOKENS = ("[MASK]", "<mask>")
+MASK_TOKENS = ("[MASK]", "<mask>", "<special1>")
 """What vocabularies of the family call the token to be guessed."""
 _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
@@ -105,7 +105,9 @@ class TextTokenizer:
         self.padding_side = padding_side if padding_side is not None else _padding_side(file.parent)
         if self.padding_side not in _SIDES:
             allowed = " or ".join(_SIDES)
-            raise InputError(Problem("padding_side", f"{self.padding_side!r} is no padding side; allowed: {allowed}."))
+            raise InputError(
+                Problem("padding_side", f"{self.padding_side!r} is not a padding side; allowed: {allowed}.")
+            )
 
     @property
     def vocabulary_size(self) -> int:
@@ -218,7 +220,7 @@ class TextTokenizer:
             One entry per text, in order.
 
         Raises:
-            InputError: Naming the first entry that is no text.
+            InputError: Naming the first entry that is not text.
         """
         out: list[Encoded] = []
         for start, chunk in _chunks(texts):
@@ -321,7 +323,12 @@ def _is_text(value: object) -> bool:
 
 def _pad_id(folder: Path) -> int:
     config = folder / CONFIG_FILE
-    return int(read_config(config).get("pad_token_id") or 0) if config.is_file() else 0
+    if not config.is_file():
+        return 0
+    content = read_config(config)
+    stated = content.get("pad_token_id")
+    # configurations of before 2020 call it so
+    return int(content.get("pad_index", 0) if stated is None else stated)
 
 
 def _padding_side(folder: Path) -> str:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import albert, bert, distilbert, mobilebert, modernbert, roberta
+from pocketbert.core.families.rows import (
+    albert,
+    bert,
+    deberta,
+    distilbert,
+    mobilebert,
+    modernbert,
+    roberta,
+    xlm,
+    xlnet,
+)
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
@@ -11,5 +21,8 @@ ROWS: tuple[Family, ...] = (
     *distilbert.ROWS,
     *mobilebert.ROWS,
     *albert.ROWS,
+    *deberta.ROWS,
+    *xlnet.ROWS,
+    *xlm.ROWS,
     *modernbert.ROWS,
 )
