@@ -19,6 +19,7 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import (  # noqa: F401 - they register themselves
     deberta,
+    dense_bands,
     mask_4d,
     modernbert,
     xlm,

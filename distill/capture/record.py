@@ -7,11 +7,12 @@ from typing import Any
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.distill.capture import (  # noqa: F401 - they register themselves
-    disentangled,
+from pocketbert.distill.capture import (
+    dense_bands,
+    disentangled,  # noqa: F401 - it registers itself
     interface,
-    xlm,
-    xlnet,
+    xlm,  # noqa: F401 - it registers itself
+    xlnet,  # noqa: F401 - it registers itself
 )
 from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule
 
@@ -54,7 +55,7 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    if model.config._attn_implementation == interface.NAME:
+    if model.config._attn_implementation == interface.NAME or dense_bands.is_installed(model):
         return True
     return any(isinstance(module, CapturingModule) for module in model.modules())
 

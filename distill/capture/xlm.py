@@ -40,7 +40,9 @@ class CapturingSelfAttention(MultiHeadAttention, CapturingModule):
             ValueError: If probabilities or another text's states are asked for, or the mask is a decoder's.
         """
         if output_attentions or kv is not None or mask.dim() != 2:
-            raise ValueError("the capturing attention of an encoder returns no probabilities, and takes no other states")
+            raise ValueError(
+                "the capturing attention of an encoder returns no probabilities, and takes no other states"
+            )
         query, key, value = (self._split(part(input)) for part in (self.q_lin, self.k_lin, self.v_lin))
         rate = self.dropout if self.training else 0.0
         closed = additive_mask(attention_mask=mask, dtype=query.dtype)

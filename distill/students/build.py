@@ -50,7 +50,9 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     config, kind = copy.deepcopy(teacher.config), type(teacher)
     if change:
         config, kind = change.config(teacher.config), _class(teacher, family, change)
-    _resize(config, kind, family_of(config.model_type), wanted)
+    row = family_of(config.model_type)
+    _resize(config, kind, row, wanted)
+    _shorten_lists(config, row, wanted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)
@@ -94,6 +96,18 @@ def _resize(config: Any, kind: Any, family: Family, wanted: StudentSection) -> N
     if family.head_size is not None:
         setattr(config, family.head_size, config.hidden_size // config.num_attention_heads)
     config._attn_implementation = "sdpa" if kind._supports_sdpa else "eager"
+
+
+def _shorten_lists(config: Any, family: Family, wanted: StudentSection) -> None:
+    """Leave the entries of a configuration that list one value for each layer those of the student's layers."""
+    assert wanted.layers is not None
+    for name in family.by_layer:
+        values = getattr(config, name, None)
+        if isinstance(values, list) and len(set(values)) > 1:
+            chosen = layer_map(wanted.layers, len(values), wanted.teacher_layers, "student.teacher_layers")
+            setattr(config, name, [values[n - 1] for n in chosen])
+        elif isinstance(values, list):
+            setattr(config, name, values[:1] * wanted.layers)
 
 
 def _class(teacher: Any, family: Family, change: ClassChange) -> Any:

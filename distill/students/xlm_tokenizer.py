@@ -43,9 +43,7 @@ _SAME = {
 """What Moses writes for other characters."""
 _LONGER = (("。", ". "), ("…", "..."), ("—", " - "), ("''", '"'), ('"...', '..."'), ('".', '."'), ('",', ',"'))
 
-_JOINERS = (
-    "\u093c\u094d\u09bc\u09cd\u0a3c\u0a4d\u0abc\u0acd\u0b3c\u0b4d\u0bcd\u0c4d\u0cbc\u0ccd\u0d3b\u0d3c\u0d4d\u0dca\u0eba\u1039\u1714"
-)
+_JOINERS = "\u093c\u094d\u09bc\u09cd\u0a3c\u0a4d\u0abc\u0acd\u0b3c\u0b4d\u0bcd\u0c4d\u0cbc\u0ccd\u0d3b\u0d3c\u0d4d\u0dca\u0eba\u1039\u1714"
 """Marks between the letters of Indic words, which are no letters to Unicode and are to Moses."""
 _OTHERS = r"\p{Han}\x{ac00}-\x{d7a3}\x{10000}-\x{10ffff}"
 """Letters to Unicode that Moses has no words of: Chinese, Korean syllables, and all beyond the first 65,536 characters."""
@@ -152,7 +150,9 @@ def _refuse_other_words(folder: Path, settings: dict[str, Any]) -> None:
     found = [name for name in _OWN_WORDS if name in known]
     if len(found) == len(known) and found:
         what = f"its languages are {', '.join(found)}, whose words other programs find (rjieba, KyTea, PyThaiNLP)."
-        fix = "Split the words with XLMTokenizer.tokenize(text, lang=...) of transformers, and add a tokenizer.json that "
+        fix = (
+            "Split the words with XLMTokenizer.tokenize(text, lang=...) of transformers, and add a tokenizer.json that "
+        )
         raise InputError(Problem(str(folder), what, f"{fix}takes split words."))
 
 

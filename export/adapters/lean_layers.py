@@ -49,13 +49,13 @@ class PostNormLayer(nn.Module):
         self.output_norm = parts.output_norm
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, first_row: bool = False, **__: Any
+        self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
     ) -> Tensor:
         """Run the layer; what else the stock encoder passes is for decoders.
 
         Args:
             hidden_states: [B, L, H].
-            attention_mask: Added to attention scores, [B, 1, 1, L].
+            attention_mask: Added to attention scores, [B, 1, 1, L]; or what the layer's own attention takes.
             first_row: Whether this run is for the first row only, of a layer that has runs for all rows too.
 
         Returns:

@@ -140,9 +140,7 @@ class RelativeAttention(nn.Module):
         self.segment = _linear(own_segment.sum(1), (own.r_s_bias.detach() * apart).sum(1) * own.scale)
         """What each head of a token adds to the scores of keys of another segment."""
 
-    def forward(
-        self, rows: Tensor, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor
-    ) -> Tensor:
+    def forward(self, rows: Tensor, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
         """Attend.
 
         Args:

@@ -37,6 +37,7 @@ class TinyFamily:
         even: Changes with which each layer takes the same work.
         saved: Share of a layer's work that is not done where only the first row is read.
         position_table: Whether its positions are rows of a table, so that there is a longest input.
+        separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
         sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
@@ -48,6 +49,7 @@ class TinyFamily:
     even: dict[str, Any] = field(default_factory=dict)
     saved: float = 0.85
     position_table: bool = True
+    separator: int | None = None
     resized: bool = True
     sentencepiece: str = "XLMRobertaTokenizer"
 
@@ -126,6 +128,7 @@ ENTRIES = {
             {"summary_type": "mean"},
         ),
     ),
+    "longformer": TinyFamily(separator=3),
     "modernbert": TinyFamily(
         shapes=(
             {"classifier_pooling": "mean", "local_attention": 5},

@@ -31,7 +31,7 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     family = next((f for f in all_families() if f.name == artefacts.family), None)
-    config = read_config(path, family.largest, family.smallest) if family else read_config(path)
+    config = read_config(path, family.bounds) if family else read_config(path)
     task, length, problems = TASKS[artefacts.task], artefacts.processing.max_length, []
     if family and config.get("model_type") not in (None, *family.model_types):
         problems.append(f"model_type is {config.get('model_type')!r:.40}, the folder's list says {family.name}.")

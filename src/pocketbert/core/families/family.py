@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from pocketbert.core.families.config import Bounds
 from pocketbert.core.types import Signal
 
 
@@ -59,6 +60,7 @@ class Family:
             bounded in `config`.
         smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may have no
             segments; see `as_configured`.
+        by_layer: Entries of config.json that may list one value for each layer (``attention_window`` of Longformer).
         unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
         noise: Beginnings of names of weights that show, where the class reads none of them, that a checkpoint has no trained
@@ -67,6 +69,7 @@ class Family:
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
+        most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
         invalid_tasks: Reason why a task is not possible with the family, by the task's name.
@@ -102,11 +105,13 @@ class Family:
     fixed: Mapping[str, object] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=dict)
+    by_layer: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     noise: Mapping[str, str] = field(default_factory=dict)
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0
+    most_tokens: int | None = None
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     invalid_tasks: Mapping[str, str] = field(default_factory=dict)
@@ -125,6 +130,11 @@ class Family:
     def uses_segments(self) -> bool:
         """Whether the graph tells the first text of a pair from the second by token types."""
         return SEGMENTS in self.inputs
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the family allows in config.json."""
+        return Bounds(self.largest, self.smallest, self.by_layer, self.fixed)
 
     def class_name(self, suffix: str) -> str:
         """Name of the transformers class that BERT's has this suffix for."""

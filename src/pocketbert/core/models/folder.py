@@ -113,11 +113,11 @@ class ModelFolder:
 
     @property
     def positions(self) -> int:
-        """Longest input in tokens that the position table serves."""
+        """Longest input in tokens that the position table serves, and the family's files take."""
         rows: int = self.config.get("max_position_embeddings") or self.family.longest
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
-        return rows - self.family.position_offset
+        return min(rows - self.family.position_offset, self.family.most_tokens or rows)
 
     @property
     def tokenizer_length(self) -> int:
@@ -167,10 +167,7 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     if not isinstance(found, dict) or "model_type" not in found:
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     family = family_of(str(found["model_type"]), str(config_path))
-    config = read_config(config_path, family.largest, family.smallest)
-    odd = [f"{k} is {config[k]!r:.40}; only {v!r} is computed." for k, v in family.fixed.items() if config.get(k, v) != v]
-    if odd:
-        raise InputError([Problem(str(config_path), what) for what in odd])
+    config = read_config(config_path, family.bounds)
     return ModelFolder(path, name, config, family.as_configured(config), licence)
 
 

@@ -223,17 +223,19 @@ def _unread(model: Any, own: Mapping[str, Any], state: State, folder: ModelFolde
         and not k.removeprefix(prefix).startswith(folder.family.unread)
         and not (pooler and k.startswith(f"{prefix}pooler."))
     ]
-    heads = _other_heads(model) if rest else set()
+    heads = _other_heads(model, folder.family.by_layer) if rest else set()
     return [k for k in rest if k not in heads and k.removeprefix(prefix) not in heads]
 
 
-def _other_heads(model: Any) -> set[str]:
+def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
     """Names of the weights outside the encoder, in every class that transformers has for the family."""
     import torch
     import transformers
 
     config = copy.deepcopy(model.config)
     config.num_hidden_layers, config.num_labels = 1, 2  # classes for question-answering take no other number
+    for name in by_layer:
+        setattr(config, name, getattr(config, name)[:1])
     prefix = f"{model.base_model_prefix}."
     out: set[str] = set()
     for name in _OTHER_HEADS:

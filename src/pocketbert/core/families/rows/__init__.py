@@ -8,6 +8,7 @@ from pocketbert.core.families.rows import (
     bert,
     deberta,
     distilbert,
+    longformer,
     mobilebert,
     modernbert,
     roberta,
@@ -24,5 +25,6 @@ ROWS: tuple[Family, ...] = (
     *deberta.ROWS,
     *xlnet.ROWS,
     *xlm.ROWS,
+    *longformer.ROWS,
     *modernbert.ROWS,
 )

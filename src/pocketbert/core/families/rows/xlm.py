@@ -19,7 +19,13 @@ ROWS = (
         head_suffixes={"ForQuestionAnswering": "ForQuestionAnsweringSimple", "ForMaskedLM": "WithLMHeadModel"},
         lm_head="pred_layer",
         largest={"emb_dim": 1 << 14, "n_layers": MAX_LAYERS, "n_heads": MAX_LAYERS, "n_langs": 1 << 10},
-        fixed={"causal": False, "asm": False, "is_encoder": True, "summary_proj_to_labels": True, "summary_use_proj": True},
+        fixed={
+            "causal": False,
+            "asm": False,
+            "is_encoder": True,
+            "summary_proj_to_labels": True,
+            "summary_use_proj": True,
+        },
         limits=(
             ONE_SEGMENT,
             "question answering takes XLMForQuestionAnsweringSimple; the beam search of XLMForQuestionAnswering is not "
