@@ -18,7 +18,6 @@ from pocketbert.core.families import CAPTURES
 from pocketbert.distill.capture.interface import MASKED
 from pocketbert.distill.capture.recorder import QueryKeyValue, active_recorder
 
-
 _ATTENTION, _MODEL = "LongformerSelfAttention", "LongformerModel"
 """Classes of transformers, found by name: importing them takes time that other families need not pay."""
 

@@ -104,5 +104,6 @@ def lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
 
 
 LAYER_PARTS.add(
-    "modernbert", LayerParts("transformers.models.modernbert.modeling_modernbert.ModernBertEncoderLayer", lean=lean_layer)
+    "modernbert",
+    LayerParts("transformers.models.modernbert.modeling_modernbert.ModernBertEncoderLayer", lean=lean_layer),
 )

@@ -38,6 +38,7 @@ class TinyFamily:
         saved: Share of a layer's work that is not done where only the first row is read.
         position_table: Whether its positions are rows of a table, so that there is a longest input.
         separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
+        copied: Whether a student may start from any of its teacher's layers, each of which is stored by itself.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
         sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
@@ -50,6 +51,7 @@ class TinyFamily:
     saved: float = 0.85
     position_table: bool = True
     separator: int | None = None
+    copied: bool = True
     resized: bool = True
     sentencepiece: str = "XLMRobertaTokenizer"
 
@@ -89,6 +91,7 @@ ENTRIES = {
             {"embedding_size": 48, "type_vocab_size": 3},
         ),
         sentencepiece="AlbertTokenizer",
+        copied=False,
     ),
     "deberta": TinyFamily(
         shapes=(
@@ -136,6 +139,7 @@ ENTRIES = {
             {"global_attn_every_n_layers": 2, "num_attention_heads": 1, "hidden_activation": "relu"},
         ),
         position_table=False,
+        copied=False,
     ),
 }
 """One entry for each family of the table, by its name."""

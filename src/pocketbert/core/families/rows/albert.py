@@ -19,7 +19,9 @@ ROWS = (
         stored_layers="num_hidden_groups",
         largest={"embedding_size": 1 << 14, "num_hidden_groups": MAX_LAYERS, "inner_group_num": MAX_LAYERS},
         layer_parts="albert",
-        limits=("with inner_group_num above 1, which no published checkpoint has, it is exported but neither teacher nor student",),
+        limits=(
+            "with inner_group_num above 1, which no published checkpoint has, it is exported but neither teacher nor student",
+        ),
         tiny={**TINY, "embedding_size": 16},
     ),
 )

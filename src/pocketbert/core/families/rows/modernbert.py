@@ -17,7 +17,13 @@ ROWS = (
         layer_path="model.layers",
         lm_head="head",
         largest={"local_attention": 1 << 20, "global_attn_every_n_layers": MAX_LAYERS},
-        limits=(ONE_SEGMENT,),
+        fixed={"sparse_prediction": False},
+        rotary=True,
+        limits=(
+            ONE_SEGMENT,
+            "rotary positions of the types default and linear; other types change with the length of the input",
+            "no layout for Apple's Neural Engine",
+        ),
         adapter="two-masks",
         layer_parts="modernbert",
         tiny={
