@@ -79,8 +79,7 @@ class _TwoMasks(nn.Module):
         states: Tensor = base.embeddings(input_ids)
         for layer in base.layers:
             states = layer(states, masks[layer.attention_type], positions[layer.attention_type])
-        states = base.final_norm(states)
-        return states
+        return base.final_norm(states)  # type: ignore[no-any-return]
 
     def _masks(self, attention_mask: Tensor) -> dict[str, Tensor]:
         """What is added to scores: [B, 1, 1, L] for padding, [B, 1, L, L] for padding and the window."""
