@@ -22,6 +22,7 @@ from pocketbert.export.adapters import (  # noqa: F401 - they register themselve
     dense_bands,
     ernie_thu,
     mask_4d,
+    modernbert,
     xlm,
     xlnet,
 )

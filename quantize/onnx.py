@@ -17,6 +17,7 @@ from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.onnx_shared import straighten
 from pocketbert.quantize.onnx_tied import retie, untie
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row, per_tensor
@@ -42,6 +43,7 @@ def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
     model = onnx.load(source)
     del model.graph.value_info[:]  # stale after dynamo's folding; the quantizer's shape inference trips on it
     ties = untie(model)
+    straighten(model)
     with temporary_folder(destination.parent) as folder:
         plain = folder / "plain.onnx"
         onnx.save(model, plain)

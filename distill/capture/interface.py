@@ -78,12 +78,33 @@ def capturing_attention(
 
 
 def additive_mask(
-    *_: Any, attention_mask: Tensor | None = None, dtype: torch.dtype = torch.float32, **__: Any
+    *_: Any,
+    attention_mask: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    local_size: int | None = None,
+    kv_length: int = 0,
+    device: torch.device | None = None,
+    **__: Any,
 ) -> Tensor | None:
-    """The mask transformers passes to `capturing_attention`, from a [B, S] mask of real tokens."""
-    if attention_mask is None:
-        return None
-    return (1.0 - attention_mask[:, None, None, :].to(dtype)) * MASKED
+    """The mask transformers passes to `capturing_attention`.
+
+    Args:
+        attention_mask: 1 for real tokens, [B, S]; None where all are real.
+        dtype: Of the mask.
+        local_size: How far a token of a layer with a window sees to either side; None of a layer without.
+        kv_length: Tokens S.
+        device: Where the model runs.
+
+    Returns:
+        What is added to the scores, [B, 1, 1, S], with a window [B, 1, S, S]; None where every token sees every other.
+    """
+    allowed = None if attention_mask is None else attention_mask[:, None, None, :].to(dtype)
+    if local_size is not None:
+        places = torch.arange(kv_length, device=device if attention_mask is None else attention_mask.device)
+        distance = (places[:, None] - places[None, :]).abs()
+        band = (local_size + 1 - distance).clamp(0, 1).to(dtype)[None, None]
+        allowed = band if allowed is None else allowed * band
+    return None if allowed is None else (1.0 - allowed) * MASKED
 
 
 CAPTURES.add("attention-interface", install)

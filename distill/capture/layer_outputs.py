@@ -40,18 +40,22 @@ class LayerOutputs:
         path = layer_path if hasattr(model, layer_path.partition(".")[0]) else layer_path.partition(".")[2]
         found = model.get_submodule(path)
         self._wanted = sorted(set(wanted))
-        if not isinstance(found, nn.ModuleList) or any(not 0 <= n < len(found) for n in self._wanted):
-            count = len(found) if isinstance(found, nn.ModuleList) else 0
-            raise ValueError(f"no layers {self._wanted} at '{layer_path}' of {type(model).__name__}, which has {count}")
-        self._layers = {n: found[n] for n in self._wanted}
+        count = len(found) if isinstance(found, nn.ModuleList) else 0
+        # layers that share weights run more often than they are stored: numbers are those of the runs, in call order
+        self._shared = 0 < count < model.config.num_hidden_layers
+        runs = model.config.num_hidden_layers if self._shared else count
+        if not isinstance(found, nn.ModuleList) or any(not 0 <= n < runs for n in self._wanted):
+            raise ValueError(f"no layers {self._wanted} at '{layer_path}' of {type(model).__name__}, which has {runs}")
+        self._layers = list(enumerate(found)) if self._shared else [(n, found[n]) for n in self._wanted]
+        self._runs = 0
         self._last = self._wanted[-1] if stop and self._wanted else None
         self.states: dict[int, Tensor] = {}
         self._handles: list[Any] = []
 
     def __enter__(self) -> LayerOutputs:
         """Start collecting."""
-        self.states = {}
-        for number, layer in self._layers.items():
+        self.states, self._runs = {}, 0
+        for number, layer in self._layers:
             self._handles.append(layer.register_forward_hook(self._hook(number)))
         return self
 
@@ -80,8 +84,11 @@ class LayerOutputs:
 
     def _hook(self, number: int) -> Any:
         def keep(_module: nn.Module, _arguments: Any, output: Any) -> None:
-            self.states[number] = output[0] if isinstance(output, tuple) else output
-            if number == self._last:
+            run = self._runs if self._shared else number
+            self._runs += 1
+            if run in self._wanted:
+                self.states[run] = output[0] if isinstance(output, tuple) else output
+            if run == self._last:
                 raise _EnoughError(self)
 
         return keep

@@ -15,6 +15,7 @@ from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.students import distilbert_keys  # noqa: F401 - it registers itself
 from pocketbert.distill.students.class_changes import ClassChange, class_change
+from pocketbert.distill.students.copied_layers import copied_layers, shorten
 from pocketbert.distill.students.layer_map import layer_map
 
 
@@ -54,17 +55,18 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     row = family_of(config.model_type)
     _resize(config, kind, row, wanted)
     _shorten_lists(config, row, wanted)
+    shorten(config, row, wanted.layers)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)
     if wanted.init == "teacher-layers":
         deep = teacher.config.num_hidden_layers
         listed = wanted.teacher_layers or (change.layers.get((wanted.layers, deep)) if change else None)
-        chosen = layer_map(wanted.layers, deep, listed, "student.teacher_layers")
         state = teacher.state_dict()
         if change:
-            state = change.weights(state, chosen, fold)
+            state = change.weights(state, layer_map(wanted.layers, deep, listed, "student.teacher_layers"), fold)
         else:
+            chosen = copied_layers(teacher.config, config, family, listed)
             for path in (family.layer_path, *family.layer_lists):
                 state = inherited_weights(state, path, chosen)
         student.load_state_dict(state)

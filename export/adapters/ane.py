@@ -14,6 +14,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, LayerParts, all_families
 from pocketbert.export.adapters.ane_layers import ChannelsFirstLayer
 from pocketbert.export.adapters.known_parts import known_parts
+from pocketbert.export.adapters.lean_shared import SharedStack
 from pocketbert.export.adapters.parts import encoder_layers, reads_first_token
 
 
@@ -35,6 +36,11 @@ def turn(model: Any, family: Family) -> Any:
     if layers is None or known is None or not _turns(known):
         raise InputError(_unknown(model))
     first_token = reads_first_token(model, family, known)
+    if known.stack is not None and known.post_norm is not None:
+        shared = known.stack(base.get_submodule(stack))
+        runs = [ChannelsFirstLayer(known.post_norm(layer), False) for layer in shared.layers]
+        base.set_submodule(stack, SharedStack(shared, runs, first_token, channels_first=True))
+        return model
     for i, layer in enumerate(layers):
         if known.post_norm is not None:
             layers[i] = ChannelsFirstLayer(known.post_norm(layer), first_token and i == len(layers) - 1)

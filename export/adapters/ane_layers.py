@@ -101,17 +101,20 @@ class ChannelsFirstLayer(nn.Module):
         self.up, self.act, self.down = pointwise(parts.up), parts.act, pointwise(parts.down)
         self.output_norm = _norm(parts.output_norm)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: object, **__: object) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor, *_: object, first_row: bool = False, **__: object
+    ) -> Tensor:
         """Run the layer; what else the stock encoder passes is for decoders.
 
         Args:
             hidden_states: [B, C, 1, L].
             attention_mask: Added to attention scores, [B, L, 1, 1].
+            first_row: Whether this run is for the first token only, of a layer that has runs for all tokens too.
 
         Returns:
-            [B, C, 1, L], or [B, C, 1, 1] of a first-token layer.
+            [B, C, 1, L], or [B, C, 1, 1] where only the first token is wanted.
         """
-        queries = hidden_states[:, :, :, :1] if self.first_token else hidden_states
+        queries = hidden_states[:, :, :, :1] if self.first_token or first_row else hidden_states
         context = self.attention(queries, hidden_states, hidden_states, attention_mask)
         attended = self.attention_norm(self.attention_out(context) + queries)
         change = self.down(self.act(self.up(attended)))

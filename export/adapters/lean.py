@@ -15,6 +15,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
+from pocketbert.export.adapters.lean_shared import SharedStack
 from pocketbert.export.adapters.parts import encoder_layers, reads_first_token
 
 
@@ -22,7 +23,8 @@ def slim(model: Any, family: Family, format: Format) -> Any:
     """Rewrite the encoder of a model for export.
 
     In every format: the attention scale is folded into the query's weights, NoNorm into the linear layer before it, and
-    where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`). In ONNX
+    where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`, or the last run
+    of a `SharedStack`). In ONNX
     also `Shape.flat_ffn`. In TFLite, whose operators know no layer normalization, also `SpelledNorm`, and
     `SpelledSegments` where there are two.
 
@@ -36,11 +38,16 @@ def slim(model: Any, family: Family, format: Format) -> Any:
         The model.
     """
     encoder, known = getattr(model, "base_model", model), known_parts(family)
-    _, layers = encoder_layers(encoder, family, known)
+    path, layers = encoder_layers(encoder, family, known)
     if layers is None or known is None:
         return model
     shape = Shape(flat_ffn=format is Format.ONNX, opaque=format is Format.TFLITE)
     first_row = reads_first_token(model, family, known)
+    if known.stack is not None and known.post_norm is not None:
+        stack = known.stack(encoder.get_submodule(path))
+        runs = [PostNormLayer(known.post_norm(layer), False, shape) for layer in stack.layers]
+        encoder.set_submodule(path, SharedStack(stack, runs, first_row))
+        layers = nn.ModuleList()
     for i, layer in enumerate(layers):
         only_first = first_row and i == len(layers) - 1
         if known.post_norm is not None:
@@ -62,7 +69,7 @@ def spell_norms(model: nn.Module) -> None:
     """Put `SpelledNorm` in the place of every layer normalization of a model."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:
+            if type(child) is nn.LayerNorm and child.elementwise_affine:
                 setattr(parent, name, SpelledNorm(child))
 
 
@@ -82,7 +89,8 @@ class SpelledNorm(nn.Module):
         """Normalize, [..., H] to [..., H]."""
         centred = states - states.mean(-1, keepdim=True)
         variance = (centred * centred).mean(-1, keepdim=True)
-        return centred * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        scaled = centred * torch.rsqrt(variance + self.eps) * self.weight
+        return scaled if self.bias is None else scaled + self.bias
 
 
 class SpelledSegments(nn.Module):

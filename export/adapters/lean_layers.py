@@ -48,17 +48,20 @@ class PostNormLayer(nn.Module):
         self.up, self.act, self.down = parts.up, parts.act, parts.down
         self.output_norm = parts.output_norm
 
-    def forward(self, hidden_states: Tensor, attention_mask: Any, *_: Any, **__: Any) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
+    ) -> Tensor:
         """Run the layer; what else the stock encoder passes is for decoders.
 
         Args:
             hidden_states: [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L]; or what the layer's own attention takes.
+            first_row: Whether this run is for the first row only, of a layer that has runs for all rows too.
 
         Returns:
-            [B, L, H], or [B, 1, H] of a first-row layer.
+            [B, L, H], or [B, 1, H] where only the first row is wanted.
         """
-        rows = hidden_states[:, :1] if self.first_row else hidden_states
+        rows = hidden_states[:, :1] if self.first_row or first_row else hidden_states
         return self.after(self.attention(rows, hidden_states, hidden_states, attention_mask), rows)
 
     def after(self, context: Tensor, rows: Tensor) -> Tensor:

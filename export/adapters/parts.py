@@ -41,6 +41,21 @@ class Parts:
     output_norm: nn.Module
 
 
+@dataclass(frozen=True)
+class Stack:
+    """An encoder that runs its layers more often than it stores them.
+
+    Attributes:
+        entry: What the embeddings go through first.
+        layers: The layers that are stored.
+        order: Which of them runs, step by step.
+    """
+
+    entry: nn.Module
+    layers: tuple[Any, ...]
+    order: tuple[int, ...]
+
+
 def full_name(module: Any) -> str:
     """Module and class: classes are matched by it, so that a subclass is another layer."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
@@ -68,4 +83,6 @@ def encoder_layers(base: Any, family: Family, known: LayerParts | None) -> tuple
 def reads_first_token(model: Any, family: Family, known: LayerParts) -> bool:
     """Tell whether the outputs of a model depend only on the first token's last state."""
     module = known.layer.rpartition(".")[0]
+    if getattr(model.config, "classifier_pooling", "cls") != "cls":
+        return False
     return full_name(model) in {f"{module}.{family.classes}{suffix}" for suffix in known.first_token_heads}

@@ -1,59 +1,56 @@
-"""A family whose layers share their weights, as ALBERT's: registered by a program, loaded, captured, exported."""
+"""ALBERT: layers that share their weights are stored once, and captured as often as they run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, TokenizerKind, family_of, register_family
+from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.packages.tflite import load_model as load_tflite
+from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.distill.capture import record_attention
+from pocketbert.distill.capture.layer_outputs import LayerOutputs
+from pocketbert.distill.students.build import build_student
+from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare
-from support.plugins import fresh_tables
-from support.tiny import tiny_classifier
-from support.tiny_tokenizers import write_tokenizer
+from pocketbert.quantize import Plan, quantize
+from pocketbert.runtime.onnx import OnnxPredictor
+from support.tiny import ENTRIES, noisy_model
 
+ROW = family_named("albert")
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 DEPTH = 4
-LABELS = ("negative", "neutral", "positive")
+
+
+def model_of(layers: int = DEPTH, **changes: Any) -> Any:
+    return noisy_model("albert", layers, TASK.auto_class, **changes)
+
+
+def inputs_of(length: int = 13, rows: int = 2, padded: int = 5) -> dict[str, torch.Tensor]:
+    ids = torch.randint(5, 90, (rows, length), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    inputs["attention_mask"][-1, length - padded :] = 0
+    return inputs
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    row = Family(
-        name="shared",
-        title="shared layers",
-        model_types=("albert",),
-        classes="Albert",
-        tokenizer=TokenizerKind.SENTENCEPIECE,
-        inputs=("input_ids", "attention_mask", "token_type_ids"),
-        layer_path="albert.encoder.albert_layer_groups",
-        stored_layers="num_hidden_groups",
-        tiny={
-            "hidden_size": 32,
-            "embedding_size": 16,
-            "num_attention_heads": 4,
-            "intermediate_size": 64,
-            "max_position_embeddings": 64,
-            "pad_token_id": 0,
-        },
-    )
-    with fresh_tables(monkeypatch):
-        register_family(row)
-        tiny_classifier("shared", DEPTH, LABELS).save_pretrained(tmp_path)
-        write_tokenizer(tmp_path)
-        yield tmp_path
+def folder(tmp_path: Path) -> Path:
+    model_of().save_pretrained(tmp_path)
+    return tmp_path
 
 
 def test_the_depth_may_be_larger_than_the_weights(folder: Path) -> None:
-    model = load_model(open_model_folder(str(folder)), TASK)
+    model: Any = load_model(open_model_folder(str(folder)), TASK)
     assert (model.config.num_hidden_layers, len(model.albert.encoder.albert_layer_groups)) == (DEPTH, 1)
 
 
@@ -64,14 +61,95 @@ def test_a_count_of_stored_layers_that_the_weights_do_not_have_is_refused(folder
         load_model(open_model_folder(str(folder)), TASK)
 
 
+@pytest.mark.parametrize("changes", [{}, *ENTRIES["albert"].shapes])
+@pytest.mark.parametrize(("format", "layout"), [*((f, Layout.PLAIN) for f in Format), (Format.COREML, Layout.ANE)])
 @torch.no_grad()
-def test_every_run_of_a_layer_is_captured_and_the_graph_gives_the_same_numbers(folder: Path) -> None:
-    row, model = family_of("albert"), load_model(open_model_folder(str(folder)), TASK)
-    ids = torch.randint(5, 90, (2, 13), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
-    inputs["attention_mask"][1, 6:] = 0
-    expected = model(**inputs).logits
-    torch.testing.assert_close(prepare(model, row, TASK)(*inputs.values())[0], expected, rtol=1e-4, atol=1e-4)
-    with record_attention(model, row, range(DEPTH)) as recorder:
+def test_the_numbers_stay_the_same(changes: dict[str, Any], format: Format, layout: Layout) -> None:
+    model = model_of(**changes).double()
+    module = prepare(model, ROW, TASK, format, layout)
+    stored = model.config.num_hidden_groups * model.config.inner_group_num
+    assert sum(p.shape == (64, 32) or p.shape == (64, 32, 1, 1) for p in module.parameters()) == stored
+    for inputs in (inputs_of(9, 1, 0), inputs_of(16, 3, 11), inputs_of(1, 2, 0)):
+        torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_every_run_of_a_layer_is_captured() -> None:
+    model, inputs = model_of(), inputs_of()
+    states = model(**inputs, output_hidden_states=True).hidden_states
+    with record_attention(model, ROW, range(DEPTH)) as recorder:
         model(**inputs)
     assert sorted(recorder.scores) == list(range(DEPTH))
+    with LayerOutputs(model, ROW.layer_path, [0, 2]) as outputs:
+        model(**inputs)
+    assert all(torch.allclose(outputs.states[n], states[n + 1], atol=1e-5) for n in (0, 2))
+    with LayerOutputs(model, ROW.layer_path, [1], stop=True) as outputs:
+        model(**inputs)
+        raise AssertionError("the pass went on")
+    assert torch.allclose(outputs.states[1], states[2], atol=1e-5)
+    with pytest.raises(ValueError, match="which has 4"):
+        LayerOutputs(model, ROW.layer_path, [4])
+
+
+def test_layers_that_cannot_be_counted_are_refused() -> None:
+    with pytest.raises(InputError, match="inner_group_num is 2"):
+        record_attention(model_of(inner_group_num=2), ROW, ())
+
+
+@torch.no_grad()
+def test_a_student_has_fewer_runs_of_the_same_layers() -> None:
+    teacher = model_of(6)
+    student = build_student(teacher, ROW, StudentSection(layers=2), 0)
+    assert student.config.num_hidden_layers == 2
+    assert all(torch.equal(v, teacher.state_dict()[k]) for k, v in student.state_dict().items())
+    pair = model_of(6, num_hidden_groups=2)
+    half = build_student(pair, ROW, StudentSection(layers=1), 0)
+    assert half.config.num_hidden_groups == 1
+    ours, theirs = half.albert.encoder.albert_layer_groups, pair.albert.encoder.albert_layer_groups
+    assert torch.equal(ours[0].albert_layers[0].ffn.weight, theirs[1].albert_layers[0].ffn.weight)
+    with pytest.raises(InputError, match="starts shared layer 1 of the student from several"):
+        build_student(pair, ROW, StudentSection(layers=4, teacher_layers=[1, 6, 1, 6]), 0)
+
+
+def onnx_file(folder: Path) -> Path:
+    file = folder / "model.onnx"
+    onnx.export(prepare(model_of(), ROW, TASK), ROW, TASK, {k: v.numpy() for k, v in inputs_of().items()}, file)
+    return file
+
+
+def matrices(sizes: list[int]) -> int:
+    """How often a matrix with as many numbers as the feed-forward part's two is stored."""
+    return sizes.count(64 * 32)
+
+
+def test_onnx_stores_a_shared_layer_once_and_int8_leaves_it_so(tmp_path: Path) -> None:
+    import onnx as library
+
+    file, small = onnx_file(tmp_path), tmp_path / "small.onnx"
+    quantize(file, small, Plan(Format.ONNX, Scheme.INT8))
+    for path in (file, small):
+        sizes = [int(np.prod(t.dims)) for t in library.load(path).graph.initializer]
+        assert matrices(sizes) == 2
+        assert sizes.count(32 * 32) == 6  # four projections, the pooler, and the table of positions
+    inputs = {k: v.numpy() for k, v in inputs_of(20).items()}
+    exact, found = (OnnxPredictor(p).run(inputs)["logits"] for p in (file, small))
+    assert float(np.abs(found - exact).max()) < 0.5 * float(np.abs(exact).max())
+
+
+@pytest.mark.slow
+def test_tflite_and_core_ml_store_a_shared_layer_once(tmp_path: Path) -> None:
+    file, small = tmp_path / "model.tflite", tmp_path / "small.tflite"
+    tflite.export(prepare(model_of(), ROW, TASK, Format.TFLITE), ROW, TASK, [16, 40], file)
+    quantize(file, small, Plan(Format.TFLITE, Scheme.INT8))
+    for path, width in ((file, 4), (small, 1)):
+        buffers = load_tflite(path.read_bytes()).buffers
+        assert matrices([len(b.data) // width for b in buffers if b.data is not None]) == 2
+    package, packed = tmp_path / "model.mlpackage", tmp_path / "packed.mlpackage"
+    info = coreml.CoremlInfo("d", "1", "a", "l")
+    module = prepare(model_of(), ROW, TASK, Format.COREML)
+    coreml.export(module, ROW, TASK, [16, 40], package, coreml.CoremlForm(), info)
+    quantize(package, packed, Plan(Format.COREML, Scheme.W8))
+    parameters = sum(p.numel() for p in model_of().parameters())
+    weights = [sum(f.stat().st_size for f in p.rglob("weight.bin")) for p in (package, packed)]
+    assert weights[0] < 2.3 * parameters
+    assert weights[1] < 1.9 * parameters

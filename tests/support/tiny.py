@@ -38,7 +38,9 @@ class TinyFamily:
         head_size: Numbers of one attention head of its tiny model.
         even: Changes with which each layer takes the same work.
         saved: Share of a layer's work that is not done where only the first row is read.
+        position_table: Whether its positions are rows of a table, so that there is a longest input.
         separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
+        copied: Whether a student may start from any of its teacher's layers, each of which is stored by itself.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
         sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
@@ -49,7 +51,9 @@ class TinyFamily:
     head_size: int = 8
     even: dict[str, Any] = field(default_factory=dict)
     saved: float = 0.85
+    position_table: bool = True
     separator: int | None = None
+    copied: bool = True
     resized: bool = True
     sentencepiece: str = "XLMRobertaTokenizer"
 
@@ -87,6 +91,15 @@ ENTRIES = {
         resized=False,
     ),
     "ib-bert": TinyFamily(resized=False),
+    "albert": TinyFamily(
+        shapes=(
+            {"num_hidden_groups": 2},
+            {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "relu"},
+            {"embedding_size": 48, "type_vocab_size": 3},
+        ),
+        sentencepiece="AlbertTokenizer",
+        copied=False,
+    ),
     "deberta": TinyFamily(
         shapes=(
             {"pos_att_type": "c2p"},
@@ -129,6 +142,15 @@ ENTRIES = {
     ),
     "longformer": TinyFamily(separator=3),
     "ernie-thu": TinyFamily(shapes=({"entity_size": 20, "entity_heads": 5, "hidden_act": "relu"},)),
+    "modernbert": TinyFamily(
+        shapes=(
+            {"classifier_pooling": "mean", "local_attention": 5},
+            {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True},
+            {"global_attn_every_n_layers": 2, "num_attention_heads": 1, "hidden_activation": "relu"},
+        ),
+        position_table=False,
+        copied=False,
+    ),
 }
 """One entry for each family with a graph of its own, by its name."""
 
@@ -141,10 +163,11 @@ def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any)
     make_known(row)
     pad_id = row.tiny["pad_token_id"]
     names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
-    sizes = {"vocab_size": len(vocabulary(pad_id)), **row.tiny, **names, **changes}
-    config = transformers.AutoConfig.for_model(row.model_types[0], **sizes)
-    config.num_hidden_layers = layers
-    return config
+    kind = row.model_types[0]
+    # what a configuration derives from its depth, such as the kinds of its layers, is made when it is
+    depth = transformers.CONFIG_MAPPING[kind].attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    sizes = {"vocab_size": len(vocabulary(pad_id)), **row.tiny, **names, **changes, depth: layers}
+    return transformers.AutoConfig.for_model(kind, **sizes)
 
 
 def tiny_classifier(

@@ -66,7 +66,8 @@ def test_captured_scores_are_those_of_eager_attention(opened: Opened) -> None:
     for layer, wanted in enumerate(maps):
         found = recorder.scores[layer].softmax(-1)
         torch.testing.assert_close(found.transpose(1, 2)[real], wanted.transpose(1, 2)[real], rtol=0, atol=1e-5)
-        assert float(found[..., ~real.all(0)].masked_select(~real[:, None, None, ~real.all(0)]).max()) == 0.0
+        closed = found.transpose(1, 2)[real].masked_select(~real.repeat_interleave(real.sum(1), 0)[:, None])
+        assert float(closed.max()) == 0.0
 
 
 @torch.no_grad()
@@ -95,7 +96,8 @@ def test_gradients_flow_through_captured_scores(opened: Opened) -> None:
     recorder.scores[1].softmax(-1).square().sum().backward()
     layers = model.get_submodule(family.layer_path)
     assert any(p.grad is not None and p.grad.abs().max() > 0 for p in layers[0].parameters())
-    assert all(p.grad is None for p in layers[2].parameters())
+    if len(layers) > 1:  # else the later runs are of the same layer
+        assert all(p.grad is None for p in layers[2].parameters())
 
 
 def test_a_model_that_does_not_use_the_interface_is_an_error(through_interface: Opened) -> None:
@@ -160,7 +162,8 @@ def test_queries_keys_and_values_are_those_of_the_projections(
         for name in ("query", "key", "value"):
             value = getattr(found, name)
             assert value.shape == (5, 4, inputs["input_ids"].shape[1], query_width(model.config) // 4)
-            assert torch.equal(value.transpose(1, 2).flatten(2), projected[name[0]][layer])
+            if projected:  # what a fused projection makes is looked at in tests/families
+                assert torch.equal(value.transpose(1, 2).flatten(2), projected[name[0]][layer])
 
 
 @torch.no_grad()
@@ -256,7 +259,8 @@ def test_nothing_behind_the_last_wanted_layer_runs(opened: Opened) -> None:
     for _ in range(2):
         with recorder:
             model(**inputs)
-    assert ran == ["begins 0", "ends 0", "begins 1"] * 2
+    second = min(1, len(layers) - 1)  # the same layer again where layers share their weights
+    assert ran == ["begins 0", "ends 0", f"begins {second}"] * 2
     assert active_recorder() is None
     assert len(model(**inputs, output_hidden_states=True).hidden_states) == 4
 
@@ -306,7 +310,7 @@ def test_after_another_error_nothing_is_left(opened: Opened, stop: bool) -> None
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    handle = model.get_submodule(family.layer_path)[1].register_forward_hook(broken)
+    handle = model.get_submodule(family.layer_path)[:2][-1].register_forward_hook(broken)
     with pytest.raises(ZeroDivisionError), recorder:
         model(**inputs)
     assert not recorder.scores and not recorder.relations

@@ -32,6 +32,8 @@ class LayerParts:
         layer: Full name of the class of an encoder layer (``transformers.models.bert.modeling_bert.BertLayer``).
         post_norm: ``post_norm(layer)``: a `pocketbert.export.adapters.parts.Parts` of a post-norm layer; None of another kind.
         lean: ``lean(layer, first_row, shape)``: the cheaper layer, where `post_norm` is None.
+        stack: ``stack(encoder)``: a `pocketbert.export.adapters.parts.Stack` of an encoder that runs its layers more often than
+            it stores them; `post_norm` then takes apart the layers of that stack. None where each layer runs once.
         channels_first: ``channels_first(layer)``: the layer for Apple's Neural Engine, where `post_norm` is None.
         embeddings: ``embeddings(model)``: the model with cheaper embeddings, before anything else is rewritten.
         head: ``head(model)``: the model with a cheaper head.
@@ -43,6 +45,7 @@ class LayerParts:
     layer: str
     post_norm: Callable[[Any], Any] | None = None
     lean: Callable[[Any, bool, Any], Any] | None = None
+    stack: Callable[[Any], Any] | None = None
     channels_first: Callable[[Any], Any] | None = None
     embeddings: Callable[[Any], Any] | None = None
     head: Callable[[Any], Any] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families.rotary import rotary_problems
 from pocketbert.core.host.terminal import is_unicode
 
 FILE_NAME = "config.json"
@@ -54,12 +55,14 @@ class Bounds:
         smallest: Smallest values of entries that may be below 1; by default those of any family.
         by_layer: Entries that may list one value for each layer.
         fixed: Entries that must have this value where they are there.
+        rotary: Whether positions are rotations, which config.json describes.
     """
 
     largest: Mapping[str, int] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=lambda: dict(_SMALLEST))
     by_layer: tuple[str, ...] = ()
     fixed: Mapping[str, object] = field(default_factory=dict)
+    rotary: bool = False
 
 
 _ANY = Bounds()
@@ -105,6 +108,7 @@ def config_problems(content: Mapping[str, Any], bounds: Bounds = _ANY) -> list[s
         for key, value in bounds.fixed.items()
         if content.get(key, value) != value
     ]
+    out += rotary_problems(content) if bounds.rotary else []
     out += [p for key, value in content.items() for p in _fraction(key, value)]
     out += [f"{key} is {_shown(content[key])}: the model {why}." for key, why in _NEVER.items() if content.get(key)]
     if content.get("position_embedding_type") not in (None, "absolute"):

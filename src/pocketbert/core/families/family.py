@@ -63,6 +63,7 @@ class Family:
         smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may have no
             segments; see `as_configured`.
         by_layer: Entries of config.json that may list one value for each layer (``attention_window`` of Longformer).
+        rotary: Whether positions are rotations: what config.json says of them is read, and checked.
         unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
         noise: Beginnings of names of weights that show, where the class reads none of them, that a checkpoint has no trained
@@ -116,6 +117,7 @@ class Family:
     largest: Mapping[str, int] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=dict)
     by_layer: tuple[str, ...] = ()
+    rotary: bool = False
     unread: tuple[str, ...] = ()
     noise: Mapping[str, str] = field(default_factory=dict)
     stored_layers: str = "num_hidden_layers"
@@ -153,7 +155,7 @@ class Family:
     @property
     def bounds(self) -> Bounds:
         """What the family allows in config.json."""
-        return Bounds(self.largest, self.smallest, self.by_layer, self.fixed)
+        return Bounds(self.largest, self.smallest, self.by_layer, self.fixed, self.rotary)
 
     def class_name(self, suffix: str) -> str:
         """Name of the transformers class that BERT's has this suffix for."""

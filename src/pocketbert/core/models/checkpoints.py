@@ -37,12 +37,11 @@ _LEFT_OUT = (
     "experts_implementation",
     "output_attentions",
     "torchscript",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
 )
 """Entries that name code, or that no class of the family table reads and transformers would act on."""
 _CLASS = "tokenizer_class"
+_ROTATIONS = ("rope_parameters", "rope_scaling", "rope_theta")
+"""Entries that transformers acts on in any family, and only those with rotary positions read."""
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -158,7 +157,7 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
     where = f"{folder.path}/config.json"
     try:
         kind = transformers.CONFIG_MAPPING[folder.config["model_type"]]
-        config = kind.from_dict(_effective(folder.config, kind, where))
+        config = kind.from_dict(_effective(folder.config, kind, where, folder.family.rotary))
     except InputError:
         raise
     except Exception as error:  # strict validation of the library raises its own kinds
@@ -175,7 +174,7 @@ def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_h
     return config
 
 
-def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, Any]:
+def _effective(stated: Mapping[str, Any], kind: Any, where: str, rotary: bool) -> dict[str, Any]:
     """The entries of config.json that say what a model computes, and those that say nothing to transformers.
 
     transformers sets every entry as an attribute of the configuration, also where that replaces a method.
@@ -184,11 +183,13 @@ def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, An
         stated: The content of config.json.
         kind: The class of the configuration.
         where: What to blame.
+        rotary: Whether the family has rotary positions.
     """
+    left_out = _LEFT_OUT if rotary else (*_LEFT_OUT, *_ROTATIONS)
     own = {f.name for f in dataclasses.fields(kind)}
     fields = {*own, *kind.attribute_map, "model_type", "num_labels", "torch_dtype"}
     out = {
-        k: v for k, v in stated.items() if k in fields or not (k in _LEFT_OUT or k.startswith("_") or hasattr(kind, k))
+        k: v for k, v in stated.items() if k in fields or not (k in left_out or k.startswith("_") or hasattr(kind, k))
     }
     out |= {k: v for k, v in _SWITCHES.items() if k in out}
     twice = [f"{a} and {b}" for a, b in kind.attribute_map.items() if a in out and out[a] != out.get(b, out[a])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.families.family import Family
 from pocketbert.core.families.rows import (
+    albert,
     bert,
     deberta,
     distilbert,
@@ -12,6 +13,7 @@ from pocketbert.core.families.rows import (
     ernie_thu,
     longformer,
     mobilebert,
+    modernbert,
     roberta,
     xlm,
     xlnet,
@@ -24,9 +26,11 @@ ROWS: tuple[Family, ...] = (
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
+    *albert.ROWS,
     *deberta.ROWS,
     *xlnet.ROWS,
     *xlm.ROWS,
     *longformer.ROWS,
     *ernie_thu.ROWS,
+    *modernbert.ROWS,
 )

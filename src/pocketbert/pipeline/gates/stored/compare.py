@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,10 +32,18 @@ class Reference:
         constants: As `module_constants` returns them.
         multiples: Whether the exporter may have multiplied any of them by a power of two, see
             `pocketbert.export.adapters.half_range`. By which, it measured on texts that are not known here.
+        of_length: Returns what the module computes from nothing but its own constants, for inputs of a length: files that
+            take one length hold that. None where there is nothing of the kind.
     """
 
-    def __init__(self, constants: Sequence[Constant], multiples: bool = False) -> None:
-        self.constants, self.multiples = constants, multiples
+    def __init__(
+        self,
+        constants: Sequence[Constant],
+        multiples: bool = False,
+        of_length: Callable[[int], list[Constant]] | None = None,
+    ) -> None:
+        self.constants, self.multiples = list(constants), multiples
+        self._of_length, self._known_lengths = of_length, set[int]()
         self._by_shape: dict[tuple[Role, tuple[int, ...]], list[int]] = {}
         for i, c in enumerate(constants):
             self._by_shape.setdefault((c.role, c.numbers.value.shape), []).append(i)
@@ -45,6 +53,16 @@ class Reference:
                 self.after[j] |= 1 << i
         self._found: dict[tuple[Role, int], list[int]] = {}
         self._kept: list[Numbers] = []
+
+    def know(self, lengths: Sequence[int]) -> None:
+        """Add what files hold that take inputs of these lengths only; it is none that a file needs."""
+        for length in set(lengths) - self._known_lengths:
+            self._known_lengths.add(length)
+            for constant in self._of_length(length) if self._of_length else ():
+                self._by_shape.setdefault((constant.role, constant.numbers.value.shape), []).append(len(self.constants))
+                self.constants.append(replace(constant, before=0, group=-len(self.constants), covers=0, used=False))
+                self.after.append(0)
+                self._found.clear()
 
     def places(self, constant: Constant) -> list[int]:
         """Places of the constants that a stored one may be: the same role and shape, and every number within its bound."""
@@ -133,6 +151,7 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
         lengths: Tokens of the inputs of each graph that takes one length; empty where a graph takes any.
     """
     problems: dict[str, None] = {}
+    reference.know(lengths)
     for constants in graphs:
         places = [reference.places(c) for c in constants]
         for constant, found in zip(constants, places, strict=True):

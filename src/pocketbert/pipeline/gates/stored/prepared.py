@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-LENGTH = 8
-"""Tokens that a module is run with; any number does."""
 
 
 class PreparedModels:
@@ -51,15 +49,15 @@ class PreparedModels:
     def reference(self, format: Format, layout: Layout) -> Reference:
         """Return the constants of the module that files of a format and layout are exported from."""
         from pocketbert.export.prepare import carries_multiples, prepare
-        from pocketbert.pipeline.gates.stored.trace import example, module_constants
+        from pocketbert.pipeline.gates.stored.trace import Trace
 
         if (format, layout) not in self._made:
             pooling = pooling_of(self.folder) or DEFAULT_POOLING
             family, samples = self._opened.family, self._samples
             module = prepare(self._model, family, self.task, format, layout, pooling, samples)
-            constants = module_constants(module, example(family.inputs, LENGTH))
+            trace = Trace(module, family.inputs)
             multiples = carries_multiples(self._model, family, self.task, samples)
-            self._made[format, layout] = Reference(constants, multiples)
+            self._made[format, layout] = Reference(trace.constants, multiples, trace.of_length)
         return self._made[format, layout]
 
     @cached_property

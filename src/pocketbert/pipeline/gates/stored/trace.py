@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pocketbert.pipeline.formats.stored.numbers import Numbers
 from pocketbert.pipeline.formats.stored.tracker import LARGE, Constant, Role, Tracker
 
+LENGTH = 8
+"""Tokens that a module is run with; any number does."""
 _SHAPED = ("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "_to_copy", "clone", "alias", "detach")
 """Operators that leave channels where they are, if the last axis stays as it was."""
 
@@ -25,13 +28,63 @@ def module_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Consta
         module: A prepared module, in eval mode.
         inputs: What it is run with, [1, L].
     """
+    return [*_traced(module, inputs)[0], *_kept(module)]
+
+
+def _traced(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Constant], list[Numbers]]:
+    """The constants that a graph uses, and all that it computes from nothing but constants."""
     mode = _Mode({id(p): name for name, p in [*module.named_parameters(), *module.named_buffers()]}, inputs)
     with torch.no_grad(), mode:
         outputs = module(*inputs)
-    found = mode.tracker.finish(id(o) for o in outputs)
-    # a file may keep the numbers of the places, which the module looks up in advance
-    ids = [(name, b) for name, b in module.named_buffers() if not b.is_floating_point() and b.nbytes > LARGE]
-    return [*found, *(Constant(Role.ARRAY, Numbers(b.squeeze().numpy(), n), 0, 0, used=False) for n, b in ids)]
+    return mode.tracker.finish(id(o) for o in outputs), mode.computed
+
+
+class Trace:
+    """The constants of a module whose graph is traced with inputs of a length, and those that depend on the length.
+
+    Rotations of positions, windows: a module computes them from nothing but its own constants. An exporter stores the result
+    where it knows the length of the input, and computes it where it does not.
+
+    Args:
+        module: A prepared module, in eval mode.
+        inputs: Names of its inputs.
+
+    Attributes:
+        constants: As `module_constants` lists them; what depends on the length counts as not used, since a file need not
+            hold it.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
+        self._module, self._inputs = module, inputs
+        here, there = (module_constants(module, example(inputs, n)) for n in (LENGTH, LENGTH + 1))
+        if len(here) != len(there):
+            raise ValueError(f"{len(here)} constants with {LENGTH} tokens, {len(there)} with {LENGTH + 1}")
+        shapes = [(a.numbers.value.shape, b.numbers.value.shape) for a, b in zip(here, there, strict=True)]
+        self._places = [i for i, (one, other) in enumerate(shapes) if one != other]
+        self.constants = [replace(c, used=c.used and i not in self._places) for i, c in enumerate(here)]
+
+    def of_length(self, length: int) -> list[Constant]:
+        """Return what depends on the length, for inputs of this length, and what it is computed from step by step.
+
+        How many of the steps an exporter takes in advance is its own affair.
+        """
+        if not self._places:
+            return []
+        _, computed = _traced(self._module, example(self._inputs, length))
+        squeezed = [n.changed(np.squeeze) for n in computed if length in n.value.shape]
+        return [Constant(Role.ARRAY, n, 0, 0, used=False) for n in squeezed if n.value.size > 1]
+
+
+def _kept(module: nn.Module) -> Iterator[Constant]:
+    """What a file may keep, and the module looks up or computes with in advance: numbers of places, and rotations."""
+    for name, buffer in module.named_buffers():
+        numbers = Numbers(buffer.detach().squeeze().numpy(), name)
+        if numbers.is_float and numbers.value.ndim:
+            yield Constant(Role.ARRAY, numbers, 0, 0, used=False)
+            if numbers.value.ndim == 1:
+                yield Constant(Role.FACTOR, numbers, 0, 0, used=False)
+        elif not numbers.is_float and buffer.nbytes > LARGE:
+            yield Constant(Role.ARRAY, numbers, 0, 0, used=False)
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -41,6 +94,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kept: list[Tensor] = [*inputs]  # their numbers are keys
         self.known = {id(i) for i in inputs}
         self.tracker.other(list(self.known), [])
+        self.computed: list[Numbers] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -54,7 +108,8 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind != "embedding" and all(s is not None for s in stored):
             name = ", ".join(dict.fromkeys(s.name for s in stored if s is not None and s.name))
             for out in outputs:
-                self.tracker.store(id(out), Numbers(out.detach().numpy(), name))
+                self.computed.append(Numbers(out.detach().numpy(), name))
+                self.tracker.store(id(out), self.computed[-1])
         else:
             self._follow(kind, args, inputs, outputs)
         return result

@@ -1,0 +1,27 @@
+"""ALBERT."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.config import MAX_LAYERS
+from pocketbert.core.families.family import Family, TokenizerKind
+from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
+
+ROWS = (
+    Family(
+        name="albert",
+        title="ALBERT",
+        model_types=("albert",),
+        classes="Albert",
+        tokenizer=TokenizerKind.SENTENCEPIECE,
+        inputs=IDS_MASK_TYPES,
+        layer_path="albert.encoder.albert_layer_groups",
+        lm_head="predictions",
+        stored_layers="num_hidden_groups",
+        largest={"embedding_size": 1 << 14, "num_hidden_groups": MAX_LAYERS, "inner_group_num": MAX_LAYERS},
+        layer_parts="albert",
+        limits=(
+            "with inner_group_num above 1, which no published checkpoint has, it is exported but neither teacher nor student",
+        ),
+        tiny={**TINY, "embedding_size": 16},
+    ),
+)
