@@ -51,6 +51,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     if change:
         config, kind = change.config(teacher.config), _class(teacher, family, change)
     _resize(config, family_of(config.model_type), wanted)
+    config._attn_implementation = "sdpa" if kind._supports_sdpa else "eager"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)
@@ -81,7 +82,6 @@ def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
                 f"hidden {config.hidden_size} is no multiple of heads {config.num_attention_heads}.",
             )
         )
-    config._attn_implementation = "sdpa"
 
 
 def _class(teacher: Any, family: Family, change: ClassChange) -> Any:

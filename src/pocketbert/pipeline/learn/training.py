@@ -83,7 +83,7 @@ def finish_student(learning: Learning, state: StudentState, at: Places) -> None:
         at: Where the student goes.
     """
     student = task_student(learning, state)
-    student.set_attn_implementation("sdpa")
+    student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
     made = Finished(
         student,
         learning.recipe,
