@@ -173,5 +173,5 @@ class AnswerCheck(Record):
     @property
     def words(self) -> str:
         """What was found."""
-        found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are no numbers"
+        found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
         return f"{self.rows} golden rows: {found}, allowed {self.tolerance:.3g}"

@@ -201,7 +201,7 @@ def _pattern() -> re.Pattern[str]:
 
 def _single(text: Text, number: int) -> str:
     if not isinstance(text, str):
-        raise InputError(Problem(f"text {number + 1}", f"{text!r} is no single text; MediaPipe takes no pairs."))
+        raise InputError(Problem(f"text {number + 1}", f"{text!r} is not a single text; MediaPipe takes no pairs."))
     if not is_unicode(text):
         raise InputError(Problem(f"text {number + 1}", f"{text!r} is no Unicode text."))
     return text

@@ -100,7 +100,7 @@ def without_files(model: bytes) -> bytes:
 
 def _name_problem(name: str) -> str:
     if not name or name in (".", "..") or any(c in "/\\:" or not c.isprintable() for c in name):
-        return f"{name!r} is no plain file name."
+        return f"{name!r} is not a plain file name."
     return ""
 
 

@@ -143,7 +143,7 @@ def _rows(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, Vectors]]:
             # a few rows of GloVe have blanks within the word
             vector = np.array(fields[-size:], np.float32)
         except ValueError as error:
-            bad.add(number, f"is no row of numbers: {error}.")
+            bad.add(number, f"is not a row of numbers: {error}.")
             continue
         if not np.isfinite(vector).all():
             bad.add(number, "holds a number that is not finite.")

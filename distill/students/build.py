@@ -79,7 +79,7 @@ def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
         raise InputError(
             Problem(
                 "student",
-                f"hidden {config.hidden_size} is no multiple of heads {config.num_attention_heads}.",
+                f"hidden {config.hidden_size} is not a multiple of heads {config.num_attention_heads}.",
             )
         )
 

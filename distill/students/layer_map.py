@@ -10,7 +10,7 @@ from pocketbert.core.errors import InputError, Problem
 def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, where: str = "layers") -> list[int]:
     """Return the teacher layer (from 1) for each student layer.
 
-    TinyBERT's ``g(m) = m * N / M`` (arXiv 1909.10351, section 3.1), rounded where N is no multiple of M.
+    TinyBERT's ``g(m) = m * N / M`` (arXiv 1909.10351, section 3.1), rounded where N is not a multiple of M.
 
     Args:
         student: Student layers M.

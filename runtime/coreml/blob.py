@@ -57,7 +57,7 @@ class BlobFile:
             raise self._problem(f"has {self._bytes.size} bytes, less than its header")
         header = self._bytes[: _HEADER.itemsize].view(_HEADER)[0]
         if header["version"] != _VERSION:
-            raise self._problem(f"is no weight file of version {_VERSION} (it says {header['version']})")
+            raise self._problem(f"is not a weight file of version {_VERSION} (it says {header['version']})")
         self.count = int(header["count"])
         """Blobs in the file, as it says."""
 

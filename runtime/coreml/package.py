@@ -95,7 +95,7 @@ def _root_path(path: Path) -> str:
     try:
         relative = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
         if not isinstance(relative, str) or not relative:
-            raise TypeError("its path is no text")
+            raise TypeError("its path is not text")
     except (KeyError, TypeError, IndexError) as error:
         raise _problem(path / _MANIFEST, f"names no root model ({error})") from error
     return relative

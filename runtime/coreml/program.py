@@ -253,7 +253,7 @@ class _Builder:
         given: dict[str, Any] = {}
         for parameter, (value, *_) in arguments.items():
             if not isinstance(value, Constant):
-                raise ValueError(f"{parameter} is no constant")
+                raise ValueError(f"{parameter} is not a constant")
             plain = value.value
             if isinstance(plain, np.ndarray) and plain.dtype == np.float16:
                 plain = plain.astype(np.float32)  # small: scales and palettes
@@ -302,7 +302,7 @@ class _Builder:
                 lists.append((parameter, tuple(plain)))
             elif isinstance(given[0], Constant):
                 if kind.tensor and not isinstance(plain[0], np.ndarray):
-                    raise ValueError(f"{parameter} is no tensor")
+                    raise ValueError(f"{parameter} is not a tensor")
                 fixed[parameter] = kind.convert(plain[0])
             else:
                 slots.append((parameter, plain[0], None if kind.tensor else kind.convert))

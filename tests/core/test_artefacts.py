@@ -257,10 +257,10 @@ def edited(folder: Path, number: int, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("number", "values", "said"),
     [
-        (1, {"alias_of": "onnx/model_int8.onnx"}, "which is no model file of the list"),
+        (1, {"alias_of": "onnx/model_int8.onnx"}, "which is not a model file of the list"),
         (2, {"alias_of": "onnx/model.onnx"}, "but another file by its digest"),
-        (2, {"alias_of": "README.md"}, "which is no model file of the list"),
-        (2, {"alias_of": "none"}, "which is no model file of the list"),
+        (2, {"alias_of": "README.md"}, "which is not a model file of the list"),
+        (2, {"alias_of": "none"}, "which is not a model file of the list"),
         (0, {"default": True}, "several model files are marked as default"),
         (0, {"path": "README.md"}, "a path is listed twice"),
         (0, {"bytes": -1}, "bytes"),

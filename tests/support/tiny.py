@@ -37,6 +37,7 @@ class TinyFamily:
         even: Changes with which each layer takes the same work.
         saved: Share of a layer's work that is not done where only the first row is read.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
+        sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
 
     shapes: tuple[dict[str, Any], ...] = ()
@@ -46,6 +47,7 @@ class TinyFamily:
     even: dict[str, Any] = field(default_factory=dict)
     saved: float = 0.85
     resized: bool = True
+    sentencepiece: str = "XLMRobertaTokenizer"
 
 
 ENTRIES = {
@@ -140,7 +142,8 @@ def noisy_model(family: str, layers: int, auto_class: str, labels: Sequence[str]
 
 def write_classifier(folder: Path, family: str, std: float) -> Path:
     """A tiny random classifier in Hugging Face layout, with a tokenizer of its family's kind."""
-    rows = write_tokenizer_of_kind(folder, family_named(family).tokenizer, task_vocabulary())
+    kind, pieces = family_named(family).tokenizer, ENTRIES[family].sentencepiece
+    rows = write_tokenizer_of_kind(folder, kind, task_vocabulary(), pieces)
     tiny_classifier(family, 2, NAMES, seed=1, std=std, vocab_size=rows).save_pretrained(folder)
     return folder
 

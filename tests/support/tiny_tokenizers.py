@@ -9,6 +9,7 @@ from typing import Any
 
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import TokenizerKind
+from support.tiny_sentencepiece import write_sentencepiece
 
 MAX_LENGTH = 48
 WORDS = """
@@ -96,14 +97,24 @@ def write_byte_bpe(folder: Path) -> int:
     return int(made.get_vocab_size())
 
 
-def write_tokenizer_of_kind(folder: Path, kind: TokenizerKind, tokens: Sequence[str]) -> int:
-    """Write a tokenizer of the kind that a family has, WordPiece with these tokens.
+def write_tokenizer_of_kind(
+    folder: Path, kind: TokenizerKind, tokens: Sequence[str], tokenizer_class: str = "XLMRobertaTokenizer"
+) -> int:
+    """Write a tokenizer of the kind that a family has, WordPiece with these tokens, SentencePiece with these words.
+
+    Args:
+        folder: Where to write.
+        kind: The kind.
+        tokens: A WordPiece vocabulary.
+        tokenizer_class: Which special pieces a SentencePiece tokenizer has; see `support.tiny_sentencepiece`.
 
     Returns:
         The number of tokens.
     """
     if kind is TokenizerKind.BYTE_BPE:
         return write_byte_bpe(folder)
+    if kind is TokenizerKind.SENTENCEPIECE:
+        return write_sentencepiece(folder, tokenizer_class, tokens)
     assert kind is TokenizerKind.WORDPIECE, f"write a tiny tokenizer of kind {kind}"
     return write_wordpiece(folder, tokens)
 

@@ -25,7 +25,7 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
         embedding_size: Width of the embedding table.
 
     Raises:
-        InputError: If the values describe another architecture, or a width is no multiple of the heads.
+        InputError: If the values describe another architecture, or a width is not a multiple of the heads.
     """
 
     model_type = "ib_bert"
@@ -55,7 +55,7 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
             problems.append(
                 Problem(
                     "config.json intra_bottleneck_size",
-                    f"{self.intra_bottleneck_size} is no multiple of {self.num_attention_heads} heads.",
+                    f"{self.intra_bottleneck_size} is not a multiple of {self.num_attention_heads} heads.",
                 )
             )
         if problems:

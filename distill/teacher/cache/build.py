@@ -108,7 +108,11 @@ def _on(device: torch.device, data: TrainData, rows: Sequence[int]) -> dict[str,
 def _check_replaceable(folder: Path) -> None:
     if folder.exists() and not (folder / DESCRIPTION).is_file():
         raise InputError(
-            Problem(str(folder), "is there and is no cache of teacher outputs; not replaced.", "Choose another folder.")
+            Problem(
+                str(folder),
+                "exists and is not a cache of teacher outputs; it is not replaced.",
+                "Choose another folder.",
+            )
         )
 
 

@@ -59,7 +59,7 @@ class CachedTeacher:
         try:
             description = Description.model_validate(read_json(folder / DESCRIPTION))
         except ValidationError as error:
-            raise InputError(Problem(str(folder), "is no cache of teacher outputs.")) from error
+            raise InputError(Problem(str(folder), "is not a cache of teacher outputs.")) from error
         if description.key != key:
             raise InputError(
                 Problem(

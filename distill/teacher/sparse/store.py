@@ -157,7 +157,7 @@ class SparseStore:
         try:
             found = _Description.model_validate(read_json(path / DESCRIPTION))
         except ValidationError as error:
-            raise InputError(Problem(str(path), "is no store of sparse logits.")) from error
+            raise InputError(Problem(str(path), "is not a store of sparse logits.")) from error
         ours = _Description(settings=self.settings, epoch=epoch)
         pairs = {**ours.settings.model_dump(), "epoch": epoch}
         theirs = {**found.settings.model_dump(), "epoch": found.epoch}

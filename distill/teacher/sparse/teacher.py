@@ -192,7 +192,7 @@ def _rows(order: BatchOrder, steps: range) -> NDArray[np.int64]:
 def _check_room(store: SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
     """Refuse what the disk cannot hold, and to replace what is no epoch of a store."""
     problems = [
-        Problem(str(store.path(e)), "is there and is no store of sparse logits; not replaced.", "Move it away.")
+        Problem(str(store.path(e)), "exists and is not a store of sparse logits; it is not replaced.", "Move it away.")
         for e in missing
         if store.path(e).exists() and not store.has(e)
     ]

@@ -108,7 +108,7 @@ def _check(maker: CorpusTokenizer, settings: CorpusSettings, destination: Path, 
         destination.is_dir() and any(destination.iterdir()) and not (destination / INFO).is_file()
     ):
         problems.append(
-            Problem(str(destination), "exists and is no corpus; it is not replaced.", "Name another folder.")
+            Problem(str(destination), "exists and is not a corpus; it is not replaced.", "Name another folder.")
         )
     if problems:
         raise InputError(problems)

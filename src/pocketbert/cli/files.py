@@ -97,7 +97,8 @@ def export(
         float | None,
         sets(
             "--atol",
-            "Allow a file's logits to differ from the model's by this, relative to the spread of the model's logits.",
+            "Allow the outputs of an fp32 file to differ from the model's by this fraction of their spread; default: the "
+            "bound of the model family.",
         ),
     ] = None,
     revision: Annotated[str | None, sets("--revision", "Load this revision from the Hub.")] = None,

@@ -64,7 +64,7 @@ def predict(
         str | None,
         typer.Option(
             "--engine",
-            help="Give fastest to measure once which file is fastest on this machine at each length, and use that one.",
+            help="Use fastest here to let PocketBERT measure once which file is fastest at each length, and open that one.",
         ),
     ] = None,
     model_file: Annotated[

@@ -88,7 +88,7 @@ def test_scores(tmp_path: Path, kind: LabelKind, cell: Any, value: float) -> Non
 
 @pytest.mark.parametrize("cell", ["NaN", "inf", "1e999", "high", "", True, [1.0], {"score": 1}])
 def test_what_is_no_score(tmp_path: Path, cell: Any) -> None:
-    assert "is no finite number" in refused(tmp_path, LabelKind.SCORE, {"text": "x", "label": cell})
+    assert "is not a finite number" in refused(tmp_path, LabelKind.SCORE, {"text": "x", "label": cell})
 
 
 def test_a_score_may_be_missing_where_it_is_not_needed(tmp_path: Path) -> None:
@@ -209,9 +209,9 @@ def test_answers_in_csv(tmp_path: Path) -> None:
         ({"label": ["Ada"], "answer_start": [0, 22]}, "2 places for 1 answers"),
         ({"label": 7}, "answers are int '7'"),
         ({"label": {"answer": "Ada"}}, "answers are NoneType"),
-        ({"label": [""]}, "answer '' is no text"),
-        ({"label": [3]}, "answer 3 is no text"),
-        ({"label": [{"start": 0}]}, "answer None is no text"),
+        ({"label": [""]}, "answer '' is not text"),
+        ({"label": [3]}, "answer 3 is not text"),
+        ({"label": [{"start": 0}]}, "answer None is not text"),
     ],
 )
 def test_what_are_no_answers(tmp_path: Path, row: dict[str, Any], message: str) -> None:

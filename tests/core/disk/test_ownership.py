@@ -174,7 +174,7 @@ def test_temporary_names_are_random(tmp_path: Path) -> None:
 
 def test_a_file_of_the_users_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / ".cache.lock").write_text("mine")
-    with pytest.raises(InputError, match="is no lock file of PocketBERT"):
+    with pytest.raises(InputError, match="is not a lock file of PocketBERT"):
         lock_beside(tmp_path / "cache")
     assert (tmp_path / ".cache.lock").read_text() == "mine"
     assert isinstance(lock_beside(tmp_path / "other"), FileLock)

@@ -98,7 +98,7 @@ def test_other_modules_are_refused(modules: list[str], tmp_path: Path) -> None:
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text("{}")
-    with pytest.raises(InputError, match="no list of modules"):
+    with pytest.raises(InputError, match="not a list of modules"):
         pooling_of(tmp_path)
     listed = [{"type": f"{MODELS}.Transformer", "path": ""}, {"type": f"{MODELS}.Pooling", "path": "../.."}]
     (tmp_path / "modules.json").write_text(json.dumps(listed))
@@ -106,5 +106,5 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         pooling_of(tmp_path)
     with pytest.raises(InputError, match="file not found"):
         pooling_of(folder(tmp_path, ["Transformer", "Pooling"]))
-    with pytest.raises(InputError, match="no table of settings"):
+    with pytest.raises(InputError, match="not a table of settings"):
         pooling_of(folder(tmp_path, ["Transformer", "Pooling"], []))  # type: ignore[arg-type]

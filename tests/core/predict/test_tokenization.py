@@ -125,7 +125,7 @@ def test_the_padding_side_is_what_the_folder_says(
     assert side() == "left"
     assert side(padding_side="right") == "right"
     write("artifacts.json", {"processing": {"padding_side": "middle"}})
-    with pytest.raises(InputError, match="'middle' is no padding side; allowed: right or left"):
+    with pytest.raises(InputError, match="'middle' is not a padding side; allowed: right or left"):
         side()
 
 

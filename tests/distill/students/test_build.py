@@ -81,7 +81,7 @@ def test_a_student_of_another_size(name: str, make_classifier: Callable[..., Any
 
 def test_a_width_that_the_heads_do_not_divide_is_refused(make_classifier: Callable[..., Any]) -> None:
     teacher = make_classifier("bert", 2, ("a", "b"))
-    with pytest.raises(InputError, match="hidden 30 is no multiple of heads 4"):
+    with pytest.raises(InputError, match="hidden 30 is not a multiple of heads 4"):
         build_student(teacher, family_of("bert"), StudentSection(layers=1, init="random", hidden=30), 0)
 
 

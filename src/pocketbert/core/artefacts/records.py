@@ -303,7 +303,7 @@ def list_problems(files: Sequence[FileRecord]) -> list[str]:
             continue
         target = by_path.get(record.alias_of)
         if not isinstance(target, ModelRecord) or target.alias_of is not None:
-            out.append(f"{record.path} is an alias of {record.alias_of}, which is no model file of the list")
+            out.append(f"{record.path} is an alias of {record.alias_of}, which is not a model file of the list")
         elif (target.sha256, target.bytes, target.format) != (record.sha256, record.bytes, record.format):
             out.append(f"{record.path} is an alias of {record.alias_of}, but another file by its digest")
     if sum(isinstance(f, ModelRecord) and f.default for f in files) > 1:

@@ -51,7 +51,7 @@ def read_simulated(folder: Path) -> Simulated:
     """Read the errors; nothing where the folder was made before they were recorded.
 
     Raises:
-        InputError: If the file is too long or no JSON, or an error in it is no finite number of at least 0.
+        InputError: If the file is too long or no JSON, or an error in it is not a finite number of at least 0.
     """
     path = folder / FILE_NAME
     if not path.exists():

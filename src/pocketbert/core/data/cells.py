@@ -112,7 +112,7 @@ def _score(cell: Any) -> float:
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise LabelError(f"score {shown(cell)} is no finite number.")
+        raise LabelError(f"score {shown(cell)} is not a finite number.")
     return value
 
 
@@ -176,7 +176,7 @@ def _answer(answer: Any, start: Any, context: str) -> GoldAnswer:
     if isinstance(answer, dict):
         answer, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
     if not isinstance(answer, str) or not answer:
-        raise LabelError(f"answer {shown(answer)} is no text.")
+        raise LabelError(f"answer {shown(answer)} is not text.")
     if start is None:
         start = context.find(answer)
         if start < 0:

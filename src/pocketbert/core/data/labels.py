@@ -213,7 +213,7 @@ def _from_data(examples: Sequence[Example], kind: LabelKind) -> Labels:
         raise InputError(
             Problem(
                 "data.labels",
-                f"the data has the label number {found[-1]}; that is no label id.",
+                f"the data has the label number {found[-1]}; that is not a label id.",
                 "Check which column holds the labels, or give data.labels.",
             )
         )

@@ -145,7 +145,7 @@ def _followed(path: Path) -> Path:
         real = path.resolve()
         _check_lengths(path, real)
     except (UnicodeEncodeError, ValueError):
-        raise _refused(path, "is no name in UTF-8 without null characters.", _ELSEWHERE) from None
+        raise _refused(path, "is not a name in UTF-8 without null characters.", _ELSEWHERE) from None
     except (OSError, RuntimeError) as error:  # a ring of links is a RuntimeError
         why = getattr(error, "strerror", None) or "its links lead in a circle"
         raise _refused(path, f"cannot be used: {why.lower()}.", _ELSEWHERE) from None

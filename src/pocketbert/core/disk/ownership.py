@@ -342,7 +342,7 @@ def lock_beside(folder: Path) -> FileLock:
     path = folder.parent / f".{folder.name}.lock"
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or path.stat().st_size):
         raise InputError(
-            Problem(str(path), "is there and is no lock file of PocketBERT; not touched.", "Move it away.")
+            Problem(str(path), "exists and is not a lock file of PocketBERT; it is not touched.", "Move it away.")
         )
     return FileLock(path)
 

@@ -54,7 +54,7 @@ def read_config(path: Path, largest: Mapping[str, int] | None = None) -> dict[st
     """
     content = read_json(path, MAX_MIB)
     if not isinstance(content, dict):
-        raise InputError(Problem(str(path), "is no configuration: a JSON object is expected."))
+        raise InputError(Problem(str(path), "is not a configuration: a JSON object is expected."))
     problems = [Problem(str(path), what) for what in config_problems(content, largest or {})]
     if problems:
         raise InputError(problems)
@@ -81,7 +81,7 @@ def config_problems(content: Mapping[str, Any], largest: Mapping[str, int]) -> l
         )
     named = content.get("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(n, str) for n in named)):
-        out.append(f"architectures is {_shown(named)}, no list of names.")
+        out.append(f"architectures is {_shown(named)}, which is not a list of names.")
     return [*out, *_padding(content), *_labels(content)]
 
 
@@ -99,7 +99,7 @@ def _odd_values(content: Mapping[str, Any]) -> Iterator[str]:
         if not is_unicode(name) or (isinstance(value, str) and not is_unicode(value)):
             yield f"{_shown(name)} holds text that is not Unicode."
         elif isinstance(value, float) and not math.isfinite(value):
-            yield f"{name[:40]} is {value}, no finite number."
+            yield f"{name[:40]} is {value}, which is not a finite number."
         elif isinstance(value, dict):
             waiting += value.items()
         elif isinstance(value, list):
@@ -150,11 +150,11 @@ def _labels(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"id2label has {len(names):,} labels; at most {MAX_LABELS:,} are allowed."
         return
     if not all(k.isdecimal() for k in names):
-        yield f"id2label has keys that are no numbers: {_shown(list(names)[:3])}."
+        yield f"id2label has keys that are not numbers: {_shown(list(names)[:3])}."
     elif set(names) != {str(i) for i in range(len(names))}:
         yield f"id2label has {len(names)} labels, but not the numbers 0 to {len(names) - 1}: {_shown(list(names)[:5])}."
     if not all(isinstance(n, str) and n.strip() for n in names.values()):
-        yield f"id2label has names that are empty or no text: {_shown([n for n in names.values() if not (isinstance(n, str) and n.strip())][:3])}."
+        yield f"id2label has names that are empty or not text: {_shown([n for n in names.values() if not (isinstance(n, str) and n.strip())][:3])}."
     elif len(set(names.values())) < len(names):
         yield "id2label has one name for two labels."
     elif numbers is not None and numbers != {} and not _inverse(names, numbers):

@@ -203,7 +203,7 @@ def _download(name: str, revision: str | None, where: str) -> Path:
         raise InputError(
             Problem(
                 where,
-                f"'{name}' is no folder here and could not be loaded from the Hub ({type(error).__name__}).",
+                f"'{name}' is not a folder here and could not be loaded from the Hub ({type(error).__name__}).",
                 "Check the name and the network, or give a local folder.",
             )
         ) from error

@@ -173,7 +173,7 @@ def _odd_numbers(own: Mapping[str, Any], state: State) -> list[str]:
     """Weights that are no floating-point numbers, or not finite as fp32."""
     types = [f"{k} ({str(v.dtype).removeprefix('torch.')})" for k, v in state.items() if not _is_number(own[k], v)]
     if types:
-        return [f"{len(types)} weights are no floating-point numbers: {_few(types)}."]
+        return [f"{len(types)} weights are not floating-point numbers: {_few(types)}."]
     real = {k: v for k, v in state.items() if v.is_floating_point() and v.numel()}
     # a NaN is not smaller than anything
     broken = [k for k, v in real.items() if not v.abs().max().item() < LARGEST]

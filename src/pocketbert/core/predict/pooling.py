@@ -67,7 +67,7 @@ def pooling_of(folder: Path) -> Pooling | None:
         return None
     modules = read_json(path)
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise InputError(Problem(str(path), "is no list of modules."))
+        raise InputError(Problem(str(path), "is not a list of modules."))
     kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InputError(
@@ -113,7 +113,7 @@ _FLAGS = {"pooling_mode_mean_tokens": PoolingKind.MEAN, "pooling_mode_cls_token"
 def _kind(path: Path) -> PoolingKind:
     settings = read_json(path)
     if not isinstance(settings, dict):
-        raise InputError(Problem(str(path), "is no table of settings."))
+        raise InputError(Problem(str(path), "is not a table of settings."))
     modes = sorted(_modes(settings))
     problems = []
     if len(modes) != 1 or modes[0] not in set(PoolingKind):

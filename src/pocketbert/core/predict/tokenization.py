@@ -105,7 +105,9 @@ class TextTokenizer:
         self.padding_side = padding_side if padding_side is not None else _padding_side(file.parent)
         if self.padding_side not in _SIDES:
             allowed = " or ".join(_SIDES)
-            raise InputError(Problem("padding_side", f"{self.padding_side!r} is no padding side; allowed: {allowed}."))
+            raise InputError(
+                Problem("padding_side", f"{self.padding_side!r} is not a padding side; allowed: {allowed}.")
+            )
 
     @property
     def vocabulary_size(self) -> int:
@@ -218,7 +220,7 @@ class TextTokenizer:
             One entry per text, in order.
 
         Raises:
-            InputError: Naming the first entry that is no text.
+            InputError: Naming the first entry that is not text.
         """
         out: list[Encoded] = []
         for start, chunk in _chunks(texts):

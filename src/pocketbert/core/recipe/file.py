@@ -183,7 +183,7 @@ def _build(node: yaml.Node, keys: Keys, tree: _Tree, title: str, depth: int) -> 
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
         # `!!int x`, `2024-13-45`, five thousand digits: the library lets Python's own errors through
         tree.problems.append(
-            Problem(_where(keys, tree, title), f"the value is no usable {node.tag.rpartition(':')[2]!s:.40}.")
+            Problem(_where(keys, tree, title), f"the value is not a usable {node.tag.rpartition(':')[2]!s:.40}.")
         )
         return None
 
@@ -202,7 +202,7 @@ def _absolute_paths(value: Any, base: Path, keys: Keys, note: Callable[[Keys, st
             ) as error:  # too long, a null byte, a user that is not there
                 note(
                     (*keys, key),
-                    f"{item[:60]!r} is no usable path: {getattr(error, 'strerror', None) or error}.",
+                    f"{item[:60]!r} is not a usable path: {getattr(error, 'strerror', None) or error}.",
                 )
         else:
             _absolute_paths(item, base, (*keys, key), note)

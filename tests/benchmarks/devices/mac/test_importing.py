@@ -166,7 +166,7 @@ def test_wrong_answers_on_the_mac_end_with_3_after_the_table(written, synthetic,
     assert "\t32\t" in shown.stdout
     assert shown.stderr.startswith("2 problems:")
     assert f"{MODEL} all: 3 golden rows: largest difference 0.5, allowed 0.01" in shown.stderr
-    assert "answers that are no numbers" in shown.stderr
+    assert "answers that are not numbers" in shown.stderr
     assert [a.passed for a in BenchmarkResult.read(tmp_path / "b.json").answers] == [False, False]
 
 

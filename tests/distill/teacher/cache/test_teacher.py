@@ -224,7 +224,7 @@ def test_a_folder_of_something_else_is_left_alone(open_tiny: Callable[..., Any],
     model, folder, tokenizer = open_tiny("bert", 2)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("dear")
-    with pytest.raises(InputError, match="no cache of teacher outputs; not replaced"):
+    with pytest.raises(InputError, match="not a cache of teacher outputs; it is not replaced"):
         cached_teacher(model, folder.family, rows_of(tokenizer), Wanted(), tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "dear"
 

@@ -297,7 +297,7 @@ def test_a_folder_of_something_else_is_not_replaced(world: World, tmp_path: Path
     store = world.store(tmp_path / "c", SparseCache())
     store.path(1).mkdir(parents=True)
     (store.path(1) / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="no store of sparse logits; not replaced"):
+    with pytest.raises(InputError, match="not a store of sparse logits; it is not replaced"):
         build(store, world.teacher, world.data(), world.order(), STEPS)
     assert (store.path(1) / "thesis.txt").read_text() == "mine"
     assert not world.asked

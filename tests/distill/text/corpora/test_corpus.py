@@ -184,7 +184,7 @@ def test_an_interrupted_write_keeps_the_older_corpus(
 def test_a_folder_of_something_else_is_not_replaced(tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="is no corpus; it is not replaced") as caught:
+    with pytest.raises(InputError, match="is not a corpus; it is not replaced") as caught:
         write_corpus(sentences(5), tokenizer, SETTINGS, tmp_path / "home", rows_per_shard=0)
     assert len(caught.value.problems) == 2
     assert (tmp_path / "home" / "letter.txt").read_text() == "dear"
