@@ -91,3 +91,4 @@ reference: $(VENV)/.installed ## regenerate the recipe schema and the reference 
 	$(PY) scripts/recipe_reference.py > docs/recipe-reference.md
 	$(PY) scripts/api_reference.py > docs/api-reference.md
 	$(PY) scripts/bounds_reference.py > docs/bounds.md
+	$(PY) scripts/families_reference.py

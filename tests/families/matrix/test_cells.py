@@ -14,9 +14,22 @@ from pocketbert.core.families import all_families, family_named
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from support.matrix import record
-from support.matrix.cells import PAIRS, TASK_CELLS, Cell, Unit, empty, empty_cells, schemes, shard, units
+from support.matrix.cells import (
+    PAIRS,
+    TASK_CELLS,
+    Cell,
+    Unit,
+    empty,
+    empty_cells,
+    graph_of,
+    has_class,
+    schemes,
+    shard,
+    units,
+)
 from support.matrix.measure import MEDIAN, Model, differences, make_model
 from support.matrix.record import Result
+from support.tiny import EXPORTED
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 
@@ -28,7 +41,7 @@ def result(cell: Cell, **changes: Any) -> Result:
 def test_every_cell_of_the_table_is_in_a_unit_or_empty_with_a_reason() -> None:
     filled = {(c.row, c.task) for u in units() for c in u.cells}
     reasons = {(row, column): why for row, column, why in empty_cells()}
-    assert filled | set(reasons) == {(r.name, column) for r in all_families() for column in TASK_CELLS}
+    assert filled | set(reasons) == {(graph_of(r), column) for r in all_families() for column in TASK_CELLS}
     assert not filled & set(reasons)
     assert all(why.strip() for why in reasons.values())
     assert {c.format for u in units() for c in u.cells} == {"onnx", "tflite", "coreml"}
@@ -49,8 +62,15 @@ def test_a_system_that_nothing_exports_has_no_cell_and_says_what_to_do() -> None
     why = empty(row, TaskName.TEXT_CLASSIFICATION)
     assert why is not None
     assert str(row.instead_of_export) in why
-    odd = replace(family_named("bert"), classes="Nothing")
-    assert "has no class NothingForMaskedLM" in str(empty(odd, TaskName.FILL_MASK))
+    odd = replace(family_named("bert"), invalid_tasks={"fill-mask": "no head"})
+    assert empty(odd, TaskName.FILL_MASK) == "no head"
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_without_a_class_in_transformers_has_its_reason_in_the_row(name: str, task: TaskName) -> None:
+    row = family_named(name)
+    assert has_class(row, task) or task.value in row.invalid_tasks
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

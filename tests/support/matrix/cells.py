@@ -11,6 +11,7 @@ from pocketbert.core.families import Family, all_families, family_named
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
+from support.tiny import tiny_config
 
 PAIRS = "pairs"
 """The task text-classification of two texts: the same file, other inputs."""
@@ -83,15 +84,25 @@ def empty(row: Family, task: TaskName) -> str | None:
     """Why a system has no cell for a task; None where it has."""
     if row.instead_of_export is not None:
         return f"no exporter writes it: {row.instead_of_export}"
-    name = f"{row.classes}{TASKS[task].head}"
-    if row.checkpoints is None and not hasattr(transformers, name):
-        return f"transformers {transformers.__version__} has no class {name}"
+    if task.value in row.invalid_tasks:
+        return row.invalid_tasks[task.value]
     return None
 
 
+def has_class(row: Family, task: TaskName) -> bool:
+    """Whether transformers has a class with the head of a task for a system."""
+    auto = getattr(transformers, TASKS[task].auto_class)
+    return type(tiny_config(row.name, 1, ())) in auto._model_mapping
+
+
+def graph_of(row: Family) -> str:
+    """Name of the row whose cells a system shares: its files are the same."""
+    return str(getattr(row, "graph", row.name))
+
+
 def rows() -> list[Family]:
-    """The systems of the table."""
-    return list(all_families())
+    """The systems of the table with a graph of their own."""
+    return [row for row in all_families() if graph_of(row) == row.name]
 
 
 def units(names: Sequence[str] | None = None) -> list[Unit]:

@@ -51,6 +51,7 @@ class Family:
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
+        invalid_tasks: Reason why a task is not possible with the family, by the task's name.
         objectives: General-stage objectives valid for its checkpoints.
         parity_atol: Bound on max|file - model| / spread of the logits, fp32.
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
@@ -83,6 +84,7 @@ class Family:
     position_offset: int = 0
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
+    invalid_tasks: Mapping[str, str] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = (Objective.MASKED_LM,)
     parity_atol: float = 1e-4
     limits: tuple[str, ...] = ()
