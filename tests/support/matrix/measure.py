@@ -65,13 +65,14 @@ class Model:
         return list(sample_pairs()) if column == PAIRS else own_texts(self.task, self.tokenizer)
 
 
-def make_model(folder: Path, name: str, task: Task) -> Model:
+def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
     """Write a tiny random model whose biases and normalizations are random, too, and open it.
 
     Args:
         folder: Where to write.
         name: Its row in the family table.
         task: What it does.
+        layers: Its layers.
     """
     import torch
 
@@ -80,7 +81,7 @@ def make_model(folder: Path, name: str, task: Task) -> Model:
     rows = open_model_folder(str(folder)).config["vocab_size"]
     labels = {TaskName.REGRESSION: LABELS[:1], TaskName.QUESTION_ANSWERING: LABELS[:2]}.get(task.name, LABELS)
     changes: dict[str, Any] = {"problem_type": task.problem_type} if task.problem_type else {}
-    model = tiny_classifier(name, 2, labels, auto_class=task.auto_class, vocab_size=rows, **changes)
+    model = tiny_classifier(name, layers, labels, auto_class=task.auto_class, vocab_size=rows, **changes)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(1)
         for parameter in model.parameters():
