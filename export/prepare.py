@@ -17,7 +17,13 @@ from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters import mask_4d  # noqa: F401 - it registers itself
+from pocketbert.export.adapters import (  # noqa: F401 - they register themselves
+    deberta,
+    dense_bands,
+    mask_4d,
+    xlm,
+    xlnet,
+)
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.plan import ExportPlan
 

@@ -54,7 +54,7 @@ class LmHead:
         name = type(model).__name__
         start = _head_of(model)
         if start is None:
-            known = [f.classes + _HEADS[0] for f in all_families() if f.lm_head is not None]
+            known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None]
             raise InputError(
                 Problem(
                     where,
@@ -102,12 +102,10 @@ def _head_of(model: Any) -> nn.Module | None:
     """The module that takes the encoder's output, as the row of the model's family has it."""
     name = type(model).__name__
     for family in all_families():
-        if family.lm_head is not None and name in [family.classes + suffix for suffix in _HEADS]:
-            try:
-                start: nn.Module = model.get_submodule(family.lm_head)
-                return start
-            except AttributeError:  # a class for pre-training that guesses no words
-                return None
+        if family.lm_head is not None and name in [family.class_name(suffix) for suffix in _HEADS]:
+            modules = dict(model.named_modules())
+            # none in a class for pre-training that guesses no words
+            return next((modules[path] for path in family.lm_head.split("|") if path in modules), None)
     return None
 
 

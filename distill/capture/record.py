@@ -6,8 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketbert.core.families import CAPTURES, Family
-from pocketbert.distill.capture import interface
-from pocketbert.distill.capture.recorder import AttentionRecorder
+from pocketbert.distill.capture import (
+    dense_bands,
+    disentangled,  # noqa: F401 - it registers itself
+    interface,
+    xlm,  # noqa: F401 - it registers itself
+    xlnet,  # noqa: F401 - it registers itself
+)
+from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule
 
 
 def record_attention(
@@ -39,7 +45,9 @@ def is_captured(model: Any) -> bool:
     Args:
         model: A transformers model.
     """
-    return bool(model.config._attn_implementation == interface.NAME)
+    if model.config._attn_implementation == interface.NAME or dense_bands.is_installed(model):
+        return True
+    return any(isinstance(module, CapturingModule) for module in model.modules())
 
 
 def query_width(config: Any) -> int:

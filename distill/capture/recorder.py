@@ -116,6 +116,10 @@ class AttentionRecorder:
         self.scores, self.relations = {}, {}
 
 
+class CapturingModule:
+    """What an attention module becomes that feeds recorders, where transformers' attention interface does not reach."""
+
+
 def active_recorder() -> AttentionRecorder | None:
     """Return the recorder of the forward pass that is running, if any."""
     return _active[-1] if _active else None

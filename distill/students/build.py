@@ -50,8 +50,9 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     config, kind = copy.deepcopy(teacher.config), type(teacher)
     if change:
         config, kind = change.config(teacher.config), _class(teacher, family, change)
-    _resize(config, family_of(config.model_type), wanted)
-    config._attn_implementation = "sdpa" if kind._supports_sdpa else "eager"
+    row = family_of(config.model_type)
+    _resize(config, kind, row, wanted)
+    _shorten_lists(config, row, wanted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)
@@ -60,21 +61,31 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
         listed = wanted.teacher_layers or (change.layers.get((wanted.layers, deep)) if change else None)
         chosen = layer_map(wanted.layers, deep, listed, "student.teacher_layers")
         state = teacher.state_dict()
-        student.load_state_dict(
-            change.weights(state, chosen, fold) if change else inherited_weights(state, family.layer_path, chosen)
-        )
+        if change:
+            state = change.weights(state, chosen, fold)
+        else:
+            for path in (family.layer_path, *family.layer_lists):
+                state = inherited_weights(state, path, chosen)
+        student.load_state_dict(state)
     return student.train()
 
 
-def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
+def _resize(config: Any, kind: Any, family: Family, wanted: StudentSection) -> None:
     config.num_hidden_layers = wanted.layers
     for ours, theirs in (
         ("hidden", "hidden_size"),
         ("heads", "num_attention_heads"),
         ("intermediate", "intermediate_size"),
     ):
-        if (value := getattr(wanted, ours)) is not None:
-            setattr(config, family.config_names.get(theirs, theirs), value)
+        if (value := getattr(wanted, ours)) is None:
+            continue
+        name = family.config_names.get(theirs, theirs)
+        if not hasattr(config, name):
+            what = f"{family.title} has no size of its own for it: config.json has no {name}."
+            raise InputError(Problem(f"student.{ours}", what, "Leave it out."))
+        setattr(config, name, value)
+    if wanted.hidden is not None and hasattr(config, "pooler_hidden_size"):
+        config.pooler_hidden_size = wanted.hidden  # the head takes the first token's state as it is
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
             Problem(
@@ -82,6 +93,21 @@ def _resize(config: Any, family: Family, wanted: StudentSection) -> None:
                 f"hidden {config.hidden_size} is not a multiple of heads {config.num_attention_heads}.",
             )
         )
+    if family.head_size is not None:
+        setattr(config, family.head_size, config.hidden_size // config.num_attention_heads)
+    config._attn_implementation = "sdpa" if kind._supports_sdpa else "eager"
+
+
+def _shorten_lists(config: Any, family: Family, wanted: StudentSection) -> None:
+    """Leave the entries of a configuration that list one value for each layer those of the student's layers."""
+    assert wanted.layers is not None
+    for name in family.by_layer:
+        values = getattr(config, name, None)
+        if isinstance(values, list) and len(set(values)) > 1:
+            chosen = layer_map(wanted.layers, len(values), wanted.teacher_layers, "student.teacher_layers")
+            setattr(config, name, [values[n - 1] for n in chosen])
+        elif isinstance(values, list):
+            setattr(config, name, values[:1] * wanted.layers)
 
 
 def _class(teacher: Any, family: Family, change: ClassChange) -> Any:

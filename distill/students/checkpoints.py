@@ -1,8 +1,9 @@
-"""Reading checkpoints that transformers has no class or no names for: MobileBERT's and IB-BERT's of the original code."""
+"""Reading what transformers cannot: MobileBERT's and IB-BERT's of the original code, and XLM's tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pocketbert.core.families import CHECKPOINTS, CheckpointCode
@@ -19,5 +20,12 @@ def _ib_bert_classes() -> None:
     from pocketbert.distill.students.ib_bert import model  # noqa: F401 - it registers its classes with transformers
 
 
+def _xlm_tokenizer(folder: Path) -> str:
+    from pocketbert.distill.students.xlm_tokenizer import tokenizer_json
+
+    return tokenizer_json(folder)
+
+
 CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
+CHECKPOINTS.add("xlm", CheckpointCode(tokenizer_json=_xlm_tokenizer))

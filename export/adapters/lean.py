@@ -48,12 +48,22 @@ def slim(model: Any, family: Family, format: Format) -> Any:
         elif known.lean is not None:
             layers[i] = known.lean(layer, only_first, shape)
     if format is Format.TFLITE:
-        _spell_segments(getattr(encoder, "embeddings", None))
-        for parent in list(model.modules()):
-            for name, child in list(parent.named_children()):
-                if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:
-                    setattr(parent, name, SpelledNorm(child))
+        spell(model)
     return model
+
+
+def spell(model: Any) -> None:
+    """Write normalization and segments of a model as arithmetic, as TFLite needs it; the model is changed in place."""
+    _spell_segments(getattr(getattr(model, "base_model", model), "embeddings", None))
+    spell_norms(model)
+
+
+def spell_norms(model: nn.Module) -> None:
+    """Put `SpelledNorm` in the place of every layer normalization of a model."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.LayerNorm and child.elementwise_affine and child.bias is not None:
+                setattr(parent, name, SpelledNorm(child))
 
 
 class SpelledNorm(nn.Module):

@@ -30,14 +30,15 @@ class AllRows(nn.Module):
             Context, the heads side by side, [B, L, heads * depth].
         """
         query, key, value = (
-            self._split(self.query(queries)),
-            self._split(self.key(keys)),
-            self._split(self.value(values)),
+            self.split(self.query(queries)),
+            self.split(self.key(keys)),
+            self.split(self.value(values)),
         )
         weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) + mask, -1)
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
-    def _split(self, states: Tensor) -> Tensor:
+    def split(self, states: Tensor) -> Tensor:
+        """Part the heads, [B, L, heads * depth] to [B, heads, L, depth]."""
         batch, length, width = states.shape
         return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 

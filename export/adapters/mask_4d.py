@@ -39,6 +39,20 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     model = ane.turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
     if known is not None and known.head is not None:
         model = known.head(model)
+    return wrapped(model, plan, carried)
+
+
+def wrapped(model: Any, plan: ExportPlan, carried: float = 1.0) -> nn.Module:
+    """Give a model that takes an additive mask [B, 1, 1, L] explicit inputs and plain outputs.
+
+    Args:
+        model: A transformers model with a head, rewritten for export.
+        plan: What the graph is for.
+        carried: What the last states are multiplied with.
+
+    Returns:
+        The module, in eval mode.
+    """
     kind = _WithSegments if plan.family.uses_segments else _WithoutSegments
     return kind(model, plan, carried).eval()
 

@@ -29,7 +29,7 @@ FAMILIES = ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in BASIC if 
 def compared(subject: Predictor, reference: TorchPredictor, tokenizer: TextTokenizer, family: Any) -> Parity:
     length = max(subject.lengths, default=tokenizer.max_length)
     words, pairs = len(vocabulary(family.tiny["pad_token_id"])), family.uses_segments
-    drawn = drawn_rows(tokenizer, words, length, drawn_count(length), pairs=pairs)
+    drawn = drawn_rows(tokenizer, words, length, [pairs and i % 2 == 1 for i in range(drawn_count(length))])
     assert len(drawn) == 8
     texts = SENTENCES[:8]
     probe = build_probe(reference, tokenizer, texts, [16], TASK, ["logits"], subject.lengths, drawn)

@@ -39,6 +39,9 @@ def inputs_of(name: str, rows: int = 3, length: int = 11) -> dict[str, torch.Ten
     for i in range(1, rows):
         mask[i, length - 3 * i :], types[i, length - 3 * i :] = 0, 0
         ids[i, length - 3 * i :] = row.tiny["pad_token_id"]
+    separator = ENTRIES[name].separator
+    for i in range(rows if separator is not None else 0):
+        ids[i, [2, 3, length - 3 * i - 1]] = separator
     made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {n: made[n] for n in row.inputs}
 

@@ -36,6 +36,7 @@ class TinyFamily:
         head_size: Numbers of one attention head of its tiny model.
         even: Changes with which each layer takes the same work.
         saved: Share of a layer's work that is not done where only the first row is read.
+        separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
         sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
@@ -46,6 +47,7 @@ class TinyFamily:
     head_size: int = 8
     even: dict[str, Any] = field(default_factory=dict)
     saved: float = 0.85
+    separator: int | None = None
     resized: bool = True
     sentencepiece: str = "XLMRobertaTokenizer"
 
@@ -78,6 +80,45 @@ ENTRIES = {
         resized=False,
     ),
     "ib-bert": TinyFamily(resized=False),
+    "deberta": TinyFamily(
+        shapes=(
+            {"pos_att_type": "c2p"},
+            {"pos_att_type": "p2c", "max_relative_positions": 20, "hidden_act": "relu"},
+            {"pos_att_type": None},
+            {"relative_attention": False},
+            {"embedding_size": 16},
+            {"position_biased_input": False, "num_attention_heads": 1, "legacy": False},
+        )
+    ),
+    "deberta-v2": TinyFamily(
+        shapes=(
+            {"pos_att_type": "c2p"},
+            {"pos_att_type": "p2c", "share_att_key": False, "norm_rel_ebd": "none"},
+            {"pos_att_type": None},
+            {"relative_attention": False},
+            {"position_buckets": -1, "max_relative_positions": 20},
+            {"max_relative_positions": 24, "conv_kernel_size": 3, "conv_act": "gelu"},
+            {"conv_kernel_size": 5, "conv_groups": 4, "embedding_size": 16},
+            {"position_biased_input": False, "pooler_hidden_act": "tanh", "legacy": False},
+        ),
+        sentencepiece="DebertaV2Tokenizer",
+    ),
+    "xlnet": TinyFamily(
+        shapes=(
+            {"d_model": 36, "n_head": 6, "d_inner": 20},
+            {"clamp_len": 6, "ff_activation": "relu", "n_head": 1},
+            {"summary_type": "first"},
+            {"summary_type": "mean", "summary_use_proj": False},
+        ),
+    ),
+    "xlm": TinyFamily(
+        shapes=(
+            {"emb_dim": 36, "n_heads": 6},
+            {"gelu_activation": False, "n_heads": 1, "sinusoidal_embeddings": True},
+            {"summary_type": "mean"},
+        ),
+    ),
+    "longformer": TinyFamily(separator=3),
 }
 """One entry for each family of the table, by its name."""
 

@@ -61,21 +61,25 @@ def drawn_inputs(
         task: What the model does.
         length: Tokens of each row.
     """
-    masked = task.name is TaskName.FILL_MASK
-    rows, count = len(word_table(reference).weight), drawn_count(length)
-    return drawn_rows(tokenizer, rows, length, count, pairs=segments, masked=masked)
+    kinds = _kinds(task, length, pairs=segments)
+    return drawn_rows(
+        tokenizer, len(word_table(reference).weight), length, kinds, masked=task.name is TaskName.FILL_MASK
+    )
 
 
 def drawn_questions(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
     """Draw texts from the whole vocabulary, as the task takes them; see `drawn_texts`."""
-    if task.name is TaskName.QUESTION_ANSWERING:
-        kinds = [True] * drawn_count(length)
-    else:
-        kinds = [segments and takes_both(task) and i % 2 == 1 for i in range(drawn_count(length))]
+    kinds = _kinds(task, length, pairs=segments and takes_both(task))
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
     return drawn_texts(tokenizer, len(word_table(reference).weight), length, kinds, mask)
+
+
+def _kinds(task: Task, length: int, *, pairs: bool) -> list[bool]:
+    """For each drawn row whether it is a pair: every question with its context is, else every second one or none."""
+    always = task.name is TaskName.QUESTION_ANSWERING
+    return [always or (pairs and i % 2 == 1) for i in range(drawn_count(length))]
 
 
 def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:

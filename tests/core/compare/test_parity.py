@@ -141,7 +141,7 @@ UNREAD = [vocabulary(0).index(w) for w in ("evening", "week", "year", "sad", "po
 @pytest.mark.parametrize("before", [unread_words_lost, last_position_lost, segments_ignored])
 def test_drawn_rows_read_what_texts_leave_out(right: tuple[TorchPredictor, TextTokenizer], before: Any) -> None:
     reference, tokenizer = right
-    drawn = drawn_rows(tokenizer, len(vocabulary(0)), MAX_LENGTH, 8, pairs=True)
+    drawn = drawn_rows(tokenizer, len(vocabulary(0)), MAX_LENGTH, [False, True] * 4)
     texts_only = build_probe(reference, tokenizer, SHORT, [16, 32], TASK, NAMES)
     both = build_probe(reference, tokenizer, SHORT, [16, 32], TASK, NAMES, drawn=drawn)
     subject = Broken(reference, before)

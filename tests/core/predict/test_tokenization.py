@@ -16,7 +16,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, register_family, table
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
-from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer, cut, plain_tokenizer_json
+from pocketbert.core.predict.tokenization import Encoded, Places, Text, TextTokenizer, cut, plain_tokenizer_json
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +192,20 @@ def test_a_cut_row_keeps_its_beginning_and_its_last_token(size: int, length: int
     assert found.ids.tolist() == [*range(5, 5 + length - 1), size + 4]
     assert found.type_ids[-1] == (size - 1) % 2
     assert len(row) == size  # the row itself stays as it is
+
+
+@pytest.mark.parametrize(
+    ("question", "context", "room", "left"), [(3, 20, 8, (3, 5)), (20, 3, 8, (5, 3)), (9, 9, 7, (3, 4))]
+)
+def test_a_cut_pair_keeps_its_separators(question: int, context: int, room: int, left: tuple[int, int]) -> None:
+    parts = np.array([-1, *[0] * question, -1, -1, *[1] * context, -1])
+    spans = np.zeros((len(parts), 2), np.int64)
+    row = Encoded(np.arange(len(parts)), parts.clip(0), False, Places(spans, parts, parts))
+    found = cut(row, room + 4)
+    assert found.places is not None
+    assert found.places.parts.tolist() == [-1, *[0] * left[0], -1, -1, *[1] * left[1], -1]
+    assert found.ids.tolist() == sorted(found.ids.tolist())
+    assert len(cut(row, 5)) == 5, "no room for the separators and one token of each text"
 
 
 def test_a_cut_text_is_what_a_shorter_tokenizer_gives(folder: Path) -> None:

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.families import family_of
+from pocketbert.core.families import family_named, family_of
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
 from support.tiny import FAMILIES
@@ -19,10 +19,25 @@ from support.tiny import FAMILIES
 Opened = tuple[Any, Any, dict[str, Tensor]]
 
 
+THROUGH_INTERFACE = [f for f in FAMILIES if family_named(f).capture == "attention-interface"]
+NARROW = {"mobilebert": 16, "ib-bert": 48}
+"""Widths of queries within a bottleneck, and within blocks that widen."""
+
+
 @pytest.fixture(params=FAMILIES)
 def opened(request: pytest.FixtureRequest, open_tiny: Callable[..., Any]) -> Opened:
     """A tiny 3-layer model, its family, and a padded batch."""
-    model, folder, tokenizer = open_tiny(request.param, 3)
+    return padded(request.param, open_tiny)
+
+
+@pytest.fixture(params=THROUGH_INTERFACE)
+def through_interface(request: pytest.FixtureRequest, open_tiny: Callable[..., Any]) -> Opened:
+    """As `opened`, of the families that are captured through transformers' attention interface."""
+    return padded(request.param, open_tiny)
+
+
+def padded(name: str, open_tiny: Callable[..., Any]) -> Opened:
+    model, folder, tokenizer = open_tiny(name, 3)
     batch = tokenizer.pad(tokenizer.encode(list(SENTENCES[:5])))
     return model, folder.family, {name: torch.from_numpy(batch[name]) for name in folder.family.inputs}
 
@@ -83,8 +98,8 @@ def test_gradients_flow_through_captured_scores(opened: Opened) -> None:
     assert all(p.grad is None for p in layers[2].parameters())
 
 
-def test_a_model_that_does_not_use_the_interface_is_an_error(opened: Opened) -> None:
-    model, family, inputs = opened
+def test_a_model_that_does_not_use_the_interface_is_an_error(through_interface: Opened) -> None:
+    model, family, inputs = through_interface
     recorder = record_attention(model, family, range(3))
     model.set_attn_implementation("sdpa")
     with pytest.raises(RuntimeError, match="captured 0 times, the model has 3 layers"), recorder:
@@ -129,8 +144,10 @@ def test_teacher_and_student_are_recorded_apart(open_tiny: Callable[..., Any]) -
 
 @torch.no_grad()
 @pytest.mark.parametrize("layers", [(), (1, 2)])
-def test_queries_keys_and_values_are_those_of_the_projections(opened: Opened, layers: tuple[int, ...]) -> None:
-    model, family, inputs = opened
+def test_queries_keys_and_values_are_those_of_the_projections(
+    through_interface: Opened, layers: tuple[int, ...]
+) -> None:
+    model, family, inputs = through_interface
     projected: dict[str, list[Tensor]] = {}
     for name, module in model.get_submodule(family.layer_path).named_modules():
         kind = name.rpartition(".")[2].removesuffix("_lin")
@@ -147,8 +164,10 @@ def test_queries_keys_and_values_are_those_of_the_projections(opened: Opened, la
 
 
 @torch.no_grad()
-def test_a_layer_asked_for_its_queries_alone_computes_no_map(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, family, inputs = opened
+def test_a_layer_asked_for_its_queries_alone_computes_no_map(
+    through_interface: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, family, inputs = through_interface
     model.set_attn_implementation("sdpa")
     wanted = model(**inputs).logits
     recorder, seen = record_attention(model, family, (), relations=range(3)), []
@@ -258,8 +277,8 @@ def test_an_early_end_keeps_no_tensor_of_the_pass(opened: Opened) -> None:
         gc.enable()
 
 
-def test_the_count_is_checked_up_to_the_early_end(opened: Opened) -> None:
-    model, family, inputs = opened
+def test_the_count_is_checked_up_to_the_early_end(through_interface: Opened) -> None:
+    model, family, inputs = through_interface
     recorder = record_attention(model, family, [1], stop=True)
     model.set_attn_implementation("sdpa")
     with (
@@ -321,6 +340,5 @@ def test_layers_that_the_model_does_not_have_are_refused(
 
 
 def test_widths_of_the_queries(make_classifier: Callable[..., Any]) -> None:
-    widths = [query_width(make_classifier(f, 1, ("a", "b")).config) for f in FAMILIES]
-    # MobileBERT's attention lies within its bottleneck, IB-BERT's within its blocks that widen
-    assert widths == [32, 32, 32, 16, 48]
+    widths = {f: query_width(make_classifier(f, 1, ("a", "b")).config) for f in FAMILIES}
+    assert widths == {f: NARROW.get(f, 32) for f in FAMILIES}

@@ -31,7 +31,7 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     family = next((f for f in all_families() if f.name == artefacts.family), None)
-    config = read_config(path, family.largest if family else None)
+    config = read_config(path, family.bounds) if family else read_config(path)
     task, length, problems = TASKS[artefacts.task], artefacts.processing.max_length, []
     if family and config.get("model_type") not in (None, *family.model_types):
         problems.append(f"model_type is {config.get('model_type')!r:.40}, the folder's list says {family.name}.")
@@ -41,7 +41,8 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     if config.get("problem_type") not in (None, task.problem_type):
         problems.append(f"problem_type is {config['problem_type']!r:.60}, the folder's task is {task.name}.")
     named = config.get("architectures") or []
-    if named and not any(n.endswith(task.head) for n in named):
+    head = family.head_suffixes.get(task.head, task.head) if family else task.head
+    if named and not any(n.endswith(head) for n in named):
         problems.append(f"architectures is {named[0]!r:.60}, the folder's task is {task.name}.")
     if problems:
         raise InputError([Problem(str(path), what, _AGAIN) for what in problems])

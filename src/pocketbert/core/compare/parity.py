@@ -98,7 +98,7 @@ def build_probe(
         drawn: Rows of drawn ids, all of one length that the subject takes, which are run as they are.
     """
     most = max(fixed, default=tokenizer.max_length)
-    rows = [cut(r, most) for r in tokenizer.encode(list(texts))]
+    rows = [cut(r, most) for r in tokenizer.encode(list(texts), places=True)]
     parts = [*([row] for row in rows[:4]), rows[4:8]]
     wanted = [max(map(len, part)) for part in parts]
     longest = max(rows, key=len)

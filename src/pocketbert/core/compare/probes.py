@@ -23,7 +23,7 @@ def drawn_count(length: int) -> int:
 
 
 def drawn_rows(
-    tokenizer: TextTokenizer, vocabulary: int, length: int, count: int, *, pairs: bool, masked: bool = False
+    tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool], masked: bool = False
 ) -> list[Encoded]:
     """Draw inputs that fill `length` tokens: special tokens where the tokenizer places them, any others in between.
 
@@ -34,14 +34,12 @@ def drawn_rows(
         tokenizer: Places the special tokens.
         vocabulary: Rows of the embedding table; ids beyond it are not drawn.
         length: Tokens of each row, at most the tokenizer's `max_length`.
-        count: How many rows.
-        pairs: Whether every second row is a pair of texts, so that its second half is in the second segment.
+        kinds: For each row whether it is a pair of texts, so that its second half is in the second segment.
         masked: Whether the first, middle and last drawn token of each row is the mask token, for models that predict it.
 
     Returns:
         The rows; none where the vocabulary has nothing but special tokens.
     """
-    kinds = [pairs and i % 2 == 1 for i in range(count)]
     return [
         row.masked(tokenizer.mask_id) if masked else row.encoded()
         for row in _draw(tokenizer, vocabulary, length, kinds)

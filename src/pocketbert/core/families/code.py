@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pocketbert.core.loading.registry import Registry
@@ -54,10 +55,12 @@ class CheckpointCode:
     Attributes:
         make_known: ``make_known()``: lets transformers' Auto classes open folders of the family; may be called again.
         read_names: ``read_names(state)``: weights under the names of the classes, from those names or the original ones.
+        tokenizer_json: ``tokenizer_json(folder)``: content of a tokenizer.json, from the files that authors ship.
     """
 
     make_known: Callable[[], None] | None = None
     read_names: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    tokenizer_json: Callable[[Path], str] | None = None
 
 
 ADAPTERS: Registry[Adapter] = Registry("adapter", "register_adapter")

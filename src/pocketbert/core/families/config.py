@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _LARGEST = {
     "num_labels": MAX_LABELS,
 }
 """Largest values of the entries that decide memory; each far above any published model. A family adds its own."""
+_SMALLEST = {"type_vocab_size": 0}
+"""Smallest values that some family allows, where these are below 1."""
 _OPTIONAL = ("num_labels",)
 _LARGEST_EPSILON = 1e-2
 _WIDEST_START = 100.0
@@ -42,12 +45,32 @@ _NEVER = {
 """Entries that make another architecture of the model, where they are set."""
 
 
-def read_config(path: Path, largest: Mapping[str, int] | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Bounds:
+    """What a family allows in config.json, in addition to what all families do.
+
+    Attributes:
+        largest: Largest values of entries that only the family has.
+        smallest: Smallest values of entries that may be below 1; by default those of any family.
+        by_layer: Entries that may list one value for each layer.
+        fixed: Entries that must have this value where they are there.
+    """
+
+    largest: Mapping[str, int] = field(default_factory=dict)
+    smallest: Mapping[str, int] = field(default_factory=lambda: dict(_SMALLEST))
+    by_layer: tuple[str, ...] = ()
+    fixed: Mapping[str, object] = field(default_factory=dict)
+
+
+_ANY = Bounds()
+
+
+def read_config(path: Path, bounds: Bounds = _ANY) -> dict[str, Any]:
     """Read a config.json and check it.
 
     Args:
         path: The file.
-        largest: Largest values of entries that only the family has.
+        bounds: What the family allows.
 
     Raises:
         InputError: With every entry that no model can have.
@@ -55,24 +78,33 @@ def read_config(path: Path, largest: Mapping[str, int] | None = None) -> dict[st
     content = read_json(path, MAX_MIB)
     if not isinstance(content, dict):
         raise InputError(Problem(str(path), "is not a configuration: a JSON object is expected."))
-    problems = [Problem(str(path), what) for what in config_problems(content, largest or {})]
+    problems = [Problem(str(path), what) for what in config_problems(content, bounds)]
     if problems:
         raise InputError(problems)
     return content
 
 
-def config_problems(content: Mapping[str, Any], largest: Mapping[str, int]) -> list[str]:
+def config_problems(content: Mapping[str, Any], bounds: Bounds = _ANY) -> list[str]:
     """List what no model's configuration can say, one sentence each.
 
     Args:
         content: The content of config.json.
-        largest: Largest values of entries that only the family has.
+        bounds: What the family allows.
     """
     odd = list(_odd_values(content))[:5]
     if odd:
         return odd  # the other sentences would quote them
-    bounds = {**_LARGEST, **largest}
-    out = [p for key, most in bounds.items() if key in content for p in _size(key, content[key], most)]
+    out = [
+        p
+        for key, most in {**_LARGEST, **bounds.largest}.items()
+        if key in content
+        for p in (_sizes if key in bounds.by_layer else _size)(key, content[key], most, bounds.smallest.get(key, 1))
+    ]
+    out += [
+        f"{key} is {_shown(content[key])}; only {value!r} is computed."
+        for key, value in bounds.fixed.items()
+        if content.get(key, value) != value
+    ]
     out += [p for key, value in content.items() for p in _fraction(key, value)]
     out += [f"{key} is {_shown(content[key])}: the model {why}." for key, why in _NEVER.items() if content.get(key)]
     if content.get("position_embedding_type") not in (None, "absolute"):
@@ -106,11 +138,20 @@ def _odd_values(content: Mapping[str, Any]) -> Iterator[str]:
             waiting += [(name, v) for v in value]
 
 
-def _size(key: str, value: Any, most: int) -> Iterator[str]:
+def _size(key: str, value: Any, most: int, least: int) -> Iterator[str]:
     if value is None and key in _OPTIONAL:
         return
-    if not _is_whole(value) or not 1 <= value <= most:
-        yield f"{key} is {_shown(value)}; a whole number from 1 to {most:,} is expected."
+    if not _is_whole(value) or not least <= value <= most:
+        yield f"{key} is {_shown(value)}; a whole number from {least} to {most:,} is expected."
+
+
+def _sizes(key: str, value: Any, most: int, least: int) -> Iterator[str]:
+    """One size, or one for each layer."""
+    values = value if isinstance(value, list) and value else [value]
+    if len(values) > MAX_LAYERS:
+        yield f"{key} lists {len(values):,} values; at most {MAX_LAYERS} layers are allowed."
+    else:
+        yield from next(([p] for v in values for p in _size(key, v, most, least)), [])
 
 
 def _fraction(key: str, value: Any) -> Iterator[str]:

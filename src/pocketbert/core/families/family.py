@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
+from pocketbert.core.families.config import Bounds
 from pocketbert.core.types import Signal
+
+SEGMENTS = "token_type_ids"
+_SEGMENT_COUNT = "type_vocab_size"
 
 
 class TokenizerKind(StrEnum):
@@ -15,6 +20,7 @@ class TokenizerKind(StrEnum):
     WORDPIECE = "wordpiece"
     BYTE_BPE = "byte-bpe"
     SENTENCEPIECE = "sentencepiece"
+    WORD_BPE = "word-bpe"
 
 
 class Objective(StrEnum):
@@ -36,19 +42,33 @@ class Family:
         classes: Prefix of the transformers classes (``Bert`` of ``BertForSequenceClassification``).
         tokenizer: Tokenizer kind.
         inputs: Graph inputs in order.
-        layer_path: Dotted path from the head class to the list of encoder layers.
+        layer_path: Dotted path from the head class to the list of encoder layers; where a layer is spread over several lists, to
+            the one whose modules make the layers' states.
+        layer_lists: Dotted paths of the other lists, where a layer is spread over several.
+        head_suffixes: Suffixes of the transformers classes that differ from BERT's (``ForQuestionAnswering`` to
+            ``ForQuestionAnsweringSimple``).
         lm_head: Dotted path from the masked-LM class to the module that takes the encoder's output; all behind it works on each
-            token by itself. None where general stages cannot learn from the family.
+            token by itself. Paths of several forms of the class are separated by "|", the first that exists counts. None
+            where general stages cannot learn from the family.
         key_renames: Old to new substrings of state-dict keys of original checkpoints.
         config_names: Sizes that config.json calls otherwise than BERT does, and no alias of transformers covers.
+        head_size: Entry of config.json that repeats the hidden size divided by the heads; None where none does.
+        longest: Most tokens of an input, where config.json names no table of positions.
+        fixed: Entries of config.json that must have this value where they are there: others make another architecture.
         largest: Largest values of entries of config.json that only the family has and that decide memory; the common ones are
             bounded in `config`.
+        smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may have no
+            segments; see `as_configured`.
+        by_layer: Entries of config.json that may list one value for each layer (``attention_window`` of Longformer).
         unread: Beginnings of names of weights that published checkpoints of the family have and no class of transformers
             reads, the encoder's prefix included (``fit_denses.`` of the general TinyBERT).
+        noise: Beginnings of names of weights that show, where the class reads none of them, that a checkpoint has no trained
+            masked-LM head that the class could read, with the reason; the first that fits is told.
         stored_layers: Entry of config.json that counts the layers that the weights hold: fewer than the layers that run where
             these are shared (``num_hidden_groups`` of ALBERT).
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
+        most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
         invalid_tasks: Reason why a task is not possible with the family, by the task's name.
@@ -74,14 +94,23 @@ class Family:
     tokenizer: TokenizerKind
     inputs: tuple[str, ...]
     layer_path: str
+    layer_lists: tuple[str, ...] = ()
+    head_suffixes: Mapping[str, str] = field(default_factory=dict)
     lm_head: str | None = None
     key_renames: Mapping[str, str] = field(default_factory=dict)
     config_names: Mapping[str, str] = field(default_factory=dict)
+    head_size: str | None = None
+    longest: int = 512
+    fixed: Mapping[str, object] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
+    smallest: Mapping[str, int] = field(default_factory=dict)
+    by_layer: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    noise: Mapping[str, str] = field(default_factory=dict)
     stored_layers: str = "num_hidden_layers"
     padding_side: str = "right"
     position_offset: int = 0
+    most_tokens: int | None = None
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     invalid_tasks: Mapping[str, str] = field(default_factory=dict)
@@ -94,9 +123,28 @@ class Family:
     checkpoints: str | None = None
     students_of: tuple[str, ...] = ()
     instead_of_export: str | None = None
-    tiny: Mapping[str, int] = field(default_factory=dict)
+    tiny: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def uses_segments(self) -> bool:
         """Whether the graph tells the first text of a pair from the second by token types."""
-        return "token_type_ids" in self.inputs
+        return SEGMENTS in self.inputs
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the family allows in config.json."""
+        return Bounds(self.largest, self.smallest, self.by_layer, self.fixed)
+
+    def class_name(self, suffix: str) -> str:
+        """Name of the transformers class that BERT's has this suffix for."""
+        return self.classes + self.head_suffixes.get(suffix, suffix)
+
+    def as_configured(self, config: Mapping[str, Any]) -> Family:
+        """Return the row as it is for a model: where the family may go without segments, a model without has no ids of them.
+
+        Args:
+            config: Its checked config.json.
+        """
+        if self.smallest.get(_SEGMENT_COUNT) != 0 or (config.get(_SEGMENT_COUNT) or 0) > 1:
+            return self
+        return replace(self, inputs=tuple(name for name in self.inputs if name != SEGMENTS))

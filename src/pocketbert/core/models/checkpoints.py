@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
+from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family, family_of
+from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
+from pocketbert.core.families.config import read_config
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.models.tokenizer import OTHER_FILES, check_tokenizer
@@ -77,6 +79,7 @@ def load_model(
     import torch
     import transformers
 
+    _check_task(folder, task)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
@@ -183,6 +186,13 @@ def _effective(stated: Mapping[str, Any], kind: Any, where: str) -> dict[str, An
             raise InputError(Problem(where, f"{key} is {out[key]!r:.40}; allowed: {', '.join(_DTYPES)}."))
         out[key] = "float32"  # the weights are taken as they are, and kept in fp32
     return out
+
+
+def _check_task(folder: ModelFolder, task: Task) -> None:
+    """Refuse a task for which the family has no head, with the reason of its row."""
+    why = folder.family.invalid_tasks.get(task.name)
+    if why is not None:
+        raise InputError(Problem(str(folder.path), f"{folder.family.title} cannot do {task.name}: {why}."))
 
 
 def _check_problem(folder: ModelFolder, task: Task) -> None:
@@ -295,9 +305,15 @@ def _tokenizer_settings(source: Path) -> dict[str, Any]:
 
 
 def _convert_tokenizer(source: Path) -> str:
-    """tokenizer.json out of vocab.txt or merges.txt, by transformers' own converter."""
+    """tokenizer.json out of the files that authors ship, by the family's own converter or that of transformers."""
     import transformers
 
+    config = source / CONFIG_FILE
+    model_type = read_config(config).get("model_type") if config.is_file() else None
+    if model_type is not None:
+        own = checkpoint_code(family_of(str(model_type), str(config))).tokenizer_json
+        if own is not None:
+            return own(source)
     with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them missing vocabulary files
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(source), local_files_only=True, trust_remote_code=False

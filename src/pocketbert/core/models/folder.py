@@ -73,7 +73,8 @@ class ModelFolder:
             labels = self.config.get("id2label") or range(int(self.config.get("num_labels") or 2))
             unstated = TaskName.REGRESSION if len(labels) == 1 else TaskName.TEXT_CLASSIFICATION
             return stated.get(str(self.config.get("problem_type")), unstated)
-        suffixes = {t.head: t.name for t in TASKS.values()} | {"ForPreTraining": TaskName.FILL_MASK}
+        own = self.family.head_suffixes
+        suffixes = {own.get(t.head, t.head): t.name for t in TASKS.values()} | {"ForPreTraining": TaskName.FILL_MASK}
         return next((task for suffix, task in suffixes.items() if name.endswith(suffix)), None)
 
     @property
@@ -112,11 +113,11 @@ class ModelFolder:
 
     @property
     def positions(self) -> int:
-        """Longest input in tokens that the position table serves."""
-        rows: int = self.config.get("max_position_embeddings") or 512
+        """Longest input in tokens that the position table serves, and the family's files take."""
+        rows: int = self.config.get("max_position_embeddings") or self.family.longest
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
-        return rows - self.family.position_offset
+        return min(rows - self.family.position_offset, self.family.most_tokens or rows)
 
     @property
     def tokenizer_length(self) -> int:
@@ -166,8 +167,8 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     if not isinstance(found, dict) or "model_type" not in found:
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     family = family_of(str(found["model_type"]), str(config_path))
-    config = read_config(config_path, family.largest)
-    return ModelFolder(path, name, config, family, licence)
+    config = read_config(config_path, family.bounds)
+    return ModelFolder(path, name, config, family.as_configured(config), licence)
 
 
 def _demo_teacher() -> Path:

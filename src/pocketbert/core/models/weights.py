@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import Family
 from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.tasks import Task
+from pocketbert.core.tasks import Task, TaskName
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ _OTHER_HEADS = (
     "AutoModelForNextSentencePrediction",
 )
 _SHOWN = 5
+_NOISE_FIX = "Use the checkpoint for another task, or one whose masked-LM head was saved by the class that reads it."
 
 
 def read_state(path: Path) -> State:
@@ -128,7 +130,7 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
     if not any(k.startswith(prefix) for k in state):
         # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
         state = {prefix + k: v for k, v in state.items()}
-    unread = _unread(model, own, state, folder, new_head or bare)
+    unread, given = _unread(model, own, state, folder, new_head or bare), state
     state = {k: v for k, v in state.items() if k in own}
     head = [k for k in own if not k.startswith(prefix)]
     wrong = [k for k in state if state[k].shape != own[k].shape]
@@ -149,7 +151,10 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
     ]
     if rest := [k for k in lost if k not in head]:
         problems.append(Problem(where, f"{len(rest)} weights are missing, e.g. {_few(rest)}."))
-    if (rest := [k for k in lost if k in head]) and not new_head:
+    why = _noise(own, given, folder.family) if task.name is TaskName.FILL_MASK and not new_head else None
+    if why is not None:
+        problems.append(Problem(where, f"has no head for {task.name} that can be used: {why}.", _NOISE_FIX))
+    elif (rest := [k for k in lost if k in head]) and not new_head:
         what = f"has no trained head for {task.name} ({', '.join(rest)} missing)."
         problems.append(
             Problem(where, what, "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.")
@@ -160,6 +165,12 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
     if problems := problems or [Problem(where, what) for what in _odd_numbers(own, state)]:
         raise InputError(problems)
     return {k.removeprefix(prefix): v for k, v in state.items()} if bare else state
+
+
+def _noise(own: Mapping[str, Any], state: State, family: Family) -> str | None:
+    """Why the masked-LM head of a checkpoint is noise; None where nothing says so."""
+    unread = tuple(k for k in state if k not in own)
+    return next((why for start, why in family.noise.items() if any(k.startswith(start) for k in unread)), None)
 
 
 def _lost(own: Mapping[str, Any], state: State) -> list[str]:
@@ -212,17 +223,19 @@ def _unread(model: Any, own: Mapping[str, Any], state: State, folder: ModelFolde
         and not k.removeprefix(prefix).startswith(folder.family.unread)
         and not (pooler and k.startswith(f"{prefix}pooler."))
     ]
-    heads = _other_heads(model) if rest else set()
+    heads = _other_heads(model, folder.family.by_layer) if rest else set()
     return [k for k in rest if k not in heads and k.removeprefix(prefix) not in heads]
 
 
-def _other_heads(model: Any) -> set[str]:
+def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
     """Names of the weights outside the encoder, in every class that transformers has for the family."""
     import torch
     import transformers
 
     config = copy.deepcopy(model.config)
     config.num_hidden_layers, config.num_labels = 1, 2  # classes for question-answering take no other number
+    for name in by_layer:
+        setattr(config, name, getattr(config, name)[:1])
     prefix = f"{model.base_model_prefix}."
     out: set[str] = set()
     for name in _OTHER_HEADS:

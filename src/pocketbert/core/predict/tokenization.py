@@ -23,7 +23,7 @@ from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenize
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
 
-MASK_TOKENS = ("[MASK]", "<mask>")
+MASK_TOKENS = ("[MASK]", "<mask>", "<special1>")
 """What vocabularies of the family call the token to be guessed."""
 _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
@@ -282,12 +282,29 @@ class TextTokenizer:
 
 
 def cut(row: Encoded, length: int) -> Encoded:
-    """A row of at most `length` tokens that still ends with its last one."""
+    """A row of at most `length` tokens that still ends with its last one.
+
+    Of a pair whose places are known, the end of the longer text is left out, so that the special tokens stay where there is
+    room for them: some models look for the separators.
+    """
     if len(row) <= length:
         return row
     keep = np.r_[0 : length - 1, len(row) - 1]
-    places = None if row.places is None else row.places.take(keep)
-    return Encoded(row.ids[keep], row.type_ids[keep], True, places)
+    places = row.places
+    if places is not None and places.parts.max(initial=-1) > 0:
+        keep = _shortened(places.parts, length, keep)
+    return Encoded(row.ids[keep], row.type_ids[keep], True, None if places is None else places.take(keep))
+
+
+def _shortened(parts: NDArray[np.int64], length: int, otherwise: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Places of the tokens that stay of a pair; `otherwise` where not one token of each text would."""
+    first, second = (np.flatnonzero(parts == part) for part in (0, 1))
+    room = length - (len(parts) - first.size - second.size)
+    if room < 2:
+        return otherwise
+    short = min(first.size, second.size, room // 2)
+    sizes = (room - short, short) if first.size > second.size else (short, room - short)
+    return np.sort(np.concatenate([np.flatnonzero(parts < 0), first[: sizes[0]], second[: sizes[1]]]))
 
 
 def _placed(encoding: Encoding, truncated: bool) -> Encoded:
@@ -323,7 +340,12 @@ def _is_text(value: object) -> bool:
 
 def _pad_id(folder: Path) -> int:
     config = folder / CONFIG_FILE
-    return int(read_config(config).get("pad_token_id") or 0) if config.is_file() else 0
+    if not config.is_file():
+        return 0
+    content = read_config(config)
+    stated = content.get("pad_token_id")
+    # configurations of before 2020 call it so
+    return int(content.get("pad_index", 0) if stated is None else stated)
 
 
 def _padding_side(folder: Path) -> str:

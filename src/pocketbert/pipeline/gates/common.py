@@ -143,7 +143,7 @@ def padding_gate(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     """Whether padding changes the answer: proof that the file uses its mask."""
     bound = bounds_of(subject).padding
     rows = subject.rows(rows)
-    encoded = subject.tokenizer.encode([r.input for r in rows])
+    encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
     longest = subject.tokenizer.max_length
     short = [i for i, e in enumerate(encoded) if len(e) < longest]
     own, keep = None, None

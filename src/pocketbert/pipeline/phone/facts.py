@@ -124,7 +124,8 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
 
     result = read_verification(run / "verify.json")
     weights = run / ("student" if recipe.student else "teacher")
-    family = family_of(str(read_json(weights / "config.json")["model_type"]))
+    config = read_json(weights / "config.json")
+    family = family_of(str(config["model_type"])).as_configured(config)
     teacher = teacher_file(recipe)
     parities = [p for folder in (teacher.step, *recipe.export.formats) for p in read_parity(run / folder)]
     files = model_files(recipe, weights)

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family
-from pocketbert.core.families.rows import bert, distilbert, mobilebert, roberta
+from pocketbert.core.families.rows import (
+    bert,
+    deberta,
+    distilbert,
+    longformer,
+    mobilebert,
+    roberta,
+    xlm,
+    xlnet,
+)
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,
+    *deberta.ROWS,
+    *xlnet.ROWS,
+    *xlm.ROWS,
+    *longformer.ROWS,
 )

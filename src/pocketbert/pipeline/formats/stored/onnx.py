@@ -31,6 +31,11 @@ class _Reader:
             self.tracker.store(name, numbers_of(value, name))
         self.units: set[str] = set()  # scales of activations
         self.scales: dict[str, str] = {}  # stored scales that were multiplied with one of them
+        self.pairs = {
+            n.output[0]: tuple(n.input) for n in graph.node if n.op_type == "Mul" and set(n.input) <= set(self.raw)
+        }
+        """Scales of an int8 table and of a matrix, where rows of the one are multiplied with the other as they are."""
+        self.of_rows = self._of_rows()
 
     def run(self) -> list[Constant]:
         for node in self.graph.node:
@@ -42,6 +47,17 @@ class _Reader:
             else:
                 self._other(node)
         return self.tracker.finish(o.name for o in self.graph.output)
+
+    def _of_rows(self) -> dict[str, str]:
+        """For each integer product that a pair of scales is behind, the scale of its first operand."""
+        before = {n.output[0]: n.input[0] for n in self.graph.node if n.op_type == "Cast"}
+        out = {}
+        for node in self.graph.node:
+            if node.op_type == "Mul":
+                for name, other in (node.input, node.input[::-1]):
+                    if name in self.pairs and other in before:
+                        out[before[other]] = self.pairs[name][0]
+        return out
 
     def _other(self, node: Any) -> None:
         self.tracker.other(node.output, [name for name in node.input if name])
@@ -125,7 +141,12 @@ class _Reader:
             return
         one = np.ones(1, np.float32)
         self.tracker.store((weight, "centred"), dequantized(stored, one, zero, stored.value.ndim - 1))
-        self.tracker.product(node.output[0], data, (weight, "centred"), turned=True)
+        rows, scale = data, self.of_rows.get(node.output[0])
+        if scale is not None:
+            rows, own = (data, scale), self.raw.get(names[2])
+            if not self.tracker.knows(rows):
+                self.tracker.dequantize(rows, data, lambda n: dequantized(n, self.raw[scale], own))
+        self.tracker.product(node.output[0], rows, (weight, "centred"), turned=True)
 
     def on_dynamicquantizelinear(self, node: Any) -> None:
         self._other(node)
@@ -133,7 +154,12 @@ class _Reader:
 
     def on_mul(self, node: Any) -> None:
         left, right = node.input
+        if node.output[0] in self.pairs:
+            return
         for one, other in ((left, right), (right, left)):
+            if one in self.pairs:
+                self.tracker.scale(node.output[0], other, self.pairs[one][1])
+                return
             if one in self.units and self.tracker.stored(other) is not None:
                 self.scales[node.output[0]] = other
                 return

@@ -124,6 +124,10 @@ class Tracker:
         value = self._values.get(key)
         return value if isinstance(value, Numbers) else None
 
+    def knows(self, key: Hashable) -> bool:
+        """Whether a value has this key."""
+        return key in self._values
+
     def keep(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None) -> None:
         """Follow an operator that leaves channels where they are; `change` is what it does to a constant."""
         value = self._values.get(key)

@@ -55,7 +55,7 @@ class Reference:
             candidates = self._by_shape.get((constant.role, shape), [])
             self._found[key] = [i for i in candidates if self._same(constant.numbers, self.constants[i].numbers)]
             if constant.role is Role.ARRAY and not self._found[key]:
-                self._found[key] = self._first_rows(constant.numbers)
+                self._found[key] = self._parts(constant.numbers)
         return self._found[key]
 
     def _same(self, numbers: Numbers, wanted: Numbers) -> bool:
@@ -67,12 +67,14 @@ class Reference:
         factor = 2.0 ** np.round(np.log2(sizes[0] / sizes[1]))
         return _equal(numbers.times(Numbers(np.array(factor, np.float32))), wanted)
 
-    def _first_rows(self, numbers: Numbers) -> list[int]:
-        """Tables whose first rows an array is: an exporter looks them up in advance where it knows the places."""
+    def _parts(self, numbers: Numbers) -> list[int]:
+        """Tables whose first rows an array is: an exporter looks them up in advance where it knows the places.
+
+        Of ids, which an exporter cuts to a length, a part anywhere in between counts too.
+        """
         if not numbers.is_float:
             ids = [(i, c.numbers.value) for i, c in enumerate(self.constants) if not c.numbers.is_float]
-            flat = numbers.value.reshape(-1)
-            return [i for i, value in ids if np.array_equal(value.reshape(-1)[: flat.size], flat)]
+            return [i for i, value in ids if _within_ids(numbers.value.reshape(-1), value.reshape(-1))]
         rows = numbers.changed(lambda v: v.reshape(-1, v.shape[-1]))
         count, width = rows.value.shape
         out = []
@@ -212,6 +214,13 @@ def _equal(numbers: Numbers, wanted: Numbers) -> bool:
         some = replace(some, step=np.broadcast_to(numbers.step, value.shape)[spots])
     close = _near(some, Numbers(value[spots], size=wanted.magnitude[spots]))
     return bool(close.all() and _within(numbers, wanted).all())
+
+
+def _within_ids(part: NDArray[Any], whole: NDArray[Any]) -> bool:
+    """Whether one row of ids is a part of another."""
+    if not 0 < part.size <= whole.size:
+        return False
+    return bool((np.lib.stride_tricks.sliding_window_view(whole, part.size) == part).all(-1).any())
 
 
 def _within(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:

@@ -1,0 +1,135 @@
+"""Capture from disentangled attention (DeBERTa v1, v2 and v3), which does not use transformers' attention interface.
+
+Scores hold all that the model adds up: content to content, content to position, position to content. Relations are the queries,
+keys and values of the content.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as FirstAttention
+from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as SecondAttention
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import CAPTURES
+from pocketbert.distill.capture.interface import MASKED
+from pocketbert.distill.capture.recorder import CapturingModule, QueryKeyValue, active_recorder
+
+
+class CapturingFirst(FirstAttention, CapturingModule):
+    """The attention of v1: one projection, a head's queries, keys and values in turn. Weights and results stay the same."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend; where the recorder ends the pass, no context is computed.
+
+        Args:
+            hidden_states: [B, S, d].
+            attention_mask: 1 where a token may attend to another, [B, 1, S, S].
+            output_attentions: Whether to return the probabilities, too.
+            query_states: Must be None: an encoder's queries are its own states.
+            relative_pos: Distances of tokens, [1, S, S].
+            rel_embeddings: Table of distances, [rows, d].
+
+        Returns:
+            Context, [B, S, d], and probabilities [B, H, S, S] or None.
+
+        Raises:
+            ValueError: If queries of other states are asked for.
+        """
+        _refuse_other(query_states)
+        split = self.transpose_for_scores
+        query, key, value = split(self.in_proj(hidden_states)).chunk(3, dim=-1)
+        given = QueryKeyValue(query + split(self.q_bias[None, None]), key, value + split(self.v_bias[None, None]))
+        terms = 1 + len(self.pos_att_type)
+        scaled = given.query * (given.query.shape[-1] * terms) ** -0.5
+        scores = torch.matmul(scaled, key.transpose(2, 3))
+        if self.relative_attention and rel_embeddings is not None:
+            relative = self.pos_dropout(rel_embeddings)
+            scores = scores + self.disentangled_att_bias(scaled, key, relative_pos, relative, terms)
+        return _attend(self, given, scores, attention_mask, output_attentions)
+
+
+class CapturingSecond(SecondAttention, CapturingModule):
+    """The attention of v2 and v3, whose own functions lay batch and heads in one axis. Weights and results stay the same."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend, see `CapturingFirst.forward`; `relative_pos` holds buckets of distances where the model has them."""
+        _refuse_other(query_states)
+        batch, heads = len(hidden_states), self.num_attention_heads
+        flat = [
+            self.transpose_for_scores(projection(hidden_states), heads)
+            for projection in (self.query_proj, self.key_proj, self.value_proj)
+        ]
+        given = QueryKeyValue(*(x.unflatten(0, (batch, heads)) for x in flat))
+        terms = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
+        scores = torch.matmul(given.query, given.key.transpose(2, 3)) * (given.query.shape[-1] * terms) ** -0.5
+        if self.relative_attention:
+            relative = self.pos_dropout(rel_embeddings)
+            added = self.disentangled_attention_bias(flat[0], flat[1], relative_pos, relative, terms)
+            if isinstance(added, Tensor):  # 0 where positions are in no term
+                scores = scores + added.unflatten(0, (batch, heads))
+        return _attend(self, given, scores, attention_mask, output_attentions)
+
+
+_CAPTURING = {FirstAttention: CapturingFirst, SecondAttention: CapturingSecond}
+
+
+def install(model: Any) -> None:
+    """Make each layer's attention a capturing one.
+
+    Raises:
+        InputError: If the heads of the model mix their scores, which nothing here computes.
+    """
+    if getattr(model.config, "talking_head", False):
+        what = "talking_head is set: its heads mix their scores before the softmax, so they are no signal of one head."
+        raise InputError(Problem(type(model).__name__, what, "Distil from its logits and hidden states only."))
+    for module in model.modules():
+        if type(module) in _CAPTURING:
+            module.__class__ = _CAPTURING[type(module)]
+
+
+def _refuse_other(query_states: Tensor | None) -> None:
+    if query_states is not None:
+        raise ValueError("the capturing attention of an encoder takes no queries of other states")
+
+
+def _attend(
+    module: Any, given: QueryKeyValue, scores: Tensor, mask: Tensor, wants_map: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Hand the active recorder what it wants of this layer, and attend."""
+    # by keys alone, as in every other family; transformers also closes all keys to padded queries, which nothing reads
+    scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED)
+    recorder = active_recorder()
+    if recorder is not None:
+        layer = recorder.next_layer()
+        if layer in recorder.relation_layers:
+            recorder.relations[layer] = given
+        if layer in recorder.layers:
+            recorder.scores[layer] = scores
+        recorder.end_behind(layer)
+    probabilities = module.dropout(F.softmax(scores, -1))
+    context = torch.matmul(probabilities, given.value).transpose(1, 2).flatten(2)
+    return context, probabilities if wants_map else None
+
+
+CAPTURES.add("disentangled", install)

@@ -1,0 +1,81 @@
+"""Capture of XLNet's relative attention, which does not go through transformers' attention interface.
+
+Scores are the sum of content, offset and segment, with the mask on top, as softmax gets them. Relations are the content
+queries, keys and values; the biases and offsets that are added within the scores belong to no token, and are not in them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
+
+from pocketbert.core.families import CAPTURES
+from pocketbert.distill.capture.interface import MASKED
+from pocketbert.distill.capture.recorder import CapturingModule, QueryKeyValue, active_recorder
+
+
+class CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):
+    """The stock module, which hands the active recorder what it wants of this layer; weights and results stay the same."""
+
+    def rel_attn_core(
+        self,
+        q_head: Tensor,
+        k_head_h: Tensor,
+        v_head_h: Tensor,
+        k_head_r: Tensor,
+        seg_mat: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> Any:
+        """Attend; where the recorder ends the pass, no context is computed.
+
+        Args:
+            q_head: Queries, [S, B, H, head size].
+            k_head_h: Keys, [S, B, H, head size].
+            v_head_h: Values, [S, B, H, head size].
+            k_head_r: Projected offsets S to 1 - S, [2S, B, H, head size].
+            seg_mat: Whether two tokens are of the same or of different segments, [S, S, B, 2]; None of one segment.
+            attn_mask: 1 where a key is not seen, [S, S, B, 1]; None where all are.
+            output_attentions: Whether to return the probabilities too.
+
+        Returns:
+            Context, [S, B, H, head size], and probabilities [S, S, B, H] where they are wanted.
+        """
+        recorder = active_recorder()
+        layer = recorder.next_layer() if recorder is not None else -1
+        query, key, value = (states.permute(1, 2, 0, 3) for states in (q_head, k_head_h, v_head_h))
+        if recorder is not None and layer in recorder.relation_layers:
+            recorder.relations[layer] = QueryKeyValue(query, key, value)
+        if recorder is not None and layer not in recorder.layers:
+            recorder.end_behind(layer)
+        scores = torch.matmul(query + self.r_w_bias[:, None], key.transpose(2, 3))
+        by_offset = torch.matmul(query + self.r_r_bias[:, None], k_head_r.permute(1, 2, 3, 0))
+        length = scores.shape[-1]
+        moved = by_offset.flatten(2)[..., length:]
+        scores = scores + moved.reshape(*moved.shape[:2], length, -1)[..., :length]
+        if seg_mat is not None:
+            by_segment = torch.matmul(query + self.r_s_bias[:, None], self.seg_embed.permute(1, 2, 0))
+            scores = scores + torch.einsum("ijbs,bnis->bnij", seg_mat, by_segment)
+        scores = scores * self.scale
+        if attn_mask is not None:
+            scores = scores + attn_mask.permute(2, 3, 0, 1) * MASKED
+        if recorder is not None:
+            if layer in recorder.layers:
+                recorder.scores[layer] = scores
+            recorder.end_behind(layer)
+        probabilities = self.dropout(torch.softmax(scores, -1))
+        context = torch.matmul(probabilities, value).permute(2, 0, 1, 3)
+        return (context, probabilities.permute(2, 3, 0, 1)) if output_attentions else context
+
+
+def install(model: Any) -> None:
+    """Make each layer's attention a capturing one."""
+    for module in model.modules():
+        if type(module) is XLNetRelativeAttention:
+            module.__class__ = CapturingRelativeAttention
+
+
+CAPTURES.add("relative-attention", install)

@@ -1,0 +1,118 @@
+"""XLM's encoder with masks as arithmetic, and the language of each token as an input or as a constant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbert.core.families import ADAPTERS
+from pocketbert.core.types import Format
+from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
+from pocketbert.export.adapters.mask_4d import MASKED
+from pocketbert.export.adapters.own_encoder import Wrapped, check_computed, with_own_encoder
+from pocketbert.export.adapters.plan import ExportPlan
+
+LANGUAGES = "langs"
+"""The input that names the language of each token, [B, L]."""
+
+
+def language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
+    """Wrap an XLM model into a module with plain inputs and outputs, ready for torch.export.
+
+    Args:
+        model: A transformers model in eval mode. **It is changed in place.**
+        plan: What the graph is for.
+
+    Returns:
+        The module; its third input is `LANGUAGES` where the family's row names it.
+
+    Raises:
+        InputError: If the model is no encoder, or its head is another than the stock one.
+    """
+    from transformers.modeling_outputs import BaseModelOutput
+
+    check_computed(model, plan)
+    base, summary = model.base_model, getattr(model, "sequence_summary", None)
+    named = LANGUAGES in plan.family.inputs
+    encoder = LanguageEncoder(base, plan.format, summary is not None and summary.summary_type == "first", named)
+    module = with_own_encoder(model, plan, encoder, BaseModelOutput)
+    return _WithLanguages(module.model, plan).eval() if named else module
+
+
+class LanguageEncoder(nn.Module):
+    """Embeddings, then post-norm layers over the loaded submodules.
+
+    Args:
+        model: An `XLMModel` in eval mode; its submodules are taken over.
+        format: What the graph is going to be written as.
+        first_row: Whether only the first token's last state is read.
+        languages: Whether the language of each token is an input.
+    """
+
+    def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
+        super().__init__()
+        self.embeddings, self.position_embeddings = model.embeddings, model.position_embeddings
+        self.norm = model.layer_norm_emb
+        self.places = nn.Buffer(model.position_ids.clone(), persistent=False)
+        self.lang_embeddings = model.lang_embeddings if languages and hasattr(model, "lang_embeddings") else None
+        last = model.n_layers - 1
+        parts = zip(model.attentions, model.layer_norm1, model.ffns, model.layer_norm2, strict=True)
+        self.layers = nn.ModuleList(
+            LanguageLayer(part, first_row and i == last, format) for i, part in enumerate(parts)
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, langs: Tensor | None = None) -> Tensor:
+        """Run the encoder.
+
+        Args:
+            input_ids: [B, L].
+            attention_mask: [B, L], 1 for real tokens.
+            langs: Number of each token's language, [B, L].
+
+        Returns:
+            Last states, [B, L, H], or [B, 1, H] where the first token is read.
+        """
+        states = self.embeddings(input_ids) + self.position_embeddings(self.places[:, : input_ids.shape[1]])
+        if self.lang_embeddings is not None:
+            states = states + self.lang_embeddings(langs)
+        open_tokens = attention_mask.to(torch.float32)
+        mask = (1.0 - open_tokens[:, None, None, :]) * MASKED
+        states = self.norm(states) * open_tokens[:, :, None]
+        for layer in self.layers:
+            states = layer(states, mask)
+        # between layers a padded state is looked at by no real one
+        return states * open_tokens[:, : states.shape[1], None]  # type: ignore[no-any-return]
+
+
+class LanguageLayer(nn.Module):
+    """One layer, for all tokens or for the first one only."""
+
+    def __init__(self, parts: tuple[Any, Any, Any, Any], first_row: bool, format: Format) -> None:
+        super().__init__()
+        attention, self.attention_norm, feed, self.output_norm = parts
+        projections = (attention.q_lin, attention.k_lin, attention.v_lin, attention.n_heads, attention.head_dim**-0.5)
+        opaque = format is Format.TFLITE
+        self.attention = FirstRow(*projections, opaque=opaque) if first_row else AllRows(*projections)
+        self.first_row, self.flat = first_row, format is Format.ONNX
+        self.attention_out, self.up, self.act, self.down = attention.out_lin, feed.lin1, feed.act, feed.lin2
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Run the layer, [B, L, H] to [B, L, H] or [B, 1, H]; `mask` is added to the scores, [B, 1, 1, L]."""
+        rows = states[:, :1] if self.first_row else states
+        context = self.attention(rows, states, states, mask)
+        attended = self.attention_norm(self.attention_out(context) + rows)
+        inner = attended.flatten(0, 1) if self.flat else attended
+        change = self.down(self.act(self.up(inner)))
+        if self.flat:
+            change = change.view(attended.shape)
+        return self.output_norm(change + attended)  # type: ignore[no-any-return]
+
+
+class _WithLanguages(Wrapped):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, langs: Tensor) -> tuple[Tensor, ...]:
+        return self.run(attention_mask, input_ids=input_ids, langs=langs)
+
+
+ADAPTERS.add("language-encoder", language_encoder)

@@ -1,0 +1,47 @@
+"""Longformer."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.family import Family, TokenizerKind
+from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT, TINY
+
+LONGEST = 1024
+"""Up to here attention over all pairs of tokens is as fast as attention over blocks, and its memory is bounded."""
+ROWS = (
+    Family(
+        name="longformer",
+        title="Longformer",
+        model_types=("longformer",),
+        classes="Longformer",
+        tokenizer=TokenizerKind.BYTE_BPE,
+        inputs=IDS_MASK,
+        layer_path="longformer.encoder.layer",
+        lm_head="lm_head",
+        largest={"attention_window": 1 << 12},
+        by_layer=("attention_window",),
+        position_offset=2,
+        most_tokens=LONGEST,
+        limits=(
+            ONE_SEGMENT,
+            f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what lies outside "
+            "the window, and no graph over blocks of tokens is written for longer texts",
+            "global attention is what transformers gives a task: the first token of a classifier, the question of "
+            "question-answering, none otherwise; a mask of one's choice is no input",
+            "inputs are padded on the right: the first token of a classifier has global attention",
+            "the projections of global attention (query_global, key_global, value_global) are in no file of "
+            "token-classification, fill-mask and feature-extraction, which do not use them",
+            "the signal relations has the queries and keys of local attention, also at tokens with global attention; "
+            "the signal attention has the scores of global attention there",
+        ),
+        capture="dense-bands",
+        adapter="dense-bands",
+        tiny={
+            **TINY,
+            "max_position_embeddings": 66,
+            "pad_token_id": 1,
+            "type_vocab_size": 1,
+            "attention_window": 8,
+            "sep_token_id": 3,
+        },
+    ),
+)

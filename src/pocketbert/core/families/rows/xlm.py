@@ -1,0 +1,41 @@
+"""XLM."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.config import MAX_LAYERS
+from pocketbert.core.families.family import Family, TokenizerKind
+from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT
+
+ROWS = (
+    Family(
+        name="xlm",
+        title="XLM",
+        model_types=("xlm",),
+        classes="XLM",
+        tokenizer=TokenizerKind.WORD_BPE,
+        inputs=IDS_MASK,
+        layer_path="transformer.layer_norm2",
+        layer_lists=("transformer.attentions", "transformer.layer_norm1", "transformer.ffns"),
+        head_suffixes={"ForQuestionAnswering": "ForQuestionAnsweringSimple", "ForMaskedLM": "WithLMHeadModel"},
+        lm_head="pred_layer",
+        largest={"emb_dim": 1 << 14, "n_layers": MAX_LAYERS, "n_heads": MAX_LAYERS, "n_langs": 1 << 10},
+        fixed={
+            "causal": False,
+            "asm": False,
+            "is_encoder": True,
+            "summary_proj_to_labels": True,
+            "summary_use_proj": True,
+        },
+        limits=(
+            ONE_SEGMENT,
+            "question answering takes XLMForQuestionAnsweringSimple; the beam search of XLMForQuestionAnswering is not "
+            "computed",
+            "its feed-forward part is always four times as wide as the model: student.intermediate has no effect there "
+            "and is refused",
+        ),
+        capture="self-attention",
+        adapter="language-encoder",
+        checkpoints="xlm",
+        tiny={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64, "pad_token_id": 2},
+    ),
+)
