@@ -97,6 +97,33 @@ def write_byte_bpe(folder: Path) -> int:
     return int(made.get_vocab_size())
 
 
+def write_word_bpe(folder: Path) -> int:
+    """Write a small BPE tokenizer whose pieces know where a word ends, as XLM's.
+
+    Returns:
+        The number of tokens.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.BPEDecoder()
+    special = ["<s>", "</s>", "<pad>", "<unk>", "<special0>", "<special1>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, end_of_word_suffix="</w>", show_progress=False
+    )
+    made.train_from_iterator(SENTENCES, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    made.save(str(folder / "tokenizer.json"))
+    named = {"bos": "<s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<special1>"}
+    settings = {f"{name}_token": token for name, token in named.items()}
+    _write_settings(folder, {"tokenizer_class": "PreTrainedTokenizerFast", **settings})
+    return int(made.get_vocab_size())
+
+
 def write_tokenizer_of_kind(
     folder: Path, kind: TokenizerKind, tokens: Sequence[str], tokenizer_class: str = "XLMRobertaTokenizer"
 ) -> int:
@@ -115,6 +142,8 @@ def write_tokenizer_of_kind(
         return write_byte_bpe(folder)
     if kind is TokenizerKind.SENTENCEPIECE:
         return write_sentencepiece(folder, tokenizer_class, tokens)
+    if kind is TokenizerKind.WORD_BPE:
+        return write_word_bpe(folder)
     assert kind is TokenizerKind.WORDPIECE, f"write a tiny tokenizer of kind {kind}"
     return write_wordpiece(folder, tokens)
 

@@ -26,7 +26,7 @@ from pocketbert.pipeline.reference import drawn_inputs, own_texts, reference_mod
 from pocketbert.runtime.engines import open_file
 from support.matrix.cells import PAIRS, Cell, Unit, schemes
 from support.matrix.record import Result
-from support.tiny import tiny_classifier, write_classifier
+from support.tiny import tiny_classifier, write_own_tokenizer
 
 EXPORTED, LONGEST = (16, 40), 48
 """Lengths of files that take listed lengths, and the longest of those that take any."""
@@ -77,18 +77,15 @@ def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
     import torch
 
     folder.mkdir(parents=True)
-    write_classifier(folder, name, 0.0)  # its tokenizer is what is kept
-    rows = open_model_folder(str(folder)).config["vocab_size"]
+    told = write_own_tokenizer(folder, name)
     labels = {TaskName.REGRESSION: LABELS[:1], TaskName.QUESTION_ANSWERING: LABELS[:2]}.get(task.name, LABELS)
-    changes: dict[str, Any] = {"problem_type": task.problem_type} if task.problem_type else {}
-    model = tiny_classifier(name, layers, labels, auto_class=task.auto_class, vocab_size=rows, **changes)
+    changes = {"problem_type": task.problem_type} if task.problem_type else {}
+    model = tiny_classifier(name, layers, labels, auto_class=task.auto_class, **told, **changes)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(1)
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    for old in folder.glob("*.safetensors"):
-        old.unlink()
     model.save_pretrained(folder)
     opened = open_model_folder(str(folder))
     length = min(LONGEST, opened.positions)
