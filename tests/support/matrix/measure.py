@@ -92,15 +92,16 @@ def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
     return Model(opened, task, reference_model(opened, task), TextTokenizer(folder, length))
 
 
-def measure(unit: Unit, folder: Path, only: Sequence[Scheme] = ()) -> list[Result]:
+def measure(unit: Unit, folder: Path, only: Sequence[Scheme] = (), layers: int = 2) -> list[Result]:
     """Write the files of a unit and measure its cells.
 
     Args:
         unit: The unit.
         folder: A folder that does not exist; it is left with the files.
         only: Schemes to measure; default all.
+        layers: Layers of the model.
     """
-    model = make_model(folder / "model", unit.row, TASKS[unit.task])
+    model = make_model(folder / "model", unit.row, TASKS[unit.task], layers)
     effects = {column: _effects(model, column) for column in unit.columns}
     out: list[Result] = []
     files = _Files(unit, model, folder)
