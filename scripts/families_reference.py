@@ -112,9 +112,7 @@ def matrix(format: Format, rows: list[Family], cells: dict[str, Any], reasons: R
         f"|---|{'---|' * len(COLUMNS)}",
     ]
     for row in rows:
-        found = [
-            cell(row, column, cells.get(getattr(row, "graph", row.name), {}), format, reasons) for column in COLUMNS
-        ]
+        found = [cell(row, column, cells.get(row.graph, {}), format, reasons) for column in COLUMNS]
         lines.append(f"| {row.title} | {' | '.join(found)} |")
     return lines
 

@@ -125,6 +125,10 @@ class WordReader:
         encoded = self._tokenizer.encode_batch([blank + w for w in words], add_special_tokens=False)
         return [[] if self.base.unknown_id in e.ids else list(e.ids) for e in encoded]
 
+    def text(self, pieces: Sequence[int]) -> str:
+        """The word that some tokens spell, without blanks around it."""
+        return str(self._tokenizer.decode(list(pieces))).strip()
+
     def vocabulary(self) -> dict[int, str]:
         """Vocabulary entries that are whole words and `is_replaceable`, by id, ascending.
 

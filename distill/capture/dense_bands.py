@@ -93,7 +93,8 @@ def attend(
 
 def _heads(module: Any, states: Tensor) -> Tensor:
     """[B, S, d] to [B, H, S, d / H]."""
-    return states.unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2)
+    batch, length, _ = states.shape
+    return states.view(batch, length, module.num_heads, module.head_dim).transpose(1, 2)
 
 
 def _near(length: int, distance: int, device: torch.device) -> Tensor:

@@ -28,7 +28,7 @@ class TokenOutput:
         hidden: Last hidden states, behind the final norm, [B, S, d].
         logits: At the selected tokens, in their order in the batch, [n, V].
         next_sentence: Whether the second segment follows the first, as logits of yes and no, [B, 2]; None of a model
-            without that head.
+            without that head. Of a head that tells the order of segments, whether they are in order.
     """
 
     hidden: Tensor
@@ -54,7 +54,7 @@ class LmHead:
         name = type(model).__name__
         start = _head_of(model)
         if start is None:
-            known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None]
+            known = [f.class_name(_HEADS[0]) for f in all_families() if f.lm_head is not None and f.loads_as is None]
             raise InputError(
                 Problem(
                     where,
@@ -95,7 +95,8 @@ class LmHead:
         logits: Tensor = made[0]
         if logits.shape[:-1] != selected.shape:
             raise RuntimeError(f"logits of shape {tuple(logits.shape)} for {len(selected)} selected tokens")
-        return TokenOutput(seen[0], logits, made.get("seq_relationship_logits"))
+        pairs = made.get("seq_relationship_logits", made.get("sop_logits"))  # BERT's and ALBERT's name
+        return TokenOutput(seen[0], logits, pairs)
 
 
 def _head_of(model: Any) -> nn.Module | None:

@@ -139,6 +139,8 @@ class Heads(IntEnum):
     """The masked-language-model head."""
     WORDS_AND_PAIRS = 2
     """Both pre-training heads: hidden words, and whether a second segment follows the first."""
+    TOKENS = 3
+    """The head that tells of each token whether it was replaced; it goes with no other."""
 
 
 @dataclass(frozen=True)

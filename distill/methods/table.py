@@ -7,12 +7,13 @@ from pocketbert.core.recipe.stages import (
     DistilBertStage,
     MiniLmStage,
     MobileBertStage,
+    ReplacedTokensStage,
     TaskStage,
     TinyBertGeneralStage,
     TinyBertIntermediateStage,
     TinyBertPredictionStage,
 )
-from pocketbert.distill.methods import distilbert, minilm, mobilebert, task, tinybert
+from pocketbert.distill.methods import distilbert, minilm, mobilebert, replaced_tokens, task, tinybert
 from pocketbert.distill.methods.method import Method, register_method, registered_methods
 
 ROWS = (
@@ -23,6 +24,7 @@ ROWS = (
     Method(section=TinyBertPredictionStage, train=tinybert.train_prediction),
     Method(section=MiniLmStage, train=minilm.train),
     Method(section=MobileBertStage, train=mobilebert.train, needs=mobilebert.needs),
+    Method(section=ReplacedTokensStage, train=replaced_tokens.train, needs=replaced_tokens.needs),
 )
 
 for _row in ROWS:

@@ -35,8 +35,8 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
         InputError: If the sizes do not fit, or the family cannot be made from this teacher.
     """
     assert wanted.layers is not None, "a student with `model` is loaded, not built"
-    name = wanted.family or family.name
-    change = class_change(family.name, name) if name != family.name else None
+    name = wanted.family or family.graph
+    change = class_change(family.graph, name) if name != family.graph else None
     fold = wanted.fold_segments
     if fold and (change is None or wanted.init == "random"):
         raise InputError(

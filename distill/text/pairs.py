@@ -1,4 +1,4 @@
-"""Rows of a corpus as pairs of segments, of which every other second one is from elsewhere."""
+"""Rows of a corpus as pairs of segments, of which every other second one is from elsewhere, or comes first in the text."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.seeds import generator
+from pocketbert.core.types import SecondSegment
 from pocketbert.distill.text.corpora.corpus import TokenRows
 from pocketbert.distill.text.masking.words import continues_word, word_starts, wordless_ids
 from pocketbert.distill.text.pair_layout import PairLayout, pair_layout
@@ -21,7 +22,8 @@ from pocketbert.distill.text.pair_layout import PairLayout, pair_layout
 Ids = NDArray[np.int64]
 
 FOLLOWS, ELSEWHERE = 0, 1
-"""Values of ``next_sentence_label``, as in transformers' ``BertForPreTraining``."""
+"""Values of ``next_sentence_label``, as in transformers' ``BertForPreTraining``; 1 also where both segments changed places, as
+``sentence_order_label`` of ``AlbertForPreTraining``."""
 NEXT_SENTENCE = "next_sentence_label"
 """Name of the labels in a batch."""
 
@@ -35,7 +37,7 @@ class PairedRows:
 
     Attributes:
         encoded: B inputs with their segments.
-        labels: `FOLLOWS`, `ELSEWHERE`, or `IGNORED` where a row stayed one segment, [B] int64.
+        labels: `FOLLOWS`, `ELSEWHERE` (which pairs in the wrong order have too), or `IGNORED` where a row stayed one segment, [B] int64.
     """
 
     encoded: list[Encoded]
@@ -66,6 +68,8 @@ class Pairs:
     - Of packed rows the separators between texts are left out, and no cut falls where one text ends.
     - A row without a place to cut stays one segment, as it is, with label `IGNORED`: one word, or two of RoBERTa.
     - Where a corpus has a single row, or the other row is empty, B always follows A.
+    - With `SecondSegment.SWAPPED`, no row is read but its own: with chance 1/2, A and B change places. That is sentence-order
+      prediction (Lan et al. 2020, ALBERT, arXiv 1909.11942, section 3.1; Cui et al. 2020, MacBERT, arXiv 2004.13922).
 
     Attributes:
         layout: Special tokens and segments of a pair.
@@ -73,6 +77,7 @@ class Pairs:
         wordless: Tokens that belong to no word.
         seed: Seed of the run.
         purpose: What is trained (``distill.0``); keys the noise.
+        second: What the second segment is where it does not follow.
     """
 
     layout: PairLayout
@@ -80,6 +85,7 @@ class Pairs:
     wordless: Sequence[int]
     seed: int
     purpose: str
+    second: SecondSegment = SecondSegment.ELSEWHERE
 
     def build(self, corpus: TokenRows, rows: Sequence[int], step: int) -> PairedRows:
         """Pairs of some rows.
@@ -99,12 +105,14 @@ class Pairs:
             if cut.place is None:
                 out.encoded.append(Encoded(ids, np.zeros(len(ids), np.int64), truncated=False))
                 continue
-            second, label = cut.tokens[cut.place :], FOLLOWS
+            first, second, label = cut.tokens[: cut.place], cut.tokens[cut.place :], FOLLOWS
+            if self.second is SecondSegment.SWAPPED and noise[_WHENCE] < _ELSEWHERE_SHARE:
+                first, second, label = second, first, ELSEWHERE
             if cut.other is not None:
                 piece = self._piece(next(others), len(second), noise[_START])
                 if piece.size:
                     second, label = piece, ELSEWHERE
-            out.encoded.append(self.layout.join(cut.tokens[: cut.place], second))
+            out.encoded.append(self.layout.join(first, second))
             out.labels[i] = label
         return out
 
@@ -113,7 +121,8 @@ class Pairs:
         layout, continues = self.layout, sha256_json(np.flatnonzero(self.continues).tolist())
         special = [part.tolist() for part in (layout.before, layout.between, layout.after)]
         segments = [np.asarray(part).tolist() for part in layout.segments]
-        return ["pairs", self.seed, self.purpose, special, segments, continues, sorted(self.wordless)]
+        kind = "pairs" if self.second is SecondSegment.ELSEWHERE else f"pairs {self.second}"
+        return [kind, self.seed, self.purpose, special, segments, continues, sorted(self.wordless)]
 
     def _cut(self, ids: Ids, row: int, noise: NDArray[np.float64], count: int) -> _Cut:
         tokens, starts, joints = self._text(ids)
@@ -125,7 +134,7 @@ class Pairs:
         if not possible.size:
             return _Cut(tokens, None, None)
         other = None
-        if noise[_WHENCE] < _ELSEWHERE_SHARE and count > 1:
+        if self.second is SecondSegment.ELSEWHERE and noise[_WHENCE] < _ELSEWHERE_SHARE and count > 1:
             other = int(noise[_OTHER] * (count - 1))
             other += other >= row
         return _Cut(tokens, int(possible[int(noise[_CUT] * len(possible))]), other)
@@ -154,7 +163,13 @@ class Pairs:
         return out
 
 
-def pairs_of(tokenizer: TextTokenizer, vocabulary: int, seed: int, purpose: str) -> Pairs:
+def pairs_of(
+    tokenizer: TextTokenizer,
+    vocabulary: int,
+    seed: int,
+    purpose: str,
+    second: SecondSegment = SecondSegment.ELSEWHERE,
+) -> Pairs:
     """Build the pairs of a corpus as a tokenizer writes them.
 
     Args:
@@ -162,6 +177,7 @@ def pairs_of(tokenizer: TextTokenizer, vocabulary: int, seed: int, purpose: str)
         vocabulary: V of the corpus: its `counts` have so many entries.
         seed: Seed of the run.
         purpose: What is trained (``distill.0``): keys the noise, and names the stage in errors.
+        second: What the second segment is where it does not follow.
 
     Raises:
         InputError: If the tokenizer has no layout for two texts.
@@ -170,4 +186,4 @@ def pairs_of(tokenizer: TextTokenizer, vocabulary: int, seed: int, purpose: str)
     if continues is None:
         continues = np.zeros(vocabulary, np.bool_)
     layout = pair_layout(tokenizer, f"{purpose}.pairs")
-    return Pairs(layout, continues, wordless_ids(tokenizer, vocabulary), seed, purpose)
+    return Pairs(layout, continues, wordless_ids(tokenizer, vocabulary), seed, purpose, second)

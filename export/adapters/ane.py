@@ -74,7 +74,9 @@ def _turns(known: LayerParts | None) -> bool:
 
 def _unknown(model: Any) -> Problem:
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    names = [f.name for f in all_families() if f.instead_of_export is None and _turns(known_parts(f))]
+    names = [
+        f.name for f in all_families() if f.loads_as is None and f.instead_of_export is None and _turns(known_parts(f))
+    ]
     return Problem(
         "export.coreml.layout",
         f"'ane' has no rewrite for the encoder of '{kind}' ({type(model).__name__}); "

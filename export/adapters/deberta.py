@@ -52,6 +52,8 @@ def disentangled(model: Any, plan: ExportPlan) -> nn.Module:
                     setattr(parent, name, _plain_norm(child))
         only_first = type(model).__name__ == f"{plan.family.classes}ForSequenceClassification"
         base.encoder = LeanEncoder(base, layers, only_first, plan.format)
+        if hasattr(model, "lm_predictions"):
+            model.lm_predictions.lm_head = TiedHead(model.lm_predictions.lm_head, base.embeddings.word_embeddings)
     if plan.format is Format.TFLITE:
         spell(model)
     base.embeddings = MaskedEmbeddings(base.embeddings, masks=base.encoder.conv is not None)
@@ -64,6 +66,7 @@ class MaskedEmbeddings(nn.Module):
     def __init__(self, embeddings: nn.Module, masks: bool) -> None:
         super().__init__()
         self.embeddings, self.masks = embeddings, masks
+        self.word_embeddings = embeddings.word_embeddings  # a head that guesses words takes it from here
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
         """Embed tokens.
@@ -78,6 +81,21 @@ class MaskedEmbeddings(nn.Module):
         """
         states: Tensor = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
         return states * (1.0 - mask[:, 0, 0, :, None] / MASKED) if self.masks else states
+
+
+class TiedHead(nn.Module):
+    """The head that guesses words, its product with the embedding table as a layer, which exporters know to be tied."""
+
+    def __init__(self, head: Any, words: nn.Embedding) -> None:
+        super().__init__()
+        self.dense, self.act, self.norm = head.dense, head.transform_act_fn, head.LayerNorm
+        self.decoder = nn.Linear(words.embedding_dim, words.num_embeddings, device="meta")
+        self.decoder.weight, self.decoder.bias = words.weight, head.bias
+
+    def forward(self, hidden_states: Tensor, _words: nn.Module) -> Tensor:
+        """Scores of every word, [B, L, H] to [B, L, V]."""
+        scores: Tensor = self.decoder(self.norm(self.act(self.dense(hidden_states))))
+        return scores
 
 
 class LeanEncoder(nn.Module):

@@ -154,7 +154,8 @@ class _Local(nn.Module):
         if self.first:
             return torch.cat([self.wide(queries[:, :1], keys, values, masks.real), context[:, 1:]], 1)
         assert masks.globals is not None
-        return context + (self.wide(queries, keys, values, masks.real) - context) * masks.globals
+        wide: Tensor = self.wide(queries, keys, values, masks.real)
+        return context + (wide - context) * masks.globals
 
 
 class _FirstOnly(nn.Module):

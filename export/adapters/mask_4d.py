@@ -36,6 +36,8 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     known = known_parts(plan.family)
     carried = known.half_range(model, plan.outputs, plan.samples) if known and known.half_range else 1.0
     model.set_attn_implementation("eager")
+    if known is not None and known.embeddings is not None:
+        model = known.embeddings(model)
     model = ane.turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
     if known is not None and known.head is not None:
         model = known.head(model)

@@ -319,10 +319,10 @@ def report(run: Path, output: Path, overwrite: bool = False) -> Path:
 
 def data_check(recipe: Recipe) -> DataReport | None:
     """Read a recipe's data and describe it, without training; return None if the recipe has no data."""
-    from pocketbert.core.models.folder import open_model_folder
     from pocketbert.pipeline.learn.data import load_data
+    from pocketbert.pipeline.teacher import open_teacher
 
-    return load_data(recipe, open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")).report
+    return load_data(recipe, open_teacher(recipe.teacher)).report
 
 
 def data_prepare(recipe: Recipe, output: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from pocketbert.export.adapters import mask_4d
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.parts import encoder_layers
 from pocketbert.export.prepare import prepare
-from support.tiny import ENTRIES, EXPORTED, FAMILIES, tiny_classifier, tiny_config
+from support.tiny import ENTRIES, EXPORTED, GRAPHS, tiny_classifier, tiny_config
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
 LABELS = ("negative", "neutral", "positive")
@@ -47,11 +47,11 @@ def inputs_of(name: str, rows: int = 3, length: int = 11) -> dict[str, torch.Ten
 
 
 def test_every_family_has_its_tiny_entry() -> None:
-    assert tuple(ENTRIES) == FAMILIES, "a new family needs an entry in tests/support/tiny.py"
-    assert all(family_named(name).tiny for name in FAMILIES)
+    assert tuple(ENTRIES) == GRAPHS, "a new family needs an entry in tests/support/tiny.py"
+    assert all(family_named(name).tiny for name in GRAPHS)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_every_key_resolves(name: str) -> None:
     row = family_named(name)
     assert callable(CAPTURES.find(row.capture, name))
@@ -76,7 +76,7 @@ def test_the_changes_of_class_are_those_of_the_table() -> None:
     assert found == {(teacher, f.name) for f in all_families() for teacher in f.students_of}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_the_tiny_model_is_what_the_row_describes(name: str) -> None:
     row = family_named(name)
     model = tiny_classifier(name, 3, LABELS)
@@ -97,7 +97,7 @@ def test_the_tiny_model_is_what_the_row_describes(name: str) -> None:
         assert not hasattr(model.config, ours)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", GRAPHS)
 @torch.no_grad()
 def test_one_attention_is_captured_for_each_layer_that_runs(name: str) -> None:
     row, depth = family_named(name), 3
@@ -113,7 +113,7 @@ def test_one_attention_is_captured_for_each_layer_that_runs(name: str) -> None:
     assert len(hidden) == depth + 1
 
 
-@pytest.mark.parametrize("name", [f.name for f in all_families() if f.lm_head is not None])
+@pytest.mark.parametrize("name", [n for n in GRAPHS if family_named(n).lm_head is not None])
 @torch.no_grad()
 def test_the_head_that_guesses_words_begins_where_the_row_says(name: str) -> None:
     model = tiny_classifier(name, 1, LABELS, auto_class="AutoModelForMaskedLM")
@@ -163,7 +163,7 @@ def test_layer_parts_know_the_layers_of_the_family(name: str) -> None:
         assert offered(name, suffix)
 
 
-@pytest.mark.parametrize("name", [f.name for f in all_families() if f.padding_side == "right"])
+@pytest.mark.parametrize("name", [n for n in GRAPHS if family_named(n).padding_side == "right"])
 def test_a_mask_that_is_forgotten_would_be_seen(name: str) -> None:
     model, inputs = tiny_classifier(name, 2, LABELS), inputs_of(name)
     with torch.inference_mode():
@@ -173,7 +173,7 @@ def test_a_mask_that_is_forgotten_would_be_seen(name: str) -> None:
     assert mask_4d.MASKED < -1e3
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_the_tiny_tokenizer_fits_the_tiny_vocabulary(name: str, tmp_path: object) -> None:
     from pathlib import Path
 

@@ -19,11 +19,13 @@ from support.tiny_texts import vocabulary as task_vocabulary
 from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind, write_wordpiece
 
 FAMILIES = tuple(f.name for f in all_families())
-EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None)
-"""Families that some exporter writes."""
+GRAPHS = tuple(f.name for f in all_families() if f.loads_as is None)
+"""Families with a graph of their own: all others differ from one of these in title, signals and objectives."""
+EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None and f.loads_as is None)
+"""Families with a graph of their own that some exporter writes."""
 BASIC = ("bert", "roberta", "distilbert", "mobilebert")
 """The families that tests of a format, a method or a gate go through. All others go through the matrix in `tests/families`."""
-PRETRAINED = tuple(f.name for f in all_families() if Objective.NEXT_SENTENCE in f.objectives)
+PRETRAINED = tuple(f.name for f in all_families() if Objective.NEXT_SENTENCE in f.objectives and f.loads_as is None)
 """Families with a class that predicts hidden words and the next sentence."""
 NAMES = ("negative", "neutral", "positive")
 
@@ -63,7 +65,12 @@ ENTRIES = {
             {"layer_norm_eps": 1e-3, "chunk_size_feed_forward": 1},
         )
     ),
+    "ernie": TinyFamily(shapes=({"use_task_id": True}, {"use_task_id": True, "hidden_act": "relu"})),
+    "electra": TinyFamily(
+        shapes=({"embedding_size": 32}, {"embedding_size": 48, "num_attention_heads": 1}, {"hidden_act": "relu"})
+    ),
     "roberta": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"})),
+    "xlm-r": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3},)),
     "distilbert": TinyFamily(
         shapes=({"dim": 36, "n_heads": 6, "hidden_dim": 20}, {"activation": "relu", "n_heads": 1})
     ),
@@ -123,7 +130,7 @@ ENTRIES = {
     ),
     "longformer": TinyFamily(separator=3),
 }
-"""One entry for each family of the table, by its name."""
+"""One entry for each family with a graph of its own, by its name."""
 
 
 def tiny_config(family: str, layers: int, labels: Sequence[str], **changes: Any) -> Any:

@@ -9,8 +9,24 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import MASK_TOKENS, TextTokenizer
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.text.masking.masking import Masking, MaskingScheme
-from pocketbert.distill.text.masking.rows import DynamicMasking, NoMasking, SpanMasking, WholeWordMasking
+from pocketbert.distill.text.masking.rows import (
+    DynamicMasking,
+    NgramMasking,
+    NoMasking,
+    SimilarMasking,
+    SpanMasking,
+    WholeWordMasking,
+)
+from pocketbert.distill.text.masking.similar import SimilarWords
 from pocketbert.distill.text.masking.words import continues_word, wordless_ids
+
+_BY_WORD: dict[MaskingKind, type[WholeWordMasking | SpanMasking | NgramMasking]] = {
+    MaskingKind.WHOLE_WORD: WholeWordMasking,
+    MaskingKind.SPAN: SpanMasking,
+    MaskingKind.NGRAM: NgramMasking,
+}
+_UNREAD = 0
+"""In place of a mask token that the tokenizer does not have and the masking does not use."""
 
 
 def masking_of(
@@ -21,6 +37,7 @@ def masking_of(
     purpose: str,
     share: float = 0.15,
     smoothing: float = 0.7,
+    similar: SimilarWords | None = None,
 ) -> MaskingScheme:
     """Build the masking of one stage.
 
@@ -32,6 +49,7 @@ def masking_of(
         purpose: What is trained (``distill.0``): keys the noise, and names the stage in errors.
         share: Share of the tokens to hide; unused by `none`.
         smoothing: Exponent of the frequency; of `frequency` only.
+        similar: Knows similar words; needed by `similar`, and by nothing else.
 
     Raises:
         InputError: If the tokenizer has no mask token, or its vocabulary does not tell where words begin, and the
@@ -40,6 +58,8 @@ def masking_of(
     if kind is MaskingKind.NONE:
         return NoMasking()
     where, mask_id = f"{purpose}.masking", tokenizer.mask_id
+    if kind is MaskingKind.SIMILAR and mask_id is None:
+        mask_id = _UNREAD
     problems = []
     if mask_id is None:
         problems.append(
@@ -50,7 +70,7 @@ def masking_of(
             )
         )
     continues = None
-    if kind in (MaskingKind.WHOLE_WORD, MaskingKind.SPAN):
+    if kind in (*_BY_WORD, MaskingKind.SIMILAR):
         continues = continues_word(tokenizer, len(counts))
         if continues is None:
             problems.append(
@@ -67,5 +87,9 @@ def masking_of(
         return Masking(counts, mask_id, wordless, seed, purpose, share, smoothing)
     if continues is None:
         return DynamicMasking(len(counts), mask_id, wordless, seed, purpose, share)
-    words = WholeWordMasking if kind is MaskingKind.WHOLE_WORD else SpanMasking
-    return words(len(counts), mask_id, wordless, seed, purpose, share, continues=continues)
+    if kind is MaskingKind.SIMILAR:
+        assert similar is not None, "masking: similar needs words"
+        return SimilarMasking(
+            len(counts), mask_id, wordless, seed, purpose, share, continues=continues, similar=similar
+        )
+    return _BY_WORD[kind](len(counts), mask_id, wordless, seed, purpose, share, continues=continues)

@@ -14,11 +14,13 @@ from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.seeds import generator
 from pocketbert.distill.text.masking.masking import Masked, stand_ins
-from pocketbert.distill.text.masking.spans import draw_spans
+from pocketbert.distill.text.masking.similar import SimilarWords
+from pocketbert.distill.text.masking.spans import NGRAM_CHANCES, draw_spans
 from pocketbert.distill.text.masking.words import word_starts
 
 Ids = NDArray[np.int64]
 Noise = NDArray[np.float64]
+_TO_FILL = -1
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,21 @@ class RowMasking(ABC):
             actions.append(action)
             strangers.append(noise[chosen, 3])
         hidden = np.unravel_index(np.concatenate(places), ids.shape)
-        random = (np.concatenate(strangers) * self.vocabulary).astype(np.int64)
         out = Masked(ids.copy(), np.full_like(ids, IGNORED))
         out.labels[hidden] = ids[hidden]
-        out.input_ids[hidden] = stand_ins(ids[hidden], np.concatenate(actions), random, self.mask_id)
+        out.input_ids[hidden] = self._read(ids, hidden, np.concatenate(actions), np.concatenate(strangers))
         return out
+
+    def _read(self, ids: Ids, hidden: tuple[Ids, ...], action: Noise, stranger: Noise) -> Ids:
+        """What is read in place of the hidden tokens, [n].
+
+        Args:
+            ids: Original tokens, [B, S].
+            hidden: Rows and columns of the hidden ones, [n] each, the tokens of a word one after the other.
+            action: A uniform number in [0, 1) for each, that decides what stands in for it, [n].
+            stranger: Another one, that decides which random token it is, [n].
+        """
+        return stand_ins(ids[hidden], action, (stranger * self.vocabulary).astype(np.int64), self.mask_id)
 
     def wanted(self, lengths: Ids) -> Ids:
         """How many tokens of rows of such lengths are to be hidden, [B] both."""
@@ -179,6 +191,53 @@ class WholeWordMasking(WordMasking):
                 break
         hidden = _places(firsts[chosen], ends[chosen])
         return hidden, noise[hidden, 1]
+
+
+class NgramMasking(WordMasking):
+    """Runs of 1 to 4 neighbouring words, with chances of 40, 30, 20 and 10 %.
+
+    Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3; the words are drawn as `draw_spans` does it. What stands in is
+    decided for each word: all its tokens become the mask token, or stay, or become random tokens.
+    """
+
+    def _choose(self, tokens: Ids, apart: NDArray[np.bool_], wanted: int, noise: Noise) -> tuple[Ids, Noise]:
+        firsts, ends = self._words(tokens, apart)
+        spans = draw_spans(firsts, ends, wanted, noise[:, :2], NGRAM_CHANCES)
+        words = [word for first, last in spans for word in range(first, last)]
+        starts, stops = firsts[words], ends[words]
+        return _places(starts, stops), np.repeat(noise[starts, 2], stops - starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarMasking(NgramMasking):
+    """The same runs, in which a word is replaced by a similar one where others have the mask token: "MLM as correction".
+
+    Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3: 80 % of the words become a similar word, each of a run by itself,
+    10 % a random one, 10 % stay; where no similar word is known, a random one is taken. A similar word has as many tokens as
+    the word, so that every token keeps its place, and a random word is as many random tokens.
+
+    Attributes:
+        similar: Knows the words.
+    """
+
+    similar: SimilarWords
+
+    def key(self) -> list[Any]:
+        """See `pocketbert.distill.text.masking.masking.MaskingScheme`."""
+        return [*super().key(), *self.similar.key()]
+
+    def _read(self, ids: Ids, hidden: tuple[Ids, ...], action: Noise, stranger: Noise) -> Ids:
+        tokens, (rows, places) = ids[hidden], hidden
+        # "the mask token" of these draws stands for a similar word: marked, and filled in word by word
+        read = stand_ins(tokens, action, (stranger * self.vocabulary).astype(np.int64), _TO_FILL)
+        joined = (np.diff(rows, prepend=-1) == 0) & (np.diff(places, prepend=-2) == 1) & self.continues[tokens]
+        starts = np.flatnonzero(~joined)
+        for start, end in zip(starts.tolist(), np.append(starts, len(tokens))[1:].tolist(), strict=True):
+            if read[start] == _TO_FILL:
+                known = self.similar.of(tuple(tokens[start:end].tolist()))
+                random = (stranger[start:end] * self.vocabulary).astype(np.int64)
+                read[start:end] = known[int(stranger[start] * len(known))] if known else random
+        return read
 
 
 class SpanMasking(WordMasking):

@@ -102,6 +102,10 @@ def export(
         ),
     ] = None,
     revision: Annotated[str | None, sets("--revision", "Load this revision from the Hub.")] = None,
+    family: Annotated[
+        str | None,
+        sets("--family", "Take the model as this row of `pocketbert families`, where several load alike, as macbert."),
+    ] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -115,6 +119,7 @@ def export(
     chosen = ExportOptions(
         task=task,
         revision=revision,
+        family=family,
         formats=listed(formats),
         schemes=listed(scheme),
         runtimes=listed(runtime),

@@ -122,6 +122,19 @@ class MaskingKind(StrEnum):
     """All pieces of a word together (BERT-wwm, MacBERT)."""
     SPAN = "span"
     """Runs of neighbouring words (SpanBERT)."""
+    NGRAM = "ngram"
+    """Runs of 1 to 4 words, at 40, 30, 20 and 10 % (MacBERT)."""
+    SIMILAR = "similar"
+    """The same runs, with similar words where the others have the mask token (MacBERT)."""
+
+
+class SecondSegment(StrEnum):
+    """What the second segment of every other pair is, where it does not follow the first one."""
+
+    ELSEWHERE = "elsewhere"
+    """A piece of another row (BERT: next-sentence prediction)."""
+    SWAPPED = "swapped"
+    """The first one: both change places (ALBERT: sentence-order prediction)."""
 
 
 class Projection(StrEnum):

@@ -37,6 +37,7 @@ from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.pack import check_packable, make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND, Permission
+from pocketbert.pipeline.teacher import say_row
 
 _WORK = "export"
 """What the workspace of an export remembers, so that a later one finds it."""
@@ -52,6 +53,7 @@ def export_model(
 ) -> Path:
     """See `pocketbert.api.export`; `ready` are fp32 files of the same model to use instead of exporting anew."""
     recipe, folder = export_recipe(model, options)
+    say_row(folder)
     output = folder_destination(output, folder.path)
     inputs = Inputs(recipe, ready or {}, folder)  # of both runs, so that each file is hashed once
     finish_interrupted(output)

@@ -39,7 +39,7 @@ class PluginReport(BaseModel):
     Attributes:
         name: Name of the entry point.
         package: The package and its version.
-        registered: What it has registered, such as ``family electra``.
+        registered: What it has registered, such as ``family camembert``.
         error: Why it could not be loaded and what to do; empty if it was.
     """
 

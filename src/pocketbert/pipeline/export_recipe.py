@@ -45,7 +45,7 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
         local = expanded(model, _MODEL)
         name = str(local.resolve()) if local.is_dir() else model
         try:
-            folder = open_model_folder(name, options.revision, _MODEL)
+            folder = open_model_folder(name, options.revision, _MODEL, options.family)
             check_exported(folder.family, _MODEL)
             task = options.task or known_task(folder)
         except InputError as error:

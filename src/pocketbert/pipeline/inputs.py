@@ -19,6 +19,7 @@ from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.general import head_wanted
 from pocketbert.pipeline.requirements import require
+from pocketbert.pipeline.teacher import open_teacher, say_row
 
 
 class Inputs:
@@ -40,7 +41,9 @@ class Inputs:
     @cached_property
     def model(self) -> ModelFolder:
         """The model the recipe starts from."""
-        return open_model_folder(self.recipe.teacher.model, self.recipe.teacher.revision, "teacher.model")
+        folder = open_teacher(self.recipe.teacher)
+        say_row(folder)
+        return folder
 
     @cached_property
     def start(self) -> ModelFolder | None:
@@ -56,6 +59,17 @@ class Inputs:
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
+
+    def stage_contents(self, number: int) -> dict[str, str | None]:
+        """Digests of the file of word vectors and of the generator that a stage names."""
+        stage, out = self.recipe.distill[number], dict[str, str | None]()
+        vectors, generator = getattr(stage, "vectors", None), getattr(stage, "generator", None)
+        if vectors is not None:
+            out[f"distill.{number}.vectors"] = sha256_file(vectors) if vectors.is_file() else None
+        if generator is not None:
+            opened = open_model_folder(generator.model, generator.revision, f"distill.{number}.generator.model")
+            out[f"distill.{number}.generator.model"] = opened.digest
+        return out
 
     @cached_property
     def ready_digests(self) -> dict[str, str]:

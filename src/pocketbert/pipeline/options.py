@@ -34,6 +34,7 @@ class ExportOptions:
     Attributes:
         task: Hub task name; default what the model says it was trained for.
         revision: Hub revision of the model.
+        family: Row of the table of families, where several share a graph; default what the names of the weights suggest.
         formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
         schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), for TFLite also ``w8``
             and ``fp16``; ``fp32`` makes none.
@@ -54,6 +55,7 @@ class ExportOptions:
 
     task: str | None = None
     revision: str | None = None
+    family: str | None = None
     formats: Sequence[str] = ("onnx", "tflite", "coreml")
     schemes: Sequence[str] = ("int8",)
     runtimes: Sequence[str] = ()
@@ -72,6 +74,7 @@ class ExportOptions:
 KEYS: Mapping[str, str] = {
     "task": "task",
     "revision": "teacher.revision",
+    "family": "teacher.family",
     "formats": "export.formats",
     "schemes": "quantize.scheme",
     "runtimes": "quantize.files",

@@ -175,7 +175,7 @@ def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
         settings = {**inputs.student_settings, "distill": {str(number): dumped(stage)}}
         contents = dict(inputs.student_contents)
         if stage.general:
-            contents["teacher.model"] = inputs.model.digest
+            contents |= {"teacher.model": inputs.model.digest, **inputs.stage_contents(number)}
             if inputs.heads is not None:
                 settings["heads that the general stages train"] = inputs.heads
         needs = (CORPUS,) if stage.general else ("teacher", *([AUGMENTED] if stage.on_augmented else []))

@@ -23,7 +23,7 @@ from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
-from support.tiny import FAMILIES
+from support.tiny import GRAPHS
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 State = dict[str, torch.Tensor]
@@ -51,7 +51,7 @@ def logits(model: Any, folder: ModelFolder) -> torch.Tensor:
     return torch.from_numpy(TorchPredictor(model, TASK, folder.family.inputs).run(inputs)["logits"])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GRAPHS)
 def test_a_saved_model_answers_the_same(family: str, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     source = open_model_folder(str(tiny_model(family, 2)))
     model = load_model(source, TASK)
@@ -139,7 +139,7 @@ def test_a_new_head_starts_the_same_every_time(copied: Callable[[str], Path]) ->
     assert torch.equal(first.classifier.weight, second.classifier.weight)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GRAPHS)
 def test_a_head_for_another_label_set_is_replaced_only_when_asked(family: str, tiny_model: Callable[..., Path]) -> None:
     folder = open_model_folder(str(tiny_model(family, 2)))
     five = Labels(("a", "b", "c", "d", "e"))
@@ -149,7 +149,7 @@ def test_a_head_for_another_label_set_is_replaced_only_when_asked(family: str, t
     assert logits(load_model(folder, TASK, five), folder).shape == (6, 3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GRAPHS)
 def test_weights_saved_from_the_bare_encoder_fit(family: str, copied: Callable[[str], Path]) -> None:
     path = copied(family)
     whole = load_model(open_model_folder(str(path)), TASK)
@@ -290,7 +290,7 @@ def test_loading_leaves_the_global_random_states_alone(
 ) -> None:
     sketched: list[set[str]] = []
     other_heads = weights._other_heads
-    monkeypatch.setattr(weights, "_other_heads", lambda model: sketched.append(other_heads(model)) or sketched[-1])
+    monkeypatch.setattr(weights, "_other_heads", lambda *asked: sketched.append(other_heads(*asked)) or sketched[-1])
     folder = open_model_folder(str(tiny_model("bert", 2)))
     states: tuple[Any, ...] = (torch.get_rng_state(), np.random.get_state(), random.getstate())
     wanted = random_numbers()
@@ -305,7 +305,7 @@ def test_loading_leaves_the_global_random_states_alone(
 ENCODER = TASKS[TaskName.FEATURE_EXTRACTION]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GRAPHS)
 def test_every_weight_of_a_saved_encoder_comes_back(
     family: str, tiny_model: Callable[..., Path], tmp_path: Path
 ) -> None:

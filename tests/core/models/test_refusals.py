@@ -19,7 +19,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.tasks import TASKS, TaskName
-from support.tiny import FAMILIES
+from support.tiny import GRAPHS
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 LAYER = "bert.encoder.layer.1.output.dense.weight"
@@ -163,7 +163,7 @@ def test_a_compressed_bin_file(folder: Path) -> None:
     assert "more than the file has; refused" in refused(folder)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GRAPHS)
 def test_a_pretrained_checkpoint_of_every_family_is_read(family: str, tiny_model: Callable[..., Path]) -> None:
     labels = Labels(("a", "b", "c"))
     for auto in ("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModel"):

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
 from pocketbert.distill.capture.lm_heads import LmHead, places
-from support.tiny import FAMILIES, PRETRAINED
+from support.tiny import GRAPHS, PRETRAINED
 
 MODELS = [
-    *((f, "AutoModelForMaskedLM") for f in FAMILIES),
+    *((f, "AutoModelForMaskedLM") for f in GRAPHS),
     *((f, "AutoModelForPreTraining") for f in PRETRAINED),
 ]
 

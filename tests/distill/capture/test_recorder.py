@@ -14,17 +14,17 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import family_named, family_of
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
 from pocketbert.distill.capture.recorder import active_recorder
-from support.tiny import FAMILIES
+from support.tiny import GRAPHS
 
 Opened = tuple[Any, Any, dict[str, Tensor]]
 
 
-THROUGH_INTERFACE = [f for f in FAMILIES if family_named(f).capture == "attention-interface"]
+THROUGH_INTERFACE = [f for f in GRAPHS if family_named(f).capture == "attention-interface"]
 NARROW = {"mobilebert": 16, "ib-bert": 48}
 """Widths of queries within a bottleneck, and within blocks that widen."""
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=GRAPHS)
 def opened(request: pytest.FixtureRequest, open_tiny: Callable[..., Any]) -> Opened:
     """A tiny 3-layer model, its family, and a padded batch."""
     return padded(request.param, open_tiny)
@@ -340,5 +340,5 @@ def test_layers_that_the_model_does_not_have_are_refused(
 
 
 def test_widths_of_the_queries(make_classifier: Callable[..., Any]) -> None:
-    widths = {f: query_width(make_classifier(f, 1, ("a", "b")).config) for f in FAMILIES}
-    assert widths == {f: NARROW.get(f, 32) for f in FAMILIES}
+    widths = {f: query_width(make_classifier(f, 1, ("a", "b")).config) for f in GRAPHS}
+    assert widths == {f: NARROW.get(f, 32) for f in GRAPHS}

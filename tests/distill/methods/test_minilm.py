@@ -23,7 +23,7 @@ from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 from pocketbert.distill.training.loop import frozen
 from pocketbert.distill.training.terms import Counting, share
-from support.tiny import FAMILIES
+from support.tiny import GRAPHS
 
 EVERY = {"attention": 1.0, "query": 1.0, "key": 1.0, "value": 1.0}
 FIRST = {"attention": 1.0, "query": 0.0, "key": 0.0, "value": 1.0}
@@ -54,7 +54,7 @@ def student_of(teacher: Any, layers: int = 2, **more: Any) -> Any:
     return build_student(teacher, family_of(teacher.config.model_type), wanted, 0).eval()
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=GRAPHS)
 def teacher(request: pytest.FixtureRequest, make_classifier: Callable[..., Any]) -> tuple[str, Any]:
     """Family name, tiny 3-layer masked-language model."""
     return request.param, language_model(make_classifier, request.param)

@@ -10,7 +10,7 @@ from torch import Tensor
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
-from support.tiny import EXPORTED, FAMILIES
+from support.tiny import EXPORTED, GRAPHS
 
 TEXTS = ["a good film", "not bad", "the day was far better than I had expected, never again", "ok"]
 ALL = Wanted(hidden=(0, 1, 2, 3), attention=(0, 1, 2))
@@ -22,7 +22,7 @@ def batch_of(tokenizer: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_every_signal_is_what_the_model_computes(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 3)
     batch = batch_of(tokenizer)

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
+from pocketbert.core.types import SecondSegment
 from pocketbert.distill.text.pair_layout import PairLayout, pair_layout
 from pocketbert.distill.text.pairs import ELSEWHERE, FOLLOWS, Pairs, pairs_of
 
@@ -276,3 +277,37 @@ def test_no_room_for_two_texts_is_refused(tmp_path: Path) -> None:
     tokenizer_of(tmp_path, processors.BertProcessing(("</s>", 2), ("<s>", 1)), TOKENS)
     with pytest.raises(InputError, match="inputs of 4 tokens have no room for two texts"):
         pairs_of(TextTokenizer(tmp_path, 4), len(TOKENS), 0, "distill.0")
+
+
+SWAPPED = replace(PAIRS, second=SecondSegment.SWAPPED)
+
+
+@given(st.lists(BODY, min_size=1, max_size=6), st.integers(0, 99))
+def test_swapped_pairs_are_two_neighbouring_pieces_of_their_row_in_either_order(
+    bodies: list[list[int]], step: int
+) -> None:
+    corpus = Rows([wrapped(b) for b in bodies])
+    made = SWAPPED.build(corpus, range(len(bodies)), step)
+    straight = PAIRS.build(Rows(corpus.rows[:1]), [0], step)
+    for body, pair, label in zip(bodies, made.encoded, made.labels.tolist(), strict=True):
+        if label == IGNORED:
+            continue
+        first, second = texts(pair)
+        text = first + second if label == FOLLOWS else second + first
+        assert body[: len(text)] == text
+        assert first
+        assert second
+    if straight.labels[0] == FOLLOWS == made.labels[0]:
+        assert made.encoded[0].ids.tolist() == straight.encoded[0].ids.tolist(), "the cuts are those of other pairs"
+
+
+def test_half_of_the_pairs_are_swapped_and_the_choice_is_a_function_of_step_and_row() -> None:
+    corpus = Rows([wrapped(range(10, 22))] * 600)
+    made = SWAPPED.build(corpus, range(600), 2)
+    assert made.labels.mean() == pytest.approx(0.5, abs=0.06)
+    turned = SWAPPED.build(corpus, range(599, -1, -1), 2)
+    assert turned.labels.tolist() == made.labels[::-1].tolist()
+    assert SWAPPED.build(corpus, range(600), 3).labels.tolist() != made.labels.tolist()
+    alone = SWAPPED.build(Rows(corpus.rows[:1]), [0] * 40, 1)
+    assert set(alone.labels.tolist()) <= {FOLLOWS, ELSEWHERE}
+    assert SWAPPED.key() != PAIRS.key()

@@ -97,7 +97,7 @@ def has_class(row: Family, task: TaskName) -> bool:
 
 def graph_of(row: Family) -> str:
     """Name of the row whose cells a system shares: its files are the same."""
-    return str(getattr(row, "graph", row.name))
+    return row.graph
 
 
 def rows() -> list[Family]:

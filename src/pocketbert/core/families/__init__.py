@@ -17,7 +17,15 @@ from pocketbert.core.families.code import (
     register_layer_parts,
 )
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.table import all_families, check_exported, family_named, family_of, register_family
+from pocketbert.core.families.table import (
+    all_families,
+    check_exported,
+    chosen_row,
+    family_named,
+    family_of,
+    register_family,
+    suggested_row,
+)
 
 __all__ = [
     "ADAPTERS",
@@ -31,6 +39,7 @@ __all__ = [
     "TokenizerKind",
     "all_families",
     "check_exported",
+    "chosen_row",
     "family_named",
     "family_of",
     "register_adapter",
@@ -38,4 +47,5 @@ __all__ = [
     "register_checkpoints",
     "register_family",
     "register_layer_parts",
+    "suggested_row",
 ]

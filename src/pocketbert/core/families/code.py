@@ -33,6 +33,7 @@ class LayerParts:
         post_norm: ``post_norm(layer)``: a `pocketbert.export.adapters.parts.Parts` of a post-norm layer; None of another kind.
         lean: ``lean(layer, first_row, shape)``: the cheaper layer, where `post_norm` is None.
         channels_first: ``channels_first(layer)``: the layer for Apple's Neural Engine, where `post_norm` is None.
+        embeddings: ``embeddings(model)``: the model with cheaper embeddings, before anything else is rewritten.
         head: ``head(model)``: the model with a cheaper head.
         half_range: ``half_range(model, outputs, samples)``: brings large numbers into the range of fp16; returns what the last
             states are multiplied with.
@@ -43,6 +44,7 @@ class LayerParts:
     post_norm: Callable[[Any], Any] | None = None
     lean: Callable[[Any, bool, Any], Any] | None = None
     channels_first: Callable[[Any], Any] | None = None
+    embeddings: Callable[[Any], Any] | None = None
     head: Callable[[Any], Any] | None = None
     half_range: Callable[[Any, Sequence[str], Sequence[Any]], float] | None = None
     first_token_heads: tuple[str, ...] = ("ForSequenceClassification",)
@@ -56,11 +58,17 @@ class CheckpointCode:
         make_known: ``make_known()``: lets transformers' Auto classes open folders of the family; may be called again.
         read_names: ``read_names(state)``: weights under the names of the classes, from those names or the original ones.
         tokenizer_json: ``tokenizer_json(folder)``: content of a tokenizer.json, from the files that authors ship.
+        check_tokenizer: ``check_tokenizer(folder)``: refuses tokenizer files that nothing converts; called where the folder has
+            no tokenizer.json.
+        change_tokenizer: ``change_tokenizer(folder, content)``: tokenizer.json as the authors' own library cuts texts, from what
+            transformers made of the files in the folder.
     """
 
     make_known: Callable[[], None] | None = None
     read_names: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     tokenizer_json: Callable[[Path], str] | None = None
+    check_tokenizer: Callable[[Path], None] | None = None
+    change_tokenizer: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None
 
 
 ADAPTERS: Registry[Adapter] = Registry("adapter", "register_adapter")

@@ -28,6 +28,8 @@ class Objective(StrEnum):
 
     MASKED_LM = "masked-lm"
     NEXT_SENTENCE = "next-sentence"
+    SENTENCE_ORDER = "sentence-order"
+    SIMILAR_WORDS = "similar-words"
     REPLACED_TOKEN = "replaced-token"  # noqa: S105 - ELECTRA's objective, not a secret
 
 
@@ -69,6 +71,8 @@ class Family:
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
         most_tokens: Tokens of the longest input that its files and its training take, where the position table serves more.
+        tokenizer_settings: Entries that a written tokenizer_config.json gets where it lacks them, and the `tokenizer_class` in any
+            case: needed where the family's class in transformers does not take tokenizer.json as it is.
         signals: What a student may learn from a teacher of this family.
         invalid_signals: Reason why a signal is missing above.
         invalid_tasks: Reason why a task is not possible with the family, by the task's name.
@@ -84,6 +88,11 @@ class Family:
         students_of: Names of the families whose teachers can have students of this one, besides its own; the code is a
             `pocketbert.distill.students.class_changes.ClassChange` for each.
         instead_of_export: What to do where no exporter writes the family; None where one does.
+        loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of its own.
+            Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`, `teacher.family` or
+            `signs`.
+        signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its graph;
+            None where a checkpoint looks like any other.
         tiny: Sizes of a model that tests build in no time, by the names of its configuration; without vocabulary and labels.
     """
 
@@ -111,6 +120,7 @@ class Family:
     padding_side: str = "right"
     position_offset: int = 0
     most_tokens: int | None = None
+    tokenizer_settings: Mapping[str, str] = field(default_factory=dict)
     signals: tuple[Signal, ...] = tuple(Signal)
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     invalid_tasks: Mapping[str, str] = field(default_factory=dict)
@@ -124,6 +134,13 @@ class Family:
     students_of: tuple[str, ...] = ()
     instead_of_export: str | None = None
     tiny: Mapping[str, Any] = field(default_factory=dict)
+    loads_as: str | None = None
+    signs: str | None = None
+
+    @property
+    def graph(self) -> str:
+        """Name of the row whose graph the family has: rows with equal ones give equal files."""
+        return self.loads_as or self.name
 
     @property
     def uses_segments(self) -> bool:

@@ -7,6 +7,9 @@ an architecture.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.families.family import Family
 from pocketbert.core.families.rows import ROWS
@@ -45,9 +48,9 @@ def family_of(model_type: str, where: str = "config.json") -> Family:
         InputError: If no row serves it.
     """
     for family in all_families():
-        if model_type in family.model_types:
+        if model_type in family.model_types and family.loads_as is None:
             return family
-    known = [t for f in all_families() for t in f.model_types]
+    known = [t for f in all_families() if f.loads_as is None for t in f.model_types]
     raise InputError(
         Problem(
             where,
@@ -71,6 +74,49 @@ def family_named(name: str, where: str = "family") -> Family:
     if name not in rows:
         raise InputError(Problem(where, f"'{name}' is not in the family table; {nearest(name, tuple(rows))}."))
     return rows[name]
+
+
+def chosen_row(family: Family, name: str, where: str) -> Family:
+    """Return the row that somebody chose for a model among those that share its graph.
+
+    Args:
+        family: The row that serves the model's `model_type`.
+        name: The chosen one.
+        where: What to blame in the error.
+
+    Raises:
+        InputError: If no row has the name, or it has another graph.
+    """
+    row = family_named(name, where)
+    if row.graph == family.graph:
+        return row
+    same = [f.name for f in all_families() if f.graph == family.graph]
+    raise InputError(
+        Problem(
+            where,
+            f"'{name}' is {row.title}; the model's config.json names {family.title}, which has another graph.",
+            f"Leave it out, or choose one of {', '.join(same)}.",
+        )
+    )
+
+
+def suggested_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
+    """Guess from the names of a checkpoint's weights which of the rows that share a graph it belongs to.
+
+    Args:
+        family: The row that serves the model's `model_type`.
+        weights: Names of the checkpoint's weights.
+
+    Returns:
+        The row, and the weight that suggests it; `family` and an empty string where none does.
+    """
+    names = list(weights)
+    for row in all_families():
+        if row.signs is not None and row.loads_as == family.name:
+            found = next((n for n in names if re.match(row.signs, n)), None)
+            if found is not None:
+                return row, found
+    return family, ""
 
 
 def check_exported(family: Family, where: str = "model") -> None:

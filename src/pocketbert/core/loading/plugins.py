@@ -38,7 +38,7 @@ class Plugin:
         value: The function it names, ``module:function``.
         distribution: The installed package that it belongs to.
         version: That package's version.
-        registered: What the function has registered, such as ``family electra``.
+        registered: What the function has registered, such as ``family camembert``.
         error: Why it could not be loaded; empty if it was.
         lacks_a_package: Whether the reason is a package that is not installed.
     """

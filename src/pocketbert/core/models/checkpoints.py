@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_atomic, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family, family_of
-from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
-from pocketbert.core.families.config import read_config
+from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.folder import FAMILY_KEY, ModelFolder
 from pocketbert.core.models.tokenizer import OTHER_FILES, check_tokenizer
+from pocketbert.core.models.tokenizer_conversion import converted_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
 from pocketbert.core.predict.tokenization import plain_tokenizer_json
-from pocketbert.core.predict.tokenizer_file import library_errors
 from pocketbert.core.tasks import TASKS, Task, TaskName
 
 if TYPE_CHECKING:
@@ -44,6 +42,7 @@ _LEFT_OUT = (
     "rope_theta",
 )
 """Entries that name code, or that no class of the family table reads and transformers would act on."""
+_CLASS = "tokenizer_class"
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -250,42 +249,51 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         model.config.label2id = {name: i for i, name in labels.id2label.items()}
     model.config.architectures = [type(model).__name__]
     model.config.to_json_file(str(destination / "config.json"), use_diff=False)
-    config = _plain_config(destination / "config.json")
+    config = _plain_config(destination / "config.json", source.family)
     write_json(destination / "config.json", config)
     state, twins = model.state_dict(), tied_names(model.state_dict(keep_vars=True))
     tensors = {
         k: v.detach().contiguous().cpu() for k, v in state.items() if not HARMLESS.search(k) and twins.get(k, k) == k
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    save_tokenizer(source.path, max_length, destination)
+    save_tokenizer(source.path, max_length, destination, source.family)
     check_tokenizer(destination, config, source.family)
 
 
-def _plain_config(path: Path) -> dict[str, Any]:
+def _plain_config(path: Path, family: Family) -> dict[str, Any]:
     from pocketbert.core.disk.files import read_json
 
     config = read_json(path)
+    config.pop(FAMILY_KEY, None)
+    if family.loads_as is not None and config["model_type"] in family.model_types:
+        config[FAMILY_KEY] = (
+            family.name
+        )  # the names of the weights suggested it, and these are no longer the published ones
     config.pop("_name_or_path", None)  # a path of the machine that made it
     return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}
 
 
-def save_tokenizer(source: Path, max_length: int, destination: Path) -> None:
+def save_tokenizer(source: Path, max_length: int, destination: Path, family: Family | None = None) -> None:
     """Copy a tokenizer so that every client cuts at the same length and none pads by itself.
 
     Args:
         source: A Hugging Face folder.
         max_length: Longest input in tokens.
         destination: An existing folder.
+        family: The model's row of the family table.
     """
     file = source / "tokenizer.json"
+    code = CheckpointCode() if family is None else checkpoint_code(family)
     try:
-        raw = file.read_text(encoding="utf-8") if file.is_file() else _convert_tokenizer(source)
+        raw = file.read_text(encoding="utf-8") if file.is_file() else converted_tokenizer(source, code)
         plain = plain_tokenizer_json(raw)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
     write_atomic(destination / "tokenizer.json", plain)
     settings = _tokenizer_settings(source)
     settings["model_max_length"] = max_length
+    if family is not None and family.tokenizer_settings:
+        settings = {**family.tokenizer_settings, **settings, _CLASS: family.tokenizer_settings[_CLASS]}
     write_json(destination / "tokenizer_config.json", settings)
     for name in OTHER_FILES:
         if name != "tokenizer_config.json" and (source / name).is_file():
@@ -302,24 +310,3 @@ def _tokenizer_settings(source: Path) -> dict[str, Any]:
     for key in ("name_or_path", "tokenizer_file", "special_tokens_map_file"):
         settings.pop(key, None)
     return settings
-
-
-def _convert_tokenizer(source: Path) -> str:
-    """tokenizer.json out of the files that authors ship, by the family's own converter or that of transformers."""
-    import transformers
-
-    config = source / CONFIG_FILE
-    model_type = read_config(config).get("model_type") if config.is_file() else None
-    if model_type is not None:
-        own = checkpoint_code(family_of(str(model_type), str(config))).tokenizer_json
-        if own is not None:
-            return own(source)
-    with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them missing vocabulary files
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(source), local_files_only=True, trust_remote_code=False
-        )
-        backend = tokenizer.backend_tokenizer
-        # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
-        if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
-            raise ValueError("the folder has neither tokenizer.json nor a vocabulary")
-        return str(backend.to_str())

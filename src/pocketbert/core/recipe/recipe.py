@@ -101,6 +101,12 @@ class TeacherSection(Section):
 
     model: str = Field(min_length=1, description="Folder, Hub name, or 'minilm-l6' (the demo teacher).")
     revision: str | None = Field(None, description="Hub revision.")
+    family: str | None = Field(
+        None,
+        min_length=1,
+        description="Row of the table of families, where several share a graph, such as macbert for a model that loads as bert; "
+        "by default the names of the weights suggest one. It sets title, signals and objectives.",
+    )
     finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
 
 

@@ -23,12 +23,13 @@ from pocketbert.core.heads.feature_extraction import scored
 from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import installed
 from pocketbert.core.models.checkpoints import load_model, require_torch
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.augment import AugmentSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.learn.data import RunData, is_labelled, load_data
+from pocketbert.pipeline.teacher import open_teacher
 
 if TYPE_CHECKING:
     from pocketbert.distill.augment.augmenter import Augmenter
@@ -145,7 +146,7 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
         problems.append(Problem(str(destination), f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
     if problems:
         raise InputError(problems)
-    model = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model")
+    model = open_teacher(recipe.teacher)
     check_augmentable(recipe, model)
     assert source is not None
     data = load_data(recipe, model)

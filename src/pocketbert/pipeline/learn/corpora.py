@@ -14,10 +14,10 @@ from pocketbert.core.disk.files import read_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
-from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.core.recipe.recipe import CorpusSection, CorpusSource, Recipe
 from pocketbert.distill.text.corpora.corpus import INFO
+from pocketbert.pipeline.teacher import open_teacher
 
 if TYPE_CHECKING:
     from pocketbert.distill.text.corpora.corpus import TokenRows
@@ -70,7 +70,7 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
         raise InputError(
             Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
         )
-    tokenizer = open_model_folder(recipe.teacher.model, recipe.teacher.revision, "teacher.model").path
+    tokenizer = open_teacher(recipe.teacher).path
     output = folder_destination(output, tokenizer)
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
     with leaving_nothing(output):

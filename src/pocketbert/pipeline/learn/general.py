@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.errors import InputError
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families import Family, Objective
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -15,9 +16,11 @@ from pocketbert.core.recipe.methods import Stage
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.stages import GeneralText
 from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.types import MaskingKind, SecondSegment
 from pocketbert.pipeline.learn.corpora import open_corpora
 
 if TYPE_CHECKING:
+    from pocketbert.distill.augment.similar import VectorWords
     from pocketbert.distill.methods.method import Needs
     from pocketbert.distill.text.general_set import GeneralSet
 
@@ -43,6 +46,7 @@ def head_wanted(recipe: Recipe) -> Task:
         Heads.ENCODER: TASKS[TaskName.FEATURE_EXTRACTION],
         Heads.WORDS: guesses,
         Heads.WORDS_AND_PAIRS: replace(guesses, head="ForPreTraining", auto_class="AutoModelForPreTraining"),
+        Heads.TOKENS: replace(guesses, head="ForPreTraining", auto_class="AutoModelForPreTraining"),
     }[heads]
 
 
@@ -56,13 +60,15 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
     Raises:
         InputError: If the folder lacks the head that a stage asks.
     """
+    from pocketbert.distill.methods.method import Heads
+
     bare, guesses = TASKS[TaskName.FEATURE_EXTRACTION], TASKS[TaskName.FILL_MASK]
     task, needs = head_wanted(recipe), _needs(recipe)
     silent = not any(n.words for n in needs)
     # a next-sentence head is never asked, only copied; so are others where the truth is all that is guessed
     kinds = [
         task,
-        *([guesses] if task.head == "ForPreTraining" else []),
+        *([guesses] if max(n.heads for n in needs) is Heads.WORDS_AND_PAIRS else []),
         *([bare] if silent and task is not bare else []),
     ]
     for kind in kinds[:-1]:
@@ -74,7 +80,36 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
         raise InputError([*error.problems, *(n.advice for n in needs if n.advice)]) from error
 
 
-def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path) -> GeneralSet:
+def check_objectives(stage: GeneralText, family: Family, where: str) -> None:
+    """Refuse text that the checkpoints of a family were not trained on.
+
+    Args:
+        stage: A general stage.
+        family: The teacher's row of the family table.
+        where: Recipe key of the stage.
+
+    Raises:
+        InputError: Listing everything that does not fit.
+    """
+    wanted = list[tuple[str, str, Objective, str]]()
+    if stage.masking is MaskingKind.SIMILAR:
+        wanted.append(("masking", stage.masking, Objective.SIMILAR_WORDS, "Set masking: ngram, or whole-word."))
+    if stage.pairs and stage.second is SecondSegment.SWAPPED:
+        wanted.append(("second", stage.second, Objective.SENTENCE_ORDER, "Set second: elsewhere, or pairs: false."))
+    problems = [
+        Problem(
+            f"{where}.{key}",
+            f"{value}, and {family.title} checkpoints are not trained that way; objectives: {', '.join(family.objectives)}.",
+            fix,
+        )
+        for key, value, objective, fix in wanted
+        if objective not in family.objectives
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path, teacher: Any) -> GeneralSet:
     """The plain text of a general stage, masked and cut into pairs as the stage says.
 
     Args:
@@ -82,6 +117,10 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
         source: The pre-trained teacher's folder, for the tokenizer.
         number: Number of the stage in `distill`.
         corpora: Where the run's corpora are.
+        teacher: The loaded teacher: its embeddings tell which words are similar, where no file does.
+
+    Raises:
+        InputError: If the teacher's family was not trained on such text.
     """
     from pocketbert.distill.text.general_set import GeneralSet
     from pocketbert.distill.text.masking.kinds import masking_of
@@ -90,11 +129,30 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
     stage, where, seed = recipe.distill[number], f"distill.{number}", recipe.seed
     assert recipe.data.corpus is not None
     assert isinstance(stage, GeneralText)
+    check_objectives(stage, source.family, where)
     tokenizer = TextTokenizer(source.path, min(recipe.data.corpus.length, source.positions))
     rows = open_corpora(recipe.data.corpus, source.path, corpora, seed)
-    masking = masking_of(stage.masking, rows.counts, tokenizer, seed, where, stage.mask_share, stage.smoothing)
-    pairs = pairs_of(tokenizer, len(rows.counts), seed, where) if stage.pairs else None
+    size = len(rows.counts)
+    similar = _similar_words(stage, source, teacher, size, where) if stage.masking is MaskingKind.SIMILAR else None
+    masking = masking_of(stage.masking, rows.counts, tokenizer, seed, where, stage.mask_share, stage.smoothing, similar)
+    pairs = pairs_of(tokenizer, size, seed, where, stage.second) if stage.pairs else None
     return GeneralSet(rows, tokenizer, masking, pairs)
+
+
+def _similar_words(stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, where: str) -> VectorWords:
+    """Which words are similar: by the stage's file of vectors, or by the teacher's embeddings."""
+    from pocketbert.distill.augment.similar import VectorWords
+    from pocketbert.distill.augment.vectors import EmbeddingVectors, WordVectors, read_vectors
+    from pocketbert.distill.augment.words import WordReader
+
+    reader = WordReader(source.path, source.family.tokenizer)
+    vectors: WordVectors
+    if stage.vectors is not None:
+        vectors = read_vectors(stage.vectors, f"{where}.vectors")
+    else:
+        table = teacher.get_input_embeddings().weight.detach().float().cpu().numpy()
+        vectors = EmbeddingVectors(table, reader)
+    return VectorWords(vectors, reader, vocabulary)
 
 
 def with_encoder(model: Any, learnt: Any) -> Any:

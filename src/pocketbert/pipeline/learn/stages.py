@@ -210,7 +210,7 @@ def _student_for(learning: Learning, general: bool, before: StudentState | None)
 def _rows(learning: Learning, number: int, at: Places) -> TrainData:
     stage = learning.recipe.distill[number]
     if stage.general:
-        return general_rows(learning.recipe, learning.model, number, learning.corpora)
+        return general_rows(learning.recipe, learning.model, number, learning.corpora, learning.general_teacher)
     if stage.on_augmented:
         return learning.copies(at)
     job = TrainingJob(learning.recipe, learning.source, learning.data, learning.length, at.work, at.metrics)

@@ -13,7 +13,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Provenance, Status
 from pocketbert.pipeline.formats.model_files import default_file
@@ -119,13 +119,11 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
     """Everything the HTML report shows."""
     from pocketbert.benchmarks.report.data import GateRow, ParityRow, ReportData
     from pocketbert.core.disk.files import read_json
-    from pocketbert.core.families import family_of
     from pocketbert.core.recipe.file import dump_recipe
 
     result = read_verification(run / "verify.json")
     weights = run / ("student" if recipe.student else "teacher")
-    config = read_json(weights / "config.json")
-    family = family_of(str(config["model_type"])).as_configured(config)
+    family = open_model_folder(str(weights)).family
     teacher = teacher_file(recipe)
     parities = [p for folder in (teacher.step, *recipe.export.formats) for p in read_parity(run / folder)]
     files = model_files(recipe, weights)

@@ -14,12 +14,15 @@ from pocketbert.core.heads.head import IGNORED
 from pocketbert.distill.text.masking.masking import Masked
 from pocketbert.distill.text.masking.rows import (
     DynamicMasking,
+    NgramMasking,
     NoMasking,
     RowMasking,
+    SimilarMasking,
     SpanMasking,
     WholeWordMasking,
+    WordMasking,
 )
-from pocketbert.distill.text.masking.spans import LONGEST, SPAN_CHANCES, draw_spans
+from pocketbert.distill.text.masking.spans import LONGEST, NGRAM_CHANCES, SPAN_CHANCES, draw_spans
 
 Ids = NDArray[np.int64]
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -34,11 +37,25 @@ COMMON: dict[str, Any] = {
     "seed": 3,
     "purpose": "distill.0",
 }
+
+
+class Next:
+    """The word whose first token is the next one; of words of two tokens that begin with an even number nothing is known."""
+
+    def of(self, word: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return [] if len(word) == 2 and word[0] % 2 == 0 else [(word[0] + 1, *word[1:])]
+
+    def key(self) -> list[str]:
+        return ["next"]
+
+
 DYNAMIC = DynamicMasking(**COMMON)
 WORDS = WholeWordMasking(**COMMON, continues=CONTINUES)
 SPANS = SpanMasking(**COMMON, continues=CONTINUES)
-ALL = [DYNAMIC, WORDS, SPANS]
-BY_WORD: list[WholeWordMasking | SpanMasking] = [WORDS, SPANS]
+NGRAMS = NgramMasking(**COMMON, continues=CONTINUES)
+SIMILAR = SimilarMasking(**COMMON, continues=CONTINUES, similar=Next())
+ALL = [DYNAMIC, WORDS, SPANS, NGRAMS, SIMILAR]
+BY_WORD: list[WordMasking] = [WORDS, SPANS, NGRAMS, SIMILAR]
 BODY = st.lists(st.sampled_from([UNK, *range(5, VOCABULARY)]), min_size=1, max_size=40)
 
 
@@ -148,7 +165,7 @@ def test_seed_purpose_step_and_row_each_change_the_masks(masking: RowMasking, ch
     assert hidden(masking, row, 7) == hidden(masking, row, 7) != hidden(other, row, **where)
 
 
-@pytest.mark.parametrize("masking", ALL)
+@pytest.mark.parametrize("masking", [m for m in ALL if m is not SIMILAR])
 def test_eighty_ten_ten(masking: RowMasking) -> None:
     rows = np.random.default_rng(1).integers(5, 40, (40, 300))
     mask = np.ones_like(rows)
@@ -293,3 +310,54 @@ def test_keys_tell_maskings_apart() -> None:
     keys = [str(m.key()) for m in every]
     assert len(set(keys)) == len(keys)
     assert keys[0] == str(DynamicMasking(**COMMON).key())
+
+
+def test_runs_of_words_have_the_published_lengths() -> None:
+    """The first run of a row, where nothing cuts it short but the row's own end."""
+    firsts = np.arange(200)
+    drawn: list[int] = []
+    for seed in range(3000):
+        noise = np.random.default_rng(seed).random((200, 2))
+        noise[0, 1] *= 0.9
+        (first, last), *_ = draw_spans(firsts, firsts + 1, 30, noise, NGRAM_CHANCES)
+        drawn.append(last - first)
+    shares = np.bincount(drawn, minlength=5)[1:] / len(drawn)
+    assert NGRAM_CHANCES.tolist() == [0.4, 0.3, 0.2, 0.1]
+    np.testing.assert_allclose(shares, NGRAM_CHANCES, atol=0.03)
+
+
+def test_four_of_five_hidden_words_become_a_similar_one_and_none_the_mask_token() -> None:
+    body = np.random.default_rng(1).choice([*range(5, 40, 2), *range(41, 59, 2)], 3000).tolist()
+    row = wrapped(body)
+    found = replace(SIMILAR, share=0.5).apply(row[None], np.ones((1, len(row)), np.int64), [0], 4)
+    labels, read = found.labels[0], found.input_ids[0]
+    starts = np.flatnonzero((labels != IGNORED) & ~CONTINUES[row])
+    whole = [i for i in starts if i + 1 == len(row) or not CONTINUES[row[i + 1]]]
+    kinds = [int(read[i]) - int(row[i]) for i in whole]
+    assert np.mean([k == 1 for k in kinds]) == pytest.approx(0.8 + 0.1 / VOCABULARY, abs=0.03)
+    assert np.mean([k == 0 for k in kinds]) == pytest.approx(0.1 + 0.1 / VOCABULARY, abs=0.03)
+    assert (read[labels != IGNORED] == MASK).mean() < 0.03, "only as a random token"
+
+
+def test_a_word_without_a_similar_one_becomes_as_many_random_tokens() -> None:
+    row = wrapped([6, 40] * 1500)
+    found = replace(SIMILAR, share=0.5).apply(row[None], np.ones((1, len(row)), np.int64), [0], 4)
+    hidden = found.labels[0] != IGNORED
+    pairs = found.input_ids[0][1:-1].reshape(-1, 2)[hidden[1:-1].reshape(-1, 2)[:, 0]]
+    kept = (pairs == [6, 40]).all(1)
+    assert kept.mean() == pytest.approx(0.1, abs=0.03)
+    assert len(np.unique(pairs[~kept][:, 0])) > VOCABULARY * 0.9
+    known = wrapped([7, 40] * 1500)
+    found = replace(SIMILAR, share=0.5).apply(known[None], np.ones((1, len(row)), np.int64), [0], 4)
+    hidden = found.labels[0] != IGNORED
+    pairs = found.input_ids[0][1:-1].reshape(-1, 2)[hidden[1:-1].reshape(-1, 2)[:, 0]]
+    assert (pairs == [8, 40]).all(1).mean() == pytest.approx(0.8, abs=0.03)
+
+
+def test_other_similar_words_are_another_key() -> None:
+    class Others(Next):
+        def key(self) -> list[str]:
+            return ["others"]
+
+    assert replace(SIMILAR, similar=Others()).key() != SIMILAR.key()
+    assert NGRAMS.key() != SPANS.key()

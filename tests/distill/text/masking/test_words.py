@@ -89,9 +89,19 @@ def test_what_follows_a_special_or_unknown_token_begins_a_word() -> None:
     assert word_starts(continues[:0], apart[:0]).size == 0
 
 
+class Unheard:
+    """Knows no word."""
+
+    def of(self, word: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return []
+
+    def key(self) -> list[str]:
+        return []
+
+
 def masking(tokenizer: TextTokenizer, kind: MaskingKind, share: float = 1.0) -> MaskingScheme:
     counts = np.ones(tokenizer.vocabulary_size, np.int64)
-    return masking_of(kind, counts, tokenizer, seed=1, purpose="distill.0", share=share)
+    return masking_of(kind, counts, tokenizer, seed=1, purpose="distill.0", share=share, similar=Unheard())
 
 
 @pytest.mark.parametrize("kind", MaskingKind)
@@ -132,9 +142,11 @@ def test_without_a_mask_token_only_none_is_possible(tmp_path: Path, kind: Maskin
     with pytest.raises(InputError) as error:
         masking(tokenizer, kind)
     said = str(error.value)
-    assert said.startswith(f"distill.0.masking: {kind}, and the tokenizer has no mask token")
+    # similar words take the place of the mask token
+    missing = "vocabulary does not tell" if kind is MaskingKind.SIMILAR else "tokenizer has no mask token"
+    assert said.startswith(f"distill.0.masking: {kind}, and the {missing}")
     # a vocabulary without marks is named in the same breath
-    assert ("where words begin" in said) == (kind in (MaskingKind.WHOLE_WORD, MaskingKind.SPAN))
+    assert ("where words begin" in said) == (kind not in (MaskingKind.DYNAMIC, MaskingKind.FREQUENCY))
 
 
 def test_a_vocabulary_without_marks_takes_single_tokens(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pocketbert.core.families.rows import (
     bert,
     deberta,
     distilbert,
+    electra,
+    ernie,
     longformer,
     mobilebert,
     roberta,
@@ -16,6 +18,8 @@ from pocketbert.core.families.rows import (
 
 ROWS: tuple[Family, ...] = (
     *bert.ROWS,
+    *ernie.ROWS,
+    *electra.ROWS,
     *roberta.ROWS,
     *distilbert.ROWS,
     *mobilebert.ROWS,

@@ -22,6 +22,11 @@ _LIMITS = (
     "inputs are padded on the right",
     "talking_head is refused",
 )
+_SETTINGS = {
+    # transformers' own classes build normalizer and template anew, and differently, whatever tokenizer.json says
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk", "mask")},
+}
 _RELATIVE = {"relative_attention": True, "pos_att_type": "c2p|p2c"}
 ROWS = (
     Family(
@@ -37,9 +42,11 @@ ROWS = (
         smallest=_SMALLEST,
         unread=("lm_predictions.", "embeddings.position_embeddings."),
         noise={"lm_predictions.": _LEGACY},
+        tokenizer_settings=_SETTINGS,
         limits=_LIMITS,
         capture="disentangled",
         adapter="disentangled",
+        checkpoints="deberta",
         tiny={**TINY, **_RELATIVE, "pad_token_id": 1, "type_vocab_size": 2},
     ),
     Family(
@@ -55,9 +62,11 @@ ROWS = (
         smallest={**_SMALLEST, "position_buckets": -1, "conv_kernel_size": 0},
         unread=("lm_predictions.", "mask_predictions.", "embeddings.position_embeddings."),
         noise={"mask_predictions.": _DISCRIMINATOR, "lm_predictions.": _LEGACY},
+        tokenizer_settings=_SETTINGS,
         limits=_LIMITS,
         capture="disentangled",
         adapter="disentangled",
+        checkpoints="deberta-v2",
         tiny={
             **TINY,
             **_RELATIVE,

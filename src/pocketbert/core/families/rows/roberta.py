@@ -1,10 +1,11 @@
-"""RoBERTa."""
+"""RoBERTa and XLM-R."""
 
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, TokenizerKind
 from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT, TINY
 
+_TINY = {**TINY, "max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1}
 ROWS = (
     Family(
         name="roberta",
@@ -18,6 +19,20 @@ ROWS = (
         position_offset=2,
         limits=(ONE_SEGMENT,),
         layer_parts="roberta",
-        tiny={**TINY, "max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1},
+        tiny=_TINY,
+    ),
+    Family(
+        name="xlm-r",
+        title="XLM-R",
+        model_types=("xlm-roberta",),
+        classes="XLMRoberta",
+        tokenizer=TokenizerKind.SENTENCEPIECE,
+        inputs=IDS_MASK,
+        layer_path="roberta.encoder.layer",
+        lm_head="lm_head",
+        position_offset=2,
+        limits=(ONE_SEGMENT,),
+        layer_parts="xlm-roberta",
+        tiny=_TINY,
     ),
 )

@@ -1,0 +1,28 @@
+"""ELECTRA: discriminators and generators."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
+
+ROWS = (
+    Family(
+        name="electra",
+        title="ELECTRA",
+        model_types=("electra",),
+        classes="Electra",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=IDS_MASK_TYPES,
+        layer_path="electra.encoder.layer",
+        lm_head="generator_predictions",
+        noise={
+            "discriminator_predictions.": "the checkpoint is a discriminator, which tells replaced words from the others and "
+            "guesses none: take the generator's"
+        },
+        largest={"embedding_size": 1 << 14},
+        objectives=(Objective.MASKED_LM, Objective.REPLACED_TOKEN),
+        limits=("only generators guess words: a discriminator teaches no guesses of words",),
+        layer_parts="electra",
+        tiny={**TINY, "embedding_size": 16},
+    ),
+)

@@ -1,0 +1,29 @@
+"""The model that a recipe starts from."""
+
+from __future__ import annotations
+
+from pocketbert.core.host.progress import say
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe.recipe import TeacherSection
+
+
+def open_teacher(teacher: TeacherSection) -> ModelFolder:
+    """Open the model that the section `teacher` of a recipe names, as the family that it names.
+
+    Args:
+        teacher: The section.
+
+    Raises:
+        InputError: If there is no such model, or it has not the family's graph.
+        MissingBackendError: If the demo teacher or the library that loads models from the Hub is not installed.
+    """
+    return open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family)
+
+
+def say_row(folder: ModelFolder) -> None:
+    """Say which row of the table of families a model is taken as, where several share its graph and one was chosen."""
+    if folder.row_reason:
+        say(
+            f"{folder.title}: taken as {folder.family.title}, because {folder.row_reason}; "
+            "--family (in a recipe teacher.family) decides"
+        )

@@ -1,0 +1,278 @@
+"""DeBERTa v1, v2 and v3: positions without a gather of scores, capture, and checkpoints and tokenizers as they are published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.families import family_named
+from pocketbert.core.models.checkpoints import load_model, save_tokenizer
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Layout
+from pocketbert.distill.capture import record_attention
+from pocketbert.distill.students.build import build_student
+from pocketbert.export.adapters.disentangled import shifted
+from pocketbert.export.prepare import prepare
+from support.tiny import ENTRIES, NAMES, noisy_model
+from support.tiny_sentencepiece import write_sentencepiece
+
+BOTH = ("deberta", "deberta-v2")
+CASES = [(name, shape) for name in BOTH for shape in ({}, *ENTRIES[name].shapes)]
+TASK_OF = {
+    "ForSequenceClassification": TaskName.TEXT_CLASSIFICATION,
+    "ForTokenClassification": TaskName.TOKEN_CLASSIFICATION,
+}
+
+
+def inputs_of(name: str, rows: int, length: int, left: bool = False) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(length)
+    ids = torch.randint(5, 90, (rows, length), generator=draw)
+    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
+    types[:, length // 2 :] = 1
+    for row in range(1, rows):
+        less = min(2 * row, length - 2)
+        padded = slice(0, less) if left else slice(length - less, None)
+        mask[row, padded], types[row, padded], ids[row, padded] = 0, 0, family_named(name).tiny["pad_token_id"]
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+@pytest.mark.parametrize("head", TASK_OF)
+@torch.inference_mode()
+def test_the_rewrite_gives_the_numbers_of_transformers(name: str, shape: dict[str, Any], head: str) -> None:
+    model = noisy_model(name, 3, f"AutoModel{head}", **shape)
+    row, task = family_named(name), TASKS[TASK_OF[head]]
+    for format in (Format.ONNX, Format.TFLITE):
+        module = prepare(model, row, task, format)
+        # shorter and longer than every span and bucket, up to the longest; left padding where each token has its own answer
+        for length, left in ((3, False), (9, head == "ForTokenClassification"), (32, False), (64, False)):
+            inputs = inputs_of(name, 3, length, left)
+            wanted, found = model(**inputs).logits, module(*inputs.values())[0]
+            real = inputs["attention_mask"].bool() if wanted.dim() == 3 else slice(None)
+            assert float((found - wanted)[real].abs().max() / wanted[real].std()) < 3e-5
+
+
+@pytest.mark.parametrize("name", BOTH)
+@torch.inference_mode()
+def test_positions_matter_in_the_tiny_models(name: str) -> None:
+    model = noisy_model(name, 2, "AutoModelForSequenceClassification", position_biased_input=False)
+    inputs = inputs_of(name, 1, 20)
+    whole = model(**inputs).logits
+    for table in (model.deberta.encoder.rel_embeddings.weight,):
+        table.zero_()
+    assert float((model(**inputs).logits - whole).abs().max() / whole.std()) > 0.1
+
+
+def test_columns_of_distances_become_columns_of_tokens() -> None:
+    length = 7
+    column, row = torch.arange(2 * length), torch.arange(length)
+    distances = (length - column).expand(2, 3, length, 2 * length)
+    assert torch.equal(shifted(distances), (row[:, None] - row).expand(2, 3, length, length))
+
+
+@pytest.mark.parametrize("name", BOTH)
+@torch.no_grad()
+def test_the_folded_tables_are_the_projected_embeddings(name: str) -> None:
+    model = noisy_model(name, 2, "AutoModelForTokenClassification")
+    row, task = family_named(name), TASKS[TaskName.TOKEN_CLASSIFICATION]
+    lean = prepare(model, row, task).get_submodule(f"model.{row.layer_path}")
+    relative = model.deberta.encoder.get_rel_embedding()
+    for stock, made in zip(model.get_submodule(row.layer_path), lean, strict=True):
+        own = stock.attention.self
+        keys, queries = (own.pos_proj, own.pos_q_proj) if name == "deberta" else (own.key_proj, own.query_proj)
+        scale = (3 * own.attention_head_size) ** -0.5
+        torch.testing.assert_close(made.attention.keys.weight, keys(relative))
+        torch.testing.assert_close(made.attention.queries.weight, queries(relative) * scale)
+
+
+def test_what_is_not_rewritten_is_refused() -> None:
+    task = TASKS[TaskName.TEXT_CLASSIFICATION]
+    row = family_named("deberta")
+    mixing = noisy_model("deberta", 1, task.auto_class, talking_head=True)
+    with pytest.raises(InputError, match="talking_head is set"):
+        prepare(mixing, row, task)
+    with pytest.raises(InputError, match="talking_head is set"):
+        record_attention(mixing, row, [0])
+    model = noisy_model("deberta", 1, task.auto_class)
+    with pytest.raises(InputError, match="'ane' has no rewrite"):
+        prepare(model, row, task, Format.COREML, Layout.ANE)
+    attention = type(model.deberta.encoder.layer[0].attention.self)
+    model.deberta.encoder.layer[0].attention.self.__class__ = type("Other", (attention,), {})
+    with pytest.raises(InputError, match="its encoder has"):
+        prepare(model, row, task)
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+@torch.no_grad()
+def test_captured_scores_and_relations(name: str, shape: dict[str, Any]) -> None:
+    model, inputs = noisy_model(name, 2, "AutoModelForSequenceClassification", **shape), inputs_of(name, 3, 12)
+    plain = model(**inputs, output_attentions=True)
+    with record_attention(model, family_named(name), range(2), range(2)) as recorder:
+        made = model(**inputs)
+    torch.testing.assert_close(made.logits, plain.logits, rtol=1e-4, atol=1e-4)
+    real = inputs["attention_mask"].bool()
+    for layer, wanted in enumerate(plain.attentions):
+        found = recorder.scores[layer].softmax(-1)
+        torch.testing.assert_close(found.transpose(1, 2)[real], wanted.transpose(1, 2)[real], rtol=1e-4, atol=1e-5)
+    # without positions in the scores, these are the products of queries and keys
+    if not shape.get("relative_attention", True) or shape.get("pos_att_type", "") is None:
+        relations, heads = recorder.relations[1], model.config.num_attention_heads
+        terms = 1 if shape.get("relative_attention", True) else 3
+        products = relations.query @ relations.key.transpose(2, 3) / (32 / heads * terms) ** 0.5
+        open_keys = real[:, None, None].expand_as(products)
+        torch.testing.assert_close(products[open_keys], recorder.scores[1][open_keys], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_the_capturing_attention_drops_as_the_stock_one(name: str) -> None:
+    model, inputs = noisy_model(name, 2, "AutoModelForSequenceClassification").train(), inputs_of(name, 2, 12)
+    inputs["attention_mask"][:] = 1
+    torch.manual_seed(5)
+    plain = model(**inputs).logits
+    with record_attention(model, family_named(name), range(2)):
+        torch.manual_seed(5)
+        made = model(**inputs).logits
+    torch.testing.assert_close(made, plain, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(made, model(**inputs).logits, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", BOTH)
+@torch.inference_mode()
+def test_students_have_layers_of_the_teacher(name: str) -> None:
+    teacher = noisy_model(name, 4, "AutoModelForSequenceClassification")
+    student = build_student(teacher, family_named(name), StudentSection(layers=2, teacher_layers=[1, 3]), 1).eval()
+    for mine, theirs in ((0, 0), (1, 2)):
+        ours = student.deberta.encoder.layer[mine].state_dict()
+        for key, value in teacher.deberta.encoder.layer[theirs].state_dict().items():
+            assert torch.equal(ours[key], value)
+    relative = student.deberta.encoder.get_rel_embedding()
+    assert torch.equal(relative, teacher.deberta.encoder.get_rel_embedding())
+    smaller = StudentSection(layers=1, init="random", hidden=16, heads=2, intermediate=20)
+    assert build_student(teacher, family_named(name), smaller, 1).eval()(**inputs_of(name, 2, 9)).logits.shape == (2, 3)
+
+
+def published(folder: Path, name: str, extra: dict[str, tuple[int, ...]], drop: str = "cls.", **changes: Any) -> Path:
+    """A checkpoint in the layout of the authors: no cls.predictions.*, other heads, in a .bin file."""
+    model = noisy_model(name, 2, "AutoModelForMaskedLM", (), type_vocab_size=0, **changes)
+    state = {k: v for k, v in model.state_dict().items() if not k.startswith(drop)}
+    state |= {k: torch.ones(shape) for k, shape in extra.items()}
+    torch.save(state, folder / "pytorch_model.bin")
+    config = {k: v for k, v in model.config.to_dict().items() if k not in ("architectures", "legacy")}
+    config |= {"legacy": False} if not changes.get("legacy", True) else {}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+HEAD = {
+    "lm_predictions.lm_head.dense.weight": (32, 32),
+    "lm_predictions.lm_head.dense.bias": (32,),
+    "lm_predictions.lm_head.LayerNorm.weight": (32,),
+    "lm_predictions.lm_head.LayerNorm.bias": (32,),
+    "lm_predictions.lm_head.bias": (90,),
+}
+FINDER = {
+    "mask_predictions.dense.weight": (32, 32),
+    "mask_predictions.classifier.weight": (1, 32),
+    "deberta.embeddings.position_embeddings.weight": (64, 32),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [("deberta", HEAD), ("deberta-v2", HEAD), ("deberta-v2", {**HEAD, **FINDER})]
+)
+def test_heads_of_published_checkpoints_are_noise_to_transformers(
+    name: str, extra: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    folder = open_model_folder(str(published(tmp_path, name, extra, position_biased_input=False)))
+    assert folder.family.inputs == ("input_ids", "attention_mask")
+    load_model(folder, TASKS[TaskName.FEATURE_EXTRACTION])
+    load_model(folder, TASKS[TaskName.TEXT_CLASSIFICATION], new_head=True)
+    reason = "find replaced tokens" if "mask_predictions.dense.weight" in extra else "legacy: true"
+    with pytest.raises(InputError, match=reason):
+        load_model(folder, TASKS[TaskName.FILL_MASK])
+
+
+@pytest.mark.parametrize("name", BOTH)
+@torch.inference_mode()
+def test_a_head_under_the_names_of_the_class_works(name: str, tmp_path: Path) -> None:
+    folder = open_model_folder(str(published(tmp_path, name, {}, drop="nothing", legacy=False)))
+    model, task = load_model(folder, TASKS[TaskName.FILL_MASK]), TASKS[TaskName.FILL_MASK]
+    inputs = {n: v for n, v in inputs_of(name, 1, 12).items() if n in folder.family.inputs}
+    wanted = model(**inputs).logits
+    assert float((prepare(model, folder.family, task)(*inputs.values())[0] - wanted).abs().max() / wanted.std()) < 1e-4
+
+
+def test_a_discriminator_is_refused_whatever_its_config_says(tmp_path: Path) -> None:
+    folder = open_model_folder(str(published(tmp_path, "deberta-v2", FINDER, drop="nothing", legacy=False)))
+    with pytest.raises(InputError, match="find replaced tokens"):
+        load_model(folder, TASKS[TaskName.FILL_MASK])
+
+
+def test_a_configuration_without_segments_is_for_these_families_only(tmp_path: Path) -> None:
+    published(tmp_path, "deberta", {})
+    config = json.loads((tmp_path / "config.json").read_text())
+    for wrong in ({"model_type": "bert"}, {"type_vocab_size": -1}, {"max_relative_positions": 1 << 20}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **wrong}))
+        with pytest.raises(InputError, match="a whole number from"):
+            open_model_folder(str(tmp_path))
+
+
+def test_full_width_letters_get_the_tokens_of_sentencepiece(tmp_path: Path) -> None:
+    import sentencepiece
+
+    source, made = tmp_path / "source", tmp_path / "made"
+    source.mkdir(), made.mkdir()
+    write_sentencepiece(source, "DebertaV2Tokenizer", ["Full", "width", "fine"], fast=False)
+    (source / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+    save_tokenizer(source, 48, made, family_named("deberta-v2"))
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(source / "spm.model"))
+    text = "Ｆｕｌｌ  ｗｉｄｔｈ, ﬁne"
+    (row,) = TextTokenizer(made, 48, pad_id=0).encode([text])
+    assert list(row.ids) == [1, *pieces.encode(text), 2]
+    assert 3 not in row.ids
+    # transformers reads the file as it is: its own class would normalize anew, and differently
+    theirs = transformers.AutoTokenizer.from_pretrained(str(made), local_files_only=True)
+    assert theirs(text)["input_ids"] == list(row.ids)
+    assert (theirs.pad_token, theirs.mask_token) == ("[PAD]", "[MASK]")
+
+
+def byte_pairs(folder: Path) -> Path:
+    from tokenizers import pre_tokenizers
+
+    tokens = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *sorted(pre_tokenizers.ByteLevel.alphabet()), "he", "[MASK]"]
+    (folder / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nh e\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "deberta"}))
+    return folder
+
+
+def test_one_separator_is_between_the_texts_of_a_pair(tmp_path: Path) -> None:
+    source, made = tmp_path / "source", tmp_path / "made"
+    source.mkdir(), made.mkdir()
+    save_tokenizer(byte_pairs(source), 48, made, family_named("deberta"))
+    pair, single = (
+        TextTokenizer(made, 48, pad_id=0).encode([("he", "he")])[0],
+        TextTokenizer(made, 48, pad_id=0).encode(["he"])[0],
+    )
+    word = single.ids[1]
+    assert list(single.ids) == [1, word, 2]
+    assert list(pair.ids) == [1, word, 2, word, 2]
+
+
+def test_a_pickled_vocabulary_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (byte_pairs(tmp_path) / "vocab.json").unlink()
+    (tmp_path / "bpe_encoder.bin").write_bytes(b"pickle")
+    with pytest.raises(InputError, match="a pickle of the original code") as error:
+        save_tokenizer(tmp_path, 48, tmp_path, family_named("deberta"))
+    assert "vocab.json and merges.txt" in str(error.value)
+    assert NAMES
