@@ -16,7 +16,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-all check fuzz bench study dev latest lock clean reference
+.PHONY: demo test test-all matrix check fuzz bench study dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
@@ -26,6 +26,11 @@ test: $(VENV)/.installed ## the test suite, on the installed wheel
 
 test-all: $(VENV)/.installed ## the slow matrices too
 	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 ../tests
+
+SHARD ?= 1/1
+export SHARD
+matrix: $(VENV)/.installed ## every system x task x format x scheme, in parts: SHARD=1/4; what has passed is not run again
+	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 ../tests/families/matrix
 
 check: $(VENV)/.installed ## lint, types, import rules
 	$(VENV)/bin/ruff check .
@@ -86,3 +91,4 @@ reference: $(VENV)/.installed ## regenerate the recipe schema and the reference 
 	$(PY) scripts/recipe_reference.py > docs/recipe-reference.md
 	$(PY) scripts/api_reference.py > docs/api-reference.md
 	$(PY) scripts/bounds_reference.py > docs/bounds.md
+	$(PY) scripts/families_reference.py

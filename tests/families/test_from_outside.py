@@ -1,4 +1,4 @@
-"""CamemBERT from an installed package, with the code of docs/extending.md: exported, verified, distilled from. No file of the package knows it."""
+"""MPNet from an installed package, with the code of docs/extending.md: exported, verified, distilled from. No file of the package knows it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from pocketbert.core.families import ADAPTERS, CAPTURES, family_named
+from pocketbert.core.families import Family, TokenizerKind, family_named, register_family
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture import record_attention
 from pocketbert.export.adapters import mask_4d
@@ -29,6 +28,7 @@ from support.tiny_tokenizers import write_tokenizer
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/extending.md"
 LABELS = ("negative", "neutral", "positive")
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, folder = base / "source", base / "site"
     source.mkdir()
     found = blocks(PAGE)
-    assert set(found) == {"pyproject.toml", "pocketbert_camembert.py"}
+    assert set(found) == {"pyproject.toml", "pocketbert_mpnet.py"}
     for name, text in found.items():
         (source / name).write_text(text, "utf-8")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
@@ -47,20 +47,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def camembert(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def mpnet(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package, installed for this process."""
     with fresh_tables(monkeypatch):
         monkeypatch.syspath_prepend(str(site))
         yield
-    sys.modules.pop("pocketbert_camembert", None)
+    sys.modules.pop("pocketbert_mpnet", None)
 
 
 @pytest.fixture
-def model(camembert: None, tmp_path: Path) -> Path:
+def model(mpnet: None, tmp_path: Path) -> Path:
     folder = tmp_path / "teacher"
-    tiny_classifier("camembert", 2, LABELS).save_pretrained(folder)
+    tiny_classifier("mpnet", 2, LABELS).save_pretrained(folder)
     write_tokenizer(folder, pad_id=1)
     return folder
+
+
+def inputs_of(length: int, padding: int) -> dict[str, torch.Tensor]:
+    """Two rows of ids, the second with padding at its end."""
+    ids = torch.randint(5, 90, (2, length), generator=torch.Generator().manual_seed(length))
+    mask = torch.ones_like(ids)
+    mask[1, length - padding :], ids[1, length - padding :] = 0, 1
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 def run(site: Path, *words: object) -> str:
@@ -73,15 +81,15 @@ def run(site: Path, *words: object) -> str:
 
 def test_nothing_of_the_package_names_it_so_that_it_does_come_from_outside() -> None:
     with pytest.raises(Exception, match="not in the family table"):
-        family_named("camembert")
+        family_named("mpnet")
 
 
 def test_families_and_doctor_list_it(site: Path) -> None:
     rows = {f["name"]: f for f in json.loads(run(site, "families", "--json"))}
-    assert rows["camembert"]["title"] == "CamemBERT"
+    assert rows["mpnet"]["title"] == "MPNet"
     (plugin,) = json.loads(run(site, "doctor", "--json"))["plugins"]
-    assert (plugin["name"], plugin["package"], plugin["error"]) == ("camembert", "pocketbert-camembert 1.0", "")
-    assert plugin["registered"] == ["layer-parts camembert", "family camembert"]
+    assert (plugin["name"], plugin["package"], plugin["error"]) == ("mpnet", "pocketbert-mpnet 1.0", "")
+    assert plugin["registered"] == ["adapter mpnet", "capture mpnet", "family mpnet"]
 
 
 def test_it_is_exported_and_verified(site: Path, model: Path, tmp_path: Path) -> None:
@@ -96,9 +104,10 @@ def test_it_teaches_a_student(
 ) -> None:
     for name, count in (("train.jsonl", 48), ("eval.jsonl", 24)):
         write_rows(tmp_path / name, labelled_rows(count, LABELS))
+    signals = {"logits": 1, "hidden": 1, "attention": 1}
     recipe = {
         "schema": 1,
-        "name": "camembert",
+        "name": "mpnet",
         "task": "text-classification",
         "seed": 3,
         "data": {
@@ -109,57 +118,64 @@ def test_it_teaches_a_student(
         },
         "teacher": {"model": str(model)},
         "student": {"layers": 1},
-        "distill": [
-            {
-                "method": "task",
-                "steps": 2,
-                "batch": 8,
-                "lr": 1e-3,
-                "signals": {"logits": 1, "hidden": 1, "attention": 1},
-            }
-        ],
+        "distill": [{"method": "task", "steps": 2, "batch": 8, "lr": 1e-3, "signals": signals}],
         "export": {"formats": ["onnx"], "lengths": [16, 32]},
         "verify": {"max_drop": 1.0},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     run(site, "distill", tmp_path / "recipe.yaml", "-o", tmp_path / "run")
     config = json.loads((tmp_path / "run/student/config.json").read_text())
-    assert (config["model_type"], config["num_hidden_layers"]) == ("camembert", 1)
+    assert (config["model_type"], config["num_hidden_layers"]) == ("mpnet", 1)
 
 
 @torch.no_grad()
-def test_its_graph_is_the_cheaper_one_and_its_numbers_the_models_own(camembert: None) -> None:
-    row, task = family_named("camembert"), TASKS[TaskName.TEXT_CLASSIFICATION]
-    model = tiny_classifier("camembert", 2, LABELS)
-    module = mask_4d.with_additive_mask(tiny_classifier("camembert", 2, LABELS), ExportPlan(row, task))
-    ids = torch.randint(5, 90, (2, 13), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    inputs["attention_mask"][1, 7:] = 0
+@pytest.mark.parametrize(("length", "padding"), [(3, 0), (13, 6), (64, 1)])
+def test_its_adapter_gives_the_models_own_numbers(mpnet: None, length: int, padding: int) -> None:
+    row, model, inputs = family_named("mpnet"), tiny_classifier("mpnet", 2, LABELS), inputs_of(length, padding)
+    module = prepare(model, row, TASK)
     torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-4, atol=1e-4)
-    last = module.model.roberta.encoder.layer[-1]
-    assert type(last).__name__ == "PostNormLayer"
-    assert last.first_row
+    model.base_model.encoder.relative_attention_bias.weight.mul_(-1)
+    moved = (module(*inputs.values())[0] - model(**inputs).logits).abs().max()
+    assert float(moved) > 1e-3, "distances between tokens do not matter to this model"
 
 
 @torch.no_grad()
-def test_the_pages_adapter_and_capture_work(camembert: None) -> None:
-    snippets = re.findall(r"^```python\n(from .*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    for code in snippets[:2]:
-        exec(compile(code, str(PAGE), "exec"), {})
-    row = replace(family_named("camembert"), adapter="without-cache", capture="eager-hooks")
-    assert callable(ADAPTERS.find(row.adapter, ""))
-    assert callable(CAPTURES.find(row.capture, ""))
-    model, task = tiny_classifier("camembert", 2, LABELS), TASKS[TaskName.TEXT_CLASSIFICATION]
-    ids = torch.randint(5, 90, (2, 13), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    expected = tiny_classifier("camembert", 2, LABELS)
-    with record_attention(expected, family_named("camembert"), range(2)) as theirs:
-        expected(**inputs)
-    with record_attention(model, row, range(2)) as ours:
-        model(**inputs)
+def test_its_capture_hands_on_what_the_model_computes(mpnet: None) -> None:
+    model, inputs = tiny_classifier("mpnet", 2, LABELS), inputs_of(13, 6)
+    expected = model(**inputs, output_attentions=True)
+    for _ in range(2):  # a second installation changes nothing
+        with record_attention(model, family_named("mpnet"), range(2), range(2)) as recorder:
+            found = model(**inputs)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     for layer in range(2):
-        torch.testing.assert_close(
-            ours.scores[layer].softmax(-1), theirs.scores[layer].softmax(-1), rtol=1e-3, atol=1e-5
+        probabilities = recorder.scores[layer].softmax(-1)
+        torch.testing.assert_close(probabilities, expected.attentions[layer], rtol=1e-3, atol=1e-5)
+        assert recorder.relations[layer].value.shape == (2, 4, 13, 8)
+
+
+@torch.no_grad()
+def test_the_pages_layer_parts_give_the_cheaper_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"^```python\n(from .*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    with fresh_tables(monkeypatch):
+        exec(compile(code, str(PAGE), "exec"), {})
+        register_family(
+            Family(
+                name="camembert",
+                title="CamemBERT",
+                model_types=("camembert",),
+                classes="Camembert",
+                tokenizer=TokenizerKind.SENTENCEPIECE,
+                inputs=("input_ids", "attention_mask"),
+                layer_path="roberta.encoder.layer",
+                position_offset=2,
+                layer_parts="camembert",
+                tiny={**family_named("roberta").tiny},
+            )
         )
-    prepared = prepare(tiny_classifier("camembert", 2, LABELS), row, task)
-    torch.testing.assert_close(prepared(*inputs.values())[0], expected(**inputs).logits, rtol=1e-4, atol=1e-4)
+        row, inputs = family_named("camembert"), inputs_of(13, 6)
+        model = tiny_classifier("camembert", 2, LABELS)
+        module = mask_4d.with_additive_mask(tiny_classifier("camembert", 2, LABELS), ExportPlan(row, TASK))
+        torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-4, atol=1e-4)
+        last = module.model.get_submodule(row.layer_path)[-1]
+        assert type(last).__name__ == "PostNormLayer"
+        assert last.first_row

@@ -22,10 +22,24 @@ REASONS = {
     "benchmarks/peers": "compares with other projects, by the names of published models; it is not installed",
 }
 """Where else a name may stand, and why: a file, or a folder with all in it."""
-_OTHERS = ("albert", "electra", "deberta", "xlnet", "xlm", "longformer", "modernbert", "ernie", "spanbert")
+_OTHERS = (
+    *("albert", "electra", "deberta", "deberta-v2", "xlnet", "xlm", "xlm-roberta", "longformer", "modernbert", "ernie"),
+    *(
+        "spanbert",
+        "macbert",
+        "structbert",
+        "bert-wwm",
+        "tinybert",
+        "mpnet",
+        "camembert",
+        "roformer",
+        "big_bird",
+        "luke",
+    ),
+)
 _CLASSES = re.compile(
-    r"(?:Bert|Roberta|DistilBert|MobileBert|IbBert|Albert|Electra|Deberta|XLNet|XLM|Longformer|ModernBert|Ernie)"
-    r"(?:V2)?(?:Model|Config|Layer|Tokenizer|PreTrained|For[A-Z])\w*"
+    r"(?:Bert|Roberta|DistilBert|MobileBert|IbBert|Albert|Electra|Deberta|XLNet|XLM|XLMRoberta|Longformer|ModernBert"
+    r"|Ernie|MPNet|Camembert)(?:V2)?(?:Model|Config|Layer|Tokenizer|PreTrained|For[A-Z])\w*"
 )
 
 

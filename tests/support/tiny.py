@@ -5,10 +5,13 @@ A new family needs its row in the table, with the sizes of its tiny model, and i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from pocketbert.core.families import Objective, all_families, family_named
 from pocketbert.core.models.checkpoints import make_known
@@ -214,11 +217,20 @@ def noisy_model(family: str, layers: int, auto_class: str, labels: Sequence[str]
     return model
 
 
+def write_own_tokenizer(folder: Path, family: str) -> dict[str, Any]:
+    """Write a tokenizer of the kind that a family has; returns what its configuration must say of it."""
+    row = family_named(family)
+    rows = write_tokenizer_of_kind(folder, row.tokenizer, task_vocabulary(), ENTRIES[family].sentencepiece)
+    named = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    told = {f"{name}_token_id": ids.token_to_id(str(named.get(f"{name}_token"))) for name in ("pad", "sep")}
+    return {"vocab_size": rows, **{name: i for name, i in told.items() if name in row.tiny and i is not None}}
+
+
 def write_classifier(folder: Path, family: str, std: float) -> Path:
     """A tiny random classifier in Hugging Face layout, with a tokenizer of its family's kind."""
-    kind, pieces = family_named(family).tokenizer, ENTRIES[family].sentencepiece
-    rows = write_tokenizer_of_kind(folder, kind, task_vocabulary(), pieces)
-    tiny_classifier(family, 2, NAMES, seed=1, std=std, vocab_size=rows).save_pretrained(folder)
+    told = write_own_tokenizer(folder, family)
+    tiny_classifier(family, 2, NAMES, seed=1, std=std, **told).save_pretrained(folder)
     return folder
 
 

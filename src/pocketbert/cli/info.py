@@ -19,23 +19,27 @@ def register(app: typer.Typer) -> None:
 
 
 def families(json: options.Json = False) -> None:
-    """List the supported model families and their limits."""
+    """List the supported systems: what students can learn from each, its tasks and files, and its limits."""
     from pocketbert.core.families import all_families
+    from pocketbert.core.models.systems import system_facts
 
+    facts = [(row, system_facts(row)) for row in all_families()]
     if json:
-        print_json([asdict(f) for f in all_families()])
+        print_json([{**asdict(row), "tasks": found.tasks, "files": found.files} for row, found in facts])
         return
     rows = [
         [
-            f.title,
-            ", ".join(f.model_types),
-            f.tokenizer,
-            ", ".join(f.signals),
-            "; ".join([*f.limits, *(f"signal {s}: {why}" for s, why in f.invalid_signals.items())]) or "none known",
+            row.title,
+            ", ".join(row.model_types),
+            row.tokenizer,
+            ", ".join(row.signals),
+            ", ".join(found.tasks),
+            found.written,
+            "; ".join(found.notes) or "none known",
         ]
-        for f in all_families()
+        for row, found in facts
     ]
-    print_table(["system", "model_type", "tokenizer", "signals", "limits"], rows)
+    print_table(["system", "model_type", "tokenizer", "signals", "tasks", "files", "limits"], rows)
 
 
 def doctor(json: options.Json = False) -> None:

@@ -1,0 +1,186 @@
+"""Write docs/families.md, and the table of systems in README.md, from the family table and from recorded figures.
+
+Run: python scripts/families_reference.py        (writes both files; `make reference` does it)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.families import Family
+from pocketbert.core.families.rows import ROWS
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.models.systems import system_facts
+from pocketbert.core.tasks import TASKS
+from pocketbert.core.types import Format, Signal
+
+sys.path.insert(0, str(Path(__file__).parent))
+from systems.checkpoints import CHECKPOINTS
+from systems.shapes import shapes_section
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "docs/figures/families.json"
+README, PAGE = ROOT / "README.md", ROOT / "docs/families.md"
+START, END = "<!-- systems -->", "<!-- end of systems -->"
+COLUMNS = ("text-classification", "pairs", *(t.value for t in TASKS if t.value != "text-classification"))
+OF_PAIRS = {"pairs": "text-classification"}
+
+HEAD = """# Systems
+
+Generated from the family table (`src/pocketbert/core/families/rows`) and from `docs/figures/` by `scripts/families_reference.py`. `pocketbert families` prints the table of the installed version,
+with `--json` for programs.
+
+## What each system offers
+
+✓ means yes; a number leads to a [reason](#reasons). Every system with files has all schemes: {schemes}.
+"""
+MATRIX = """
+## The matrix
+
+Every number is measured on a tiny random model (2 layers, random biases and normalizations), whose answers move by at least 2 % of their spread when the padding mask is dropped and when words change
+places. Files are compared with the untouched model of transformers at lengths that no exporter has seen (TFLite and the fp16 Core ML packages: at the lengths they take), padded and not. All numbers are
+relative to the [spread of the logits](how-it-works.md#gates).
+
+- first number: the largest difference of the fp32 file; at most 1e-04 is allowed. Over all fp32 files the median of the medians is {median}.
+- Core ML, second number: the largest difference of the fp16 package; at most 3e-02 is allowed.
+- last number: the RMS of the file in 8 bits (ONNX and TFLite `int8`, Core ML `w8`), one unpadded text at a time; [three times the simulated error](bounds.md) is allowed.
+- *–*: not measured yet. A number in brackets: a [reason](#reasons).
+
+Processor: {machines}. Versions: {versions}. `make matrix` measures what has not passed at the present state of the code, `make matrix SHARD=1/4` a fourth of it; `scripts/matrix_figures.py` writes the
+figures.
+"""
+LAYOUTS = """
+## Checkpoints as they are published
+
+The names are those of the authors' own models on the Hugging Face Hub, unless the table gives another place. **They were not downloaded here**: the tests write tiny checkpoints in these layouts.
+
+| system | for example | files |
+|---|---|---|"""
+
+
+class Reasons:
+    """Reasons by number, in the order in which they are first asked for."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def mark(self, reason: str) -> str:
+        """A link to a reason."""
+        number = self.numbers.setdefault(reason, len(self.numbers) + 1)
+        return f"[[{number}]](#reasons)"
+
+    def section(self) -> list[str]:
+        """All reasons, numbered."""
+        if not self.numbers:
+            return []
+        return ["", "## Reasons", "", *(f"{number}. {reason}" for reason, number in self.numbers.items())]
+
+
+def offers(rows: list[Family], reasons: Reasons) -> list[str]:
+    """The table of what each system offers."""
+    lines = [
+        f"| system | `model_type` | tokenizer | padding | {' | '.join(Signal)} | students of other systems | files |",
+        f"|---|---|---|---|{':-:|' * len(Signal)}---|---|",
+    ]
+    titles = {r.name: r.title for r in rows}
+    for row in rows:
+        signals = [
+            "✓" if s in row.signals else reasons.mark(f"{row.title}, signal {s}: {row.invalid_signals.get(s, '')}")
+            for s in Signal
+        ]
+        files = ", ".join(FORMATS[f].title for f in system_facts(row).files)
+        if row.instead_of_export is not None:
+            files = reasons.mark(f"{row.title}: no exporter writes it. {row.instead_of_export}")
+        types = ", ".join(f"`{t}`" for t in row.model_types)
+        learns = ", ".join(titles.get(n, n) for n in row.students_of)
+        cells = [row.title, types, row.tokenizer, row.padding_side, *signals, learns, files]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def matrix(format: Format, rows: list[Family], cells: dict[str, Any], reasons: Reasons) -> list[str]:
+    """The table of one format."""
+    lines = [
+        "",
+        f"### {FORMATS[format].title}",
+        "",
+        f"| system | {' | '.join(COLUMNS)} |",
+        f"|---|{'---|' * len(COLUMNS)}",
+    ]
+    for row in rows:
+        found = [cell(row, column, cells.get(row.graph, {}), format, reasons) for column in COLUMNS]
+        lines.append(f"| {row.title} | {' | '.join(found)} |")
+    return lines
+
+
+def cell(row: Family, column: str, found: dict[str, Any], format: Format, reasons: Reasons) -> str:
+    """Numbers of a cell, or why there are none."""
+    task = OF_PAIRS.get(column, column)
+    if row.instead_of_export is not None:
+        return reasons.mark(f"{row.title}: no exporter writes it. {row.instead_of_export}")
+    if task in row.invalid_tasks:
+        return reasons.mark(f"{row.title}, {task}: {row.invalid_tasks[task]}")
+    values = found.get(column, {}).get(str(format), {})
+    shown = []
+    for scheme, value in values.items():
+        if isinstance(value, str):
+            shown.append(reasons.mark(f"{row.title}, {column}, {FORMATS[format].title} {scheme}: {value}"))
+        else:
+            shown.append(f"{value:.0e}" if scheme in ("fp32", "fp16") else f"{value:.3f}")
+    return " · ".join(shown) or "–"
+
+
+def limits(rows: list[Family]) -> list[str]:
+    """What does not work, system by system."""
+    lines = ["", "## Limits", ""]
+    for row in rows:
+        lines += [f"- **{row.title}**: {'; '.join(row.limits)}."] if row.limits else []
+    return lines
+
+
+def layouts(rows: list[Family]) -> list[str]:
+    """The table of public checkpoints."""
+    known = {t for r in rows for t in (r.name, *r.model_types)}
+    shown = [c for c in CHECKPOINTS if c.row in known]
+    return [LAYOUTS, *(f"| {c.system} | {c.names} | {c.files} |" for c in shown)]
+
+
+def page() -> str:
+    """The whole page."""
+    rows, reasons = list(ROWS), Reasons()
+    figures = json.loads(FIGURES.read_text("utf-8"))
+    schemes = "; ".join(f"{i.title} {', '.join(_forms(i))}" for i in FORMATS.values())
+    text = MATRIX.format(
+        median=f"{figures['median fp32']:.0e}" if figures["median fp32"] else "not known",
+        machines="; ".join(figures["machines"]),
+        versions=", ".join(f"{k} {v}" for k, v in figures["versions"].items()),
+    )
+    offered = offers(rows, reasons)
+    tables = [matrix(f, rows, figures["cells"], reasons) for f in (Format.ONNX, Format.TFLITE, Format.COREML)]
+    head = [HEAD.format(schemes=schemes), *offered, text.rstrip()]
+    tail = [*limits(rows), *layouts(rows), *shapes_section(ROOT / "docs/figures/real-shapes.json")]
+    return "\n".join([*head, *(line for t in tables for line in t), *reasons.section(), *tail]) + "\n"
+
+
+def _forms(info: Any) -> list[str]:
+    return [f"{scheme} for {runtime}" if runtime else str(scheme) for scheme, runtime in info.every_form]
+
+
+def readme(text: str) -> str:
+    """README.md with its table of systems replaced."""
+    lines = ["| system | teacher | exported files | limits |", "|---|---|---|---|"]
+    for row in ROWS:
+        facts = system_facts(row)
+        files = ", ".join(FORMATS[f].title for f in facts.files) or "none"
+        lines.append(f"| {row.title} | yes | {files} | {'; '.join(facts.notes)} |")
+    made = "\n".join([START, *lines, END])
+    return re.sub(f"{START}.*?{END}", lambda _: made, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
+    README.write_text(readme(README.read_text("utf-8")), "utf-8")

@@ -1,0 +1,167 @@
+"""What the matrix has, how it is dealt out, what it remembers, and that a wrong file would be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketbert.core.families import all_families, family_named
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Scheme
+from support.matrix import record
+from support.matrix.cells import (
+    PAIRS,
+    TASK_CELLS,
+    Cell,
+    Unit,
+    empty,
+    empty_cells,
+    graph_of,
+    has_class,
+    schemes,
+    shard,
+    units,
+)
+from support.matrix.measure import MEDIAN, Model, differences, make_model
+from support.matrix.record import Result
+from support.tiny import EXPORTED
+
+CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
+
+
+def result(cell: Cell, **changes: Any) -> Result:
+    return replace(Result(cell, True, 1e-6, 1e-4, 1e-6, 0.5, 0.5, [(1, 7)]), **changes)
+
+
+def test_every_cell_of_the_table_is_in_a_unit_or_empty_with_a_reason() -> None:
+    filled = {(c.row, c.task) for u in units() for c in u.cells}
+    reasons = {(row, column): why for row, column, why in empty_cells()}
+    assert filled | set(reasons) == {(graph_of(r), column) for r in all_families() for column in TASK_CELLS}
+    assert not filled & set(reasons)
+    assert all(why.strip() for why in reasons.values())
+    assert {c.format for u in units() for c in u.cells} == {"onnx", "tflite", "coreml"}
+
+
+def test_every_task_of_the_toolkit_is_a_column() -> None:
+    assert set(TASK_CELLS.values()) == set(TASKS)
+    assert TASK_CELLS[PAIRS] is TaskName.TEXT_CLASSIFICATION
+
+
+def test_files_in_eight_bits_are_those_that_a_recipe_gets() -> None:
+    assert schemes(Format.ONNX) == schemes(Format.TFLITE) == (Scheme.FP32, Scheme.INT8)
+    assert schemes(Format.COREML) == (Scheme.FP32, Scheme.FP16, Scheme.W8)
+
+
+def test_a_system_that_nothing_exports_has_no_cell_and_says_what_to_do() -> None:
+    row = next(r for r in all_families() if r.instead_of_export is not None)
+    why = empty(row, TaskName.TEXT_CLASSIFICATION)
+    assert why is not None
+    assert str(row.instead_of_export) in why
+    odd = replace(family_named("bert"), invalid_tasks={"fill-mask": "no head"})
+    assert empty(odd, TaskName.FILL_MASK) == "no head"
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_without_a_class_in_transformers_has_its_reason_in_the_row(name: str, task: TaskName) -> None:
+    row = family_named(name)
+    assert has_class(row, task) or task.value in row.invalid_tasks
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_parts_together_are_the_whole(count: int) -> None:
+    parts = [shard(units(), f"{i}/{count}") for i in range(1, count + 1)]
+    assert sorted(str(u) for part in parts for u in part) == sorted(map(str, units()))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("part", ["0/4", "5/4", "4", "a/b", ""])
+def test_what_is_no_part_is_refused(part: str) -> None:
+    with pytest.raises(ValueError, match="is no part"):
+        shard(units(), part)
+
+
+def test_what_has_passed_is_not_run_again_unless_the_code_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, unit = tmp_path / "new/results.jsonl", Unit("bert", TaskName.FILL_MASK, Format.ONNX)
+    assert not record.passed(unit.cells, file)
+    first, second = unit.cells
+    record.write([result(first)], file)
+    assert not record.passed(unit.cells, file)
+    record.write([result(second, passed=False)], file)
+    assert not record.passed(unit.cells, file)
+    record.write([result(second)], file)
+    assert record.passed(unit.cells, file)
+    with file.open("a") as out:
+        out.write('{"cell": {"row": "be')  # a run that was killed
+    assert record.passed(unit.cells, file)
+    monkeypatch.setattr(record, "code_state", lambda: "other")
+    assert not record.passed(unit.cells, file)
+
+
+def test_the_state_of_the_code_is_that_of_its_files_and_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (*record.CODE, "tests/support"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "code.py").write_text(folder)
+    for name in record.BUILDERS:
+        (tmp_path / name).write_text("x")
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+
+    def state() -> str:
+        record.code_state.cache_clear()
+        return record.code_state()
+
+    states = {state()}
+    (tmp_path / "export/code.py").write_text("another")
+    states.add(state())
+    monkeypatch.setattr(record, "library_versions", lambda: {"torch": "0"})
+    states.add(state())
+    assert len(states) == 3
+    record.code_state.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return make_model(tmp_path_factory.mktemp("cells") / "model", "bert", CLASSIFY)
+
+
+class Changed:
+    """A predictor that answers as the model does, but for one thing."""
+
+    engine, engine_version = "changed", "1"
+    lengths: tuple[int, ...] = ()
+
+    def __init__(self, model: Model, *, mask: bool = True, nan_at: int = -1) -> None:
+        self.model, self.mask, self.nan_at, self.calls = model, mask, nan_at, 0
+        self.inputs, self.outputs = model.row.inputs, model.task.outputs
+
+    def run(self, inputs: Mapping[str, Any]) -> Any:
+        self.calls += 1
+        fed = {**inputs} if self.mask else {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
+        out = self.model.reference.run(fed)
+        if self.calls == self.nan_at:
+            out = {name: np.full_like(value, np.nan) for name, value in out.items()}
+        return out
+
+
+def test_the_same_numbers_pass_and_a_lost_mask_does_not(model: Model) -> None:
+    worst, median, shapes = differences(model, "text-classification", Changed(model))
+    assert (worst, median) == (0.0, 0.0)
+    assert len({length for _, length in shapes}) > 5
+    assert differences(model, "text-classification", Changed(model, mask=False))[0] > 100 * model.row.parity_atol
+
+
+@pytest.mark.parametrize("call", [1, 4])
+def test_one_nan_is_never_lost(model: Model, call: int) -> None:
+    worst, median, _ = differences(model, PAIRS, Changed(model, nan_at=call))
+    assert np.isnan(worst)
+    assert not worst <= model.row.parity_atol
+    assert not median <= MEDIAN

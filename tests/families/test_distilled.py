@@ -1,0 +1,110 @@
+"""Every system teaches a student with every signal that its row allows, and the loss falls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.families import Family, family_named
+from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.stages import MiniLmStage, SignalWeights, TaskStage
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Signal
+from pocketbert.distill.capture import record_attention
+from pocketbert.distill.methods.minilm import MiniLmDistillation
+from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.students.build import build_student
+from support.matrix.cells import graph_of
+from support.matrix.measure import Model, make_model
+from support.tiny import EXPORTED
+
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
+TEACHER, STUDENT, STEPS = 3, 2, 50
+OWN = [name for name in EXPORTED if graph_of(family_named(name)) == name]
+VALID = [(name, signal) for name in EXPORTED for signal in family_named(name).signals]
+INVALID = [(name, signal) for name in EXPORTED for signal in Signal if signal not in family_named(name).signals]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+    """A tiny teacher of three layers, and its folder."""
+
+    def made(name: str) -> Model:
+        return make_model(tmp_path_factory.mktemp(name) / "model", graph_of(family_named(name)), TASK, TEACHER)
+
+    return made
+
+
+def batches(model: Model, rows: int = 8) -> Iterator[dict[str, torch.Tensor]]:
+    """The project's sentences over and over, padded."""
+    encoded = model.tokenizer.encode(model.texts("text-classification"))
+    while True:
+        for i in range(0, len(encoded) - rows, rows):
+            padded = model.tokenizer.pad(encoded[i : i + rows])
+            batch = {name: torch.from_numpy(value) for name, value in padded.items()}
+            yield {**batch, "labels": torch.arange(rows) % 3}
+
+
+def objective_of(row: Family, model: Model, student: Any, signal: Signal) -> Any:
+    untouched: Any = model.reference.model
+    if signal is Signal.RELATIONS:
+        return MiniLmDistillation(untouched, student, row, MiniLmStage(method="minilm", steps=STEPS))
+    weights = SignalWeights(**{"logits": 0, "hidden": 0, "attention": 0, signal.value: 1})
+    return TaskDistillation(untouched, student, row, TASK, TaskStage(method="task", steps=STEPS, signals=weights))
+
+
+def losses(student: Any, objective: Any, data: Iterator[dict[str, torch.Tensor]]) -> list[float]:
+    optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=2e-3)
+    out = []
+    for _ in range(STEPS):
+        terms = objective(student, next(data))
+        assert set(terms) == set(objective.weights)
+        loss = sum((term.mean * objective.weights[name] for name, term in terms.items()), torch.zeros(()))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        out.append(float(loss.detach()))
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "signal"), VALID)
+def test_a_student_learns_from_every_valid_signal(name: str, signal: Signal, teacher: Callable[[str], Model]) -> None:
+    torch.manual_seed(1)
+    row, model = family_named(name), teacher(name)
+    model.reference.model.requires_grad_(False)
+    student = build_student(model.reference.model, row, StudentSection(layers=STUDENT, init="random"), 0).train()
+    found = losses(student, objective_of(row, model, student, signal), batches(model))
+    first, last = sum(found[:10]) / 10, sum(found[-10:]) / 10
+    assert last < 0.9 * first, (first, last)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+@torch.no_grad()
+def test_teacher_and_student_call_in_once_for_each_layer(name: str, teacher: Callable[[str], Model]) -> None:
+    row, model = family_named(name), teacher(name)
+    student = build_student(model.reference.model, row, StudentSection(layers=STUDENT), 0).eval()
+    batch = next(batches(model))
+    for made, depth in ((model.reference.model, TEACHER), (student, STUDENT)):
+        wanted = [range(depth) if s in row.signals else () for s in (Signal.ATTENTION, Signal.RELATIONS)]
+        with record_attention(made, row, *wanted) as recorder:
+            out = made(**{n: batch[n] for n in row.inputs}, output_hidden_states=True)
+        assert [sorted(recorder.scores), sorted(recorder.relations)] == [list(w) for w in wanted]
+        assert len(out.hidden_states) == depth + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "signal"), INVALID)
+def test_a_signal_that_means_nothing_is_refused_with_the_reason(
+    name: str, signal: Signal, teacher: Callable[[str], Model]
+) -> None:
+    row, model = family_named(name), teacher(name)
+    student = build_student(model.reference.model, row, StudentSection(layers=STUDENT), 0)
+    with pytest.raises(InputError) as refused:
+        objective_of(row, model, student, signal)
+    assert row.invalid_signals[signal] in str(refused.value)
