@@ -18,16 +18,20 @@ from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import (  # noqa: F401 - they register themselves
-    deberta,
+    albert_parts,
     dense_bands,
     ernie_thu,
     mask_4d,
-    modernbert,
+    mobilebert_parts,
+    post_norm_parts,
     xlm,
-    xlnet,
 )
+from pocketbert.export.adapters.deberta import adapter as _deberta  # noqa: F401
 from pocketbert.export.adapters.known_parts import known_parts
+from pocketbert.export.adapters.modernbert import adapter as _modernbert  # noqa: F401
+from pocketbert.export.adapters.modernbert import parts as _modernbert_parts  # noqa: F401
 from pocketbert.export.adapters.plan import ExportPlan
+from pocketbert.export.adapters.xlnet import adapter as _xlnet  # noqa: F401
 
 
 def prepare(

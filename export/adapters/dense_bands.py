@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean import spell_norms
-from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
-from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
+from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean.layers import PostNormLayer, Shape
+from pocketbert.export.adapters.lean.slim import spell_norms
 from pocketbert.export.adapters.mask_4d import MASKED
 from pocketbert.export.adapters.parts import Parts
 from pocketbert.export.adapters.plan import ExportPlan

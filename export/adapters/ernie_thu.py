@@ -17,9 +17,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean import spell
-from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
-from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
+from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean.layers import PostNormLayer, Shape
+from pocketbert.export.adapters.lean.slim import spell
 from pocketbert.export.adapters.mask_4d import wrapped
 from pocketbert.export.adapters.parts import full_name
 from pocketbert.export.adapters.plan import ExportPlan

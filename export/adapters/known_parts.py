@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from pocketbert.core.families import LAYER_PARTS, Family, LayerParts
-from pocketbert.export.adapters import (  # noqa: F401 - they register themselves
-    albert_parts,
-    mobilebert_parts,
-    modernbert_parts,
-    post_norm_parts,
-)
 
 
 def known_parts(family: Family) -> LayerParts | None:

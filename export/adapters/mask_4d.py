@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters import ane
+from pocketbert.export.adapters.ane.turn import turn
 from pocketbert.export.adapters.known_parts import known_parts
-from pocketbert.export.adapters.lean import slim
+from pocketbert.export.adapters.lean.slim import slim
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.heads import pooled
 
@@ -38,7 +38,7 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     model.set_attn_implementation("eager")
     if known is not None and known.embeddings is not None:
         model = known.embeddings(model)
-    model = ane.turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
+    model = turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
     if known is not None and known.head is not None:
         model = known.head(model)
     return wrapped(model, plan, carried)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pocketbert.core.families import LAYER_PARTS, LayerParts
 from pocketbert.export.adapters import half_range
-from pocketbert.export.adapters.ane_mobilebert import channels_first_layer
-from pocketbert.export.adapters.lean_heads import lean_head
-from pocketbert.export.adapters.lean_mobilebert import lean_layer
+from pocketbert.export.adapters.ane.mobilebert import channels_first_layer
+from pocketbert.export.adapters.lean.heads import lean_head
+from pocketbert.export.adapters.lean.mobilebert import lean_layer
 
 LAYER_PARTS.add(
     "mobilebert",

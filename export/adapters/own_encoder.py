@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean import spell_norms
+from pocketbert.export.adapters.lean.slim import spell_norms
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.heads import pooled
 

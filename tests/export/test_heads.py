@@ -21,7 +21,7 @@ from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.lean_heads import SplitDecoder
+from pocketbert.export.adapters.lean.heads import SplitDecoder
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.runtime.onnx import OnnxPredictor

@@ -17,9 +17,9 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.adapters import mask_4d
-from pocketbert.export.adapters.lean import SpelledNorm, SpelledSegments, slim
-from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
-from pocketbert.export.adapters.lean_layers import PostNormLayer
+from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean.layers import PostNormLayer
+from pocketbert.export.adapters.lean.slim import SpelledNorm, SpelledSegments, slim
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC as FAMILIES

@@ -18,7 +18,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.students.build import build_student
-from pocketbert.export.adapters.modernbert_parts import FirstRowGatedLayer
+from pocketbert.export.adapters.modernbert.parts import FirstRowGatedLayer
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, NAMES, noisy_model
 

@@ -20,7 +20,7 @@ from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.record import is_captured
 from pocketbert.distill.students.build import build_student
-from pocketbert.export.adapters.xlnet_encoder import sines
+from pocketbert.export.adapters.xlnet.encoder import sines
 from pocketbert.export.mediapipe import refusal
 from pocketbert.export.prepare import prepare
 from support.tiny import NAMES, noisy_model, tiny_classifier

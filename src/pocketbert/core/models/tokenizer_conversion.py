@@ -105,7 +105,8 @@ def _as_published(backend: Tokenizer, path: Path) -> Tokenizer:
     raw = path.read_bytes()
     with library_errors(str(path), "not a SentencePiece model"):
         processor = sentencepiece.SentencePieceProcessor(model_proto=raw)
-        table = sentencepiece_model_pb2.ModelProto.FromString(raw).normalizer_spec.precompiled_charsmap
+        model: Any = vars(sentencepiece_model_pb2)["ModelProto"]
+        table = model.FromString(raw).normalizer_spec.precompiled_charsmap
     best, fewest = backend, differences(backend, processor, TEXTS)
     for more in ((), (normalizers.NFC(),)) if table and fewest else ():
         first = [] if backend.normalizer is None else [backend.normalizer]

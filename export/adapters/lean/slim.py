@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from pocketbert.core.families import Family
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.known_parts import known_parts
-from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
-from pocketbert.export.adapters.lean_shared import SharedStack
+from pocketbert.export.adapters.lean.layers import PostNormLayer, Shape
+from pocketbert.export.adapters.lean.shared import SharedStack
 from pocketbert.export.adapters.parts import encoder_layers, reads_first_token
 
 

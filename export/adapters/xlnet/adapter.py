@@ -13,7 +13,7 @@ from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format
 from pocketbert.export.adapters.own_encoder import check_computed, with_own_encoder
 from pocketbert.export.adapters.plan import ExportPlan
-from pocketbert.export.adapters.xlnet_encoder import RelativeEncoder, Row
+from pocketbert.export.adapters.xlnet.encoder import RelativeEncoder, Row
 
 _ROWS = {"last": Row.LAST, "cls_index": Row.LAST, "first": Row.FIRST}
 """The token that a summary reads, by its type; of `cls_index` without an index, which no graph has, the last one."""

@@ -14,7 +14,7 @@ class SharedStack(nn.Module):
     """Runs a few stored layers in an order, and the last run for the first token only where no head reads more.
 
     Every run uses the same parameters, so that a file holds them once: a run for the first token is a way to call a
-    layer, not a layer with weights in another form, which `pocketbert.export.adapters.lean_attention.FirstRow` would be.
+    layer, not a layer with weights in another form, which `pocketbert.export.adapters.lean.attention.FirstRow` would be.
 
     Args:
         stack: What the embeddings go through first, and which layer runs when.

@@ -14,10 +14,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters import ane
-from pocketbert.export.adapters.disentangled import DisentangledFirstRow, DisentangledRows, Distances
-from pocketbert.export.adapters.lean import spell
-from pocketbert.export.adapters.lean_layers import PostNormLayer, Shape
+from pocketbert.export.adapters.ane.turn import turn
+from pocketbert.export.adapters.deberta.attention import DisentangledFirstRow, DisentangledRows, Distances
+from pocketbert.export.adapters.lean.layers import PostNormLayer, Shape
+from pocketbert.export.adapters.lean.slim import spell
 from pocketbert.export.adapters.mask_4d import MASKED, wrapped
 from pocketbert.export.adapters.parts import Parts, full_name
 from pocketbert.export.adapters.plan import ExportPlan
@@ -40,7 +40,7 @@ def disentangled(model: Any, plan: ExportPlan) -> nn.Module:
         InputError: If the model computes what the rewrite does not.
     """
     if plan.layout is Layout.ANE:
-        ane.turn(model, plan.family)  # refuses
+        turn(model, plan.family)  # refuses
     base = getattr(model, "base_model", model)
     taken_apart = _check(base)
     with torch.no_grad():
@@ -139,7 +139,7 @@ class DisentangledLayer(PostNormLayer):
         kind = DisentangledFirstRow if first_row else DisentangledRows
         super().__init__(parts, first_row, shape, kind(parts, *tables))
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         """Run the layer.
 
         Args:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.families import LAYER_PARTS, LayerParts
-from pocketbert.export.adapters.lean_layers import Shape
-from pocketbert.export.adapters.rotary import rotated
+from pocketbert.export.adapters.lean.layers import Shape
+from pocketbert.export.adapters.modernbert.rotary import rotated
 
 
 class GatedLayer(nn.Module):
@@ -59,7 +59,7 @@ class FirstRowGatedLayer(GatedLayer):
     """The last layer, for the first row only: keys of all tokens, but one query, and values of their weighted means.
 
     The mean of V x under weights that sum to 1 is V (mean of x). A key is turned by its own position, so it cannot be
-    left out in the same way; see `pocketbert.export.adapters.lean_attention.FirstRow`.
+    left out in the same way; see `pocketbert.export.adapters.lean.attention.FirstRow`.
     """
 
     def __init__(self, layer: Any) -> None:

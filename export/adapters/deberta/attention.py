@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.lean_attention import AllRows
+from pocketbert.export.adapters.lean.attention import AllRows
 from pocketbert.export.adapters.parts import Parts
 
 

@@ -12,11 +12,11 @@ from pocketbert.core.families import ADAPTERS
 from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.known_parts import known_parts
-from pocketbert.export.adapters.lean import slim
+from pocketbert.export.adapters.lean.slim import slim
 from pocketbert.export.adapters.mask_4d import MASKED
+from pocketbert.export.adapters.modernbert.rotary import RotaryAngles, RotaryTable
 from pocketbert.export.adapters.parts import encoder_layers
 from pocketbert.export.adapters.plan import ExportPlan
-from pocketbert.export.adapters.rotary import RotaryAngles, RotaryTable
 from pocketbert.export.heads import pooled
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -67,7 +67,7 @@ class _TwoMasks(nn.Module):
             return (states,)
         if "start_logits" in self.outputs:
             logits: Tensor = self.model.classifier(self.model.head(states))
-            return tuple(part.squeeze(-1) for part in logits.split(1, -1))
+            return tuple(part.squeeze(-1) for part in torch.split(logits, 1, -1))
         if type(self.model).__name__.endswith("ForSequenceClassification"):
             states = pooled(states, attention_mask, self.classified)
         decoder = getattr(self.model, "decoder", None)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, LayerParts, all_families
-from pocketbert.export.adapters.ane_layers import ChannelsFirstLayer
+from pocketbert.export.adapters.ane.layers import ChannelsFirstLayer
 from pocketbert.export.adapters.known_parts import known_parts
-from pocketbert.export.adapters.lean_shared import SharedStack
+from pocketbert.export.adapters.lean.shared import SharedStack
 from pocketbert.export.adapters.parts import encoder_layers, reads_first_token
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from pocketbert.export.adapters.ane_layers import ChannelNorm, PerHeadAttention, pointwise
-from pocketbert.export.adapters.lean_layers import Shape
-from pocketbert.export.adapters.lean_mobilebert import BottleneckAttention, ScaledResidual, lean_layer
+from pocketbert.export.adapters.ane.layers import ChannelNorm, PerHeadAttention, pointwise
+from pocketbert.export.adapters.lean.layers import Shape
+from pocketbert.export.adapters.lean.mobilebert import BottleneckAttention, ScaledResidual, lean_layer
 
 
 def channels_first_layer(layer: Any) -> nn.Module:

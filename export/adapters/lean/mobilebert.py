@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
-from pocketbert.export.adapters.lean_layers import Shape
+from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean.layers import Shape
 
 
 def lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:

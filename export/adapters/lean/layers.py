@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.lean_attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
 from pocketbert.export.adapters.parts import Parts
 
 

@@ -1,0 +1,1 @@
+"""The layout of activations for Apple's Neural Engine."""

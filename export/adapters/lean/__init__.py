@@ -1,0 +1,1 @@
+"""Exact rewrites of the stock encoders into cheaper graphs."""

@@ -1,0 +1,1 @@
+"""ModernBERT for export."""

@@ -1,0 +1,1 @@
+"""XLNet for export."""
