@@ -137,9 +137,10 @@ def family(pid: int) -> list[int]:
     while waiting:
         one = waiting.pop()
         found.append(one)
-        for path in Path(f"/proc/{one}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                waiting += map(int, path.read_text().split())
+        with contextlib.suppress(OSError):  # a process may end while its children are listed
+            for path in Path(f"/proc/{one}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    waiting += map(int, path.read_text().split())
     return found
 
 
