@@ -120,7 +120,7 @@ def _by_transformers(source: Path) -> Tokenizer:
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True, trust_remote_code=False)
-    backend = tokenizer.backend_tokenizer
+    backend: Tokenizer = tokenizer.backend_tokenizer
     # of files that its class does not read the library makes a tokenizer of special tokens alone, and says nothing
     if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
         read, names = type(tokenizer).__name__, " and ".join(vocabulary_files(source))
