@@ -157,8 +157,8 @@ def refused(folder: Path, kind: type[Exception] = InputError) -> str:
             "spiece.model",
             "model/tokenizer.json: file not found, and no vocabulary to make it of: vocab.txt, ",
         ),
-        ("roberta", "merges.txt", "model/merges.txt: file not found, and vocab.json alone is no tokenizer."),
-        ("xlm", "vocab.json", "model/vocab.json: file not found, and merges.txt alone is no tokenizer."),
+        ("roberta", "merges.txt", "model/merges.txt: file not found; vocab.json needs it."),
+        ("xlm", "vocab.json", "model/vocab.json: file not found; merges.txt needs it."),
         (
             "ernie-thu",
             "vocab.txt",

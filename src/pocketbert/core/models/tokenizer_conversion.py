@@ -106,7 +106,7 @@ def _check_present(source: Path) -> None:
     names = vocabulary_files(source)
     if names == ["vocab.json"] or names == ["merges.txt"]:
         other = "merges.txt" if names == ["vocab.json"] else "vocab.json"
-        raise InputError(Problem(f"{source}/{other}", f"file not found, and {names[0]} alone is no tokenizer.", _FIX))
+        raise InputError(Problem(f"{source}/{other}", f"file not found; {names[0]} needs it.", _FIX))
     if not names:
         what = "file not found, and no vocabulary to make it of: vocab.txt, vocab.json with merges.txt, or a SentencePiece model (*.model)."
         raise InputError(Problem(f"{source}/tokenizer.json", what, _FIX))
