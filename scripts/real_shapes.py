@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -168,21 +167,17 @@ def worker(kind: str, shape: Shape, format: str, folder: Path) -> dict[str, Any]
 
 def whole(shape: Shape) -> dict[str, Any]:
     """Everything about one shape."""
-    folder = Path(tempfile.mkdtemp(prefix="real-shapes-"))
-    try:
-        found = worker("measure", shape, "torch", folder)
-        found["formats"] = {}
-        for format in FORMATS:
-            made = worker("export", shape, format, folder)
+    with tempfile.TemporaryDirectory(prefix="real-shapes-") as folder:
+        found = worker("measure", shape, "torch", Path(folder))
+    found["formats"] = {}
+    for format in FORMATS:
+        with tempfile.TemporaryDirectory(prefix="real-shapes-") as folder:
+            made = worker("export", shape, format, Path(folder))
             if "error" not in made:
-                made |= worker("measure", shape, format, folder)
-            found["formats"][format] = made
-            print(f"  {shape.name} {format}: {made}", flush=True)
-            for old in folder.iterdir():
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
-        return found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+                made |= worker("measure", shape, format, Path(folder))
+        found["formats"][format] = made
+        print(f"  {shape.name} {format}: {made}", flush=True)
+    return found
 
 
 def main() -> None:

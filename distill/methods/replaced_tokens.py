@@ -13,7 +13,7 @@ from pocketbert.core.families import Objective
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.recipe.stages import ReplacedTokensStage
+from pocketbert.core.recipe.replaced_tokens import ReplacedTokensStage
 from pocketbert.core.seeds import generator as noise_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture.lm_heads import LmHead, places

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pocketbert.core.recipe.methods import Stage
+from pocketbert.core.recipe.replaced_tokens import ReplacedTokensStage
 from pocketbert.core.recipe.stages import (
     DistilBertStage,
     MiniLmStage,
     MobileBertStage,
-    ReplacedTokensStage,
     TaskStage,
     TinyBertGeneralStage,
     TinyBertIntermediateStage,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         register_layer_parts,
     )
     from pocketbert.core.formats import Bounds, FormatInfo, register_format
+    from pocketbert.core.recipe.general_text import GeneralText
     from pocketbert.core.recipe.methods import Stage, StagePlace
-    from pocketbert.core.recipe.stages import GeneralText
     from pocketbert.core.recipe.updates import Optimisation
     from pocketbert.core.types import Format, Provenance, Runtime, Scheme
     from pocketbert.distill.capture.recorder import AttentionRecorder, QueryKeyValue, active_recorder
@@ -145,7 +145,7 @@ _PLACES = {
         "Stage",
         "StagePlace",
     ),
-    "core.recipe.stages": ("GeneralText",),
+    "core.recipe.general_text": ("GeneralText",),
     "core.recipe.updates": ("Optimisation",),
     "core.types": (
         "Format",

@@ -122,8 +122,6 @@ def _message(verb: str, ended: Ended) -> tuple[str, str] | None:
     """An error without text, too long, or with characters that a terminal obeys."""
     if ended.code == 0:
         lines = ended.out.count("\n")
-        if verb in ("predict", "predict-model-file") and "\x1b" in ended.out:
-            return "message", "an answer holds control characters"
         return ("message", f"{lines} lines for one text") if verb == "predict-model-file" and lines != 1 else None
     lines = ended.err.rstrip("\n").split("\n")
     starts = [i for i, x in enumerate(lines) if x.startswith(("Error:", "Usage:")) or x.endswith("problems:")]

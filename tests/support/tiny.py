@@ -25,6 +25,8 @@ EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None a
 """Families with a graph of their own that some exporter writes."""
 BASIC = ("bert", "roberta", "distilbert", "mobilebert")
 """The families that tests of a format, a method or a gate go through. All others go through the matrix in `tests/families`."""
+GUESSING = tuple(f.name for f in all_families() if f.lm_head is not None and f.loads_as is None)
+"""Families with a graph of their own and a class that guesses hidden words."""
 PRETRAINED = tuple(f.name for f in all_families() if Objective.NEXT_SENTENCE in f.objectives and f.loads_as is None)
 """Families with a class that predicts hidden words and the next sentence."""
 NAMES = ("negative", "neutral", "positive")
@@ -44,6 +46,7 @@ class TinyFamily:
         position_table: Whether its positions are rows of a table, so that there is a longest input.
         separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
         copied: Whether a student may start from any of its teacher's layers, each of which is stored by itself.
+        all_pairs: Whether transformers returns attention between all pairs of tokens.
         resized: Whether a random student of the family takes the sizes that the section `student` names.
         sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
     """
@@ -57,6 +60,7 @@ class TinyFamily:
     position_table: bool = True
     separator: int | None = None
     copied: bool = True
+    all_pairs: bool = True
     resized: bool = True
     sentencepiece: str = "XLMRobertaTokenizer"
 
@@ -142,8 +146,9 @@ ENTRIES = {
             {"gelu_activation": False, "n_heads": 1, "sinusoidal_embeddings": True},
             {"summary_type": "mean"},
         ),
+        resized=False,
     ),
-    "longformer": TinyFamily(separator=3),
+    "longformer": TinyFamily(separator=3, all_pairs=False),
     "ernie-thu": TinyFamily(shapes=({"entity_size": 20, "entity_heads": 5, "hidden_act": "relu"},)),
     "modernbert": TinyFamily(
         shapes=(

@@ -80,6 +80,12 @@ def test_a_table_row_with_too_many_cells_is_bad(tmp_path: Path) -> None:
     assert refused(path) == [f"{path}:3: 3 columns, the header has 2."]
 
 
+def test_json_lines_within_a_table_are_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "joined.csv"
+    path.write_text('text,label\na lamp,lamp\n{"text": "a song", "label": "music"}\n')
+    assert refused(path) == [f"{path}:3: is a JSON object; cells that a separator parts are expected."]
+
+
 def test_an_unclosed_quote_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('text,label\n"never closed,1\nmore,0\n')

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
 from pocketbert.distill.capture.lm_heads import LmHead, places
-from support.tiny import GRAPHS, PRETRAINED
+from support.tiny import GUESSING, PRETRAINED
 
 MODELS = [
-    *((f, "AutoModelForMaskedLM") for f in GRAPHS),
+    *((f, "AutoModelForMaskedLM") for f in GUESSING),
     *((f, "AutoModelForPreTraining") for f in PRETRAINED),
 ]
 

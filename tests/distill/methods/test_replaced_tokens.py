@@ -18,7 +18,8 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, Objective, TokenizerKind, family_named, register_family
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.methods import StagePlace
-from pocketbert.core.recipe.stages import DistilBertStage, ReplacedTokensStage
+from pocketbert.core.recipe.replaced_tokens import ReplacedTokensStage
+from pocketbert.core.recipe.stages import DistilBertStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import MaskingKind
 from pocketbert.distill.methods.method import Heads, StageJob, TeacherStudent

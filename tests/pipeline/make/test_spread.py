@@ -14,10 +14,11 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.reference import check_spread, own_texts, reference_model
-from support.tiny import EXPORTED, tiny_classifier
+from support.tiny import BASIC, EXPORTED, tiny_classifier
 from support.tiny_tokenizers import MAX_LENGTH, write_tokenizer
 
 LABELS = ("negative", "neutral", "positive")
+FAMILIES = [*BASIC, *(pytest.param(f, marks=pytest.mark.slow) for f in EXPORTED if f not in BASIC)]
 
 
 DEAD_PARTS = [
@@ -43,7 +44,7 @@ def zeroed(model: Any, *parts: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("family", EXPORTED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_all_weights_zero(family: str, tiny_model: Callable[..., Path]) -> None:
     model = zeroed(tiny_classifier(family, 2, LABELS))
     with pytest.raises(InputError, match="a-model: answers every text alike"):
@@ -67,7 +68,7 @@ def test_a_random_model_of_every_task_passes(name: TaskName, tiny_model: Callabl
     checked(tiny_model("bert", 2), model, name)
 
 
-@pytest.mark.parametrize("family", EXPORTED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_as_the_library_starts_it_passes(family: str, tiny_model: Callable[..., Path]) -> None:
     import transformers
 

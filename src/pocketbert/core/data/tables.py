@@ -42,10 +42,17 @@ def table_rows(
                     continue  # a blank line
                 if len(cells) != len(header):
                     bad.add(number, f"{len(cells):,} columns, the header has {len(header):,}.")
+                elif _is_json(cells):
+                    bad.add(number, "is a JSON object; cells that a separator parts are expected.")
                 else:
                     yield number, dict(zip(header, cells, strict=True))
         except csv.Error as error:
             raise InputError(Problem(f"{title}:{reader.line_num}", f"not valid CSV: {error}.")) from error
+
+
+def _is_json(cells: Sequence[str]) -> bool:
+    """Whether a row looks like a line of JSON Lines: two files were joined, and its label would become a class."""
+    return cells[0].lstrip().startswith('{"') and cells[-1].rstrip().endswith("}")
 
 
 def check_columns(names: Sequence[str], where: str) -> None:

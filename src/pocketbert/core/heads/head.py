@@ -46,7 +46,14 @@ class Prepared:
         """Cut the same rows to at most this number of tokens."""
         if all(len(e) <= length for e in self.encoded):
             return self
-        return replace(self, encoded=[cut(e, length) for e in self.encoded])
+        return replace(self, encoded=[self._cut(i, length) for i in range(len(self.encoded))])
+
+    def _cut(self, row: int, length: int) -> Encoded:
+        """Cut one row; of a pair, whose separators stay, it has to be known where they are."""
+        encoded, text = self.encoded[row], self.examples[self.owner[row]].input
+        if len(encoded) <= length or encoded.places is not None or self.tokenizer is None or isinstance(text, str):
+            return cut(encoded, length)
+        return replace(cut(self.tokenizer.encode([text], places=True)[0], length), places=None)
 
     def rows_of(self) -> list[list[int]]:
         """Numbers of the model's rows, for each example."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,14 @@ class Encoded:
         type_ids: Segment ids, length L, int64.
         truncated: Whether tokens were cut off.
         places: Where the tokens stand in the text, for tasks whose answers are places; else None.
+        tail: Special tokens behind the text, or behind the second one of a pair: 1 for BERT, 2 for XLNet.
     """
 
     ids: NDArray[np.int64]
     type_ids: NDArray[np.int64]
     truncated: bool
     places: Places | None = None
+    tail: int = 1
 
     def __len__(self) -> int:
         """Number of tokens."""
@@ -165,6 +168,13 @@ class TextTokenizer:
         self._tokenizer.enable_truncation(self.max_length)
         return made
 
+    @cached_property
+    def _tails(self) -> tuple[int, int]:
+        """Special tokens behind a text, and behind a pair."""
+        frames = (self.frame(self.special_count + 2, pair).places for pair in (False, True))
+        single, pair = (_tail(places.parts) for places in frames if places is not None)
+        return single, pair
+
     def token(self, id: int) -> str:
         """The text of one token, as the vocabulary spells it."""
         return str(self._tokenizer.id_to_token(id))
@@ -240,8 +250,13 @@ class TextTokenizer:
                 out.extend(_placed(e, bool(e.overflowing)) for e in encodings)
                 continue
             out.extend(
-                Encoded(np.array(e.ids, np.int64), np.array(e.type_ids, np.int64), bool(e.overflowing))
-                for e in encodings
+                Encoded(
+                    np.array(e.ids, np.int64),
+                    np.array(e.type_ids, np.int64),
+                    bool(e.overflowing),
+                    tail=self._tails[not isinstance(text, str)],
+                )
+                for text, e in zip(chunk, encodings, strict=True)
             )
         return out
 
@@ -282,29 +297,36 @@ class TextTokenizer:
 
 
 def cut(row: Encoded, length: int) -> Encoded:
-    """A row of at most `length` tokens that still ends with its last one.
+    """A row of at most `length` tokens that still ends with the special tokens behind its text.
 
-    Of a pair whose places are known, the end of the longer text is left out, so that the special tokens stay where there is
-    room for them: some models look for the separators.
+    Where the places are known, the end of the text, or of the longer one of a pair, is left out, so that all special tokens
+    stay where there is room for them: some models look for the separators.
     """
     if len(row) <= length:
         return row
-    keep = np.r_[0 : length - 1, len(row) - 1]
     places = row.places
-    if places is not None and places.parts.max(initial=-1) > 0:
+    tail = min(length, row.tail if places is None else max(1, _tail(places.parts)))
+    keep = np.r_[0 : length - tail, len(row) - tail : len(row)]
+    if places is not None and places.parts.max(initial=-1) >= 0:
         keep = _shortened(places.parts, length, keep)
     return Encoded(row.ids[keep], row.type_ids[keep], True, None if places is None else places.take(keep))
 
 
 def _shortened(parts: NDArray[np.int64], length: int, otherwise: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Places of the tokens that stay of a pair; `otherwise` where not one token of each text would."""
+    """Places of the tokens that stay of a text or a pair; `otherwise` where not one token of each would."""
     first, second = (np.flatnonzero(parts == part) for part in (0, 1))
     room = length - (len(parts) - first.size - second.size)
-    if room < 2:
+    if room < 1 + bool(second.size):
         return otherwise
     short = min(first.size, second.size, room // 2)
     sizes = (room - short, short) if first.size > second.size else (short, room - short)
     return np.sort(np.concatenate([np.flatnonzero(parts < 0), first[: sizes[0]], second[: sizes[1]]]))
+
+
+def _tail(parts: NDArray[np.int64]) -> int:
+    """How many special tokens are last."""
+    text = np.flatnonzero(parts >= 0)
+    return len(parts) - 1 - int(text[-1]) if text.size else len(parts)
 
 
 def _placed(encoding: Encoding, truncated: bool) -> Encoded:

@@ -12,6 +12,7 @@ from pocketbert.core.data.numerals import name_problems
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import LOCAL, check_device
 from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
 from pocketbert.core.recipe.augment import AugmentSection
 from pocketbert.core.recipe.corpus import CorpusSettings

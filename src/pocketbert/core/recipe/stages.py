@@ -1,16 +1,16 @@
-"""What a student learns in a stage of `distill`: the section of each method that comes with the package."""
+"""What a student learns in a stage of `distill`: the section of each method that comes with the package, but one."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
+from pocketbert.core.recipe.general_text import GeneralText
 from pocketbert.core.recipe.methods import Stage, StagePlace, register_stage
 from pocketbert.core.recipe.section import Fraction, Rate, Section
 from pocketbert.core.recipe.updates import Optimisation, Updates
-from pocketbert.core.types import MaskingKind, Projection, Schedule, SecondSegment, Signal, Transfer
+from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal, Transfer
 
 
 class TermWeights(Section):
@@ -62,34 +62,6 @@ class TaskStage(Stage, Optimisation):
     def problems(self, place: StagePlace) -> list[str]:
         """Refuse a layer map of another length than the student's depth."""
         return unmapped(self.layers, place)
-
-
-class GeneralText(Stage):
-    """How a general stage reads its plain text."""
-
-    general: ClassVar[bool] = True
-
-    masking: MaskingKind = Field(MaskingKind.NONE, description="How tokens to hide are chosen.")
-    mask_share: Rate = Field(0.15, description="Share of the tokens to hide.")
-    smoothing: float = Field(
-        0.7,
-        ge=0,
-        description="With masking: frequency, rare tokens are hidden more often: weight count^-smoothing; 0 hides all alike.",
-    )
-    vectors: Path | None = Field(
-        None,
-        description="With masking: similar, a text file of word vectors (GloVe, word2vec, fastText) by which words are similar; default "
-        "the teacher's own embeddings.",
-    )
-    pairs: bool = Field(
-        False,
-        description="Cut rows into two segments, of which every other second one is from elsewhere, as for next-sentence prediction.",
-    )
-    second: SecondSegment = Field(
-        SecondSegment.ELSEWHERE,
-        description="With pairs, what every other second segment is: a piece of another row (elsewhere, next-sentence prediction), or the "
-        "text before the first one (swapped, sentence-order prediction).",
-    )
 
 
 class TripleWeights(TermWeights):
@@ -344,58 +316,6 @@ class MobileBertStage(GeneralText, Updates):
     def problems(self, place: StagePlace) -> list[str]:
         """Refuse a layer map of another length than the student's depth."""
         return unmapped(self.layers, place)
-
-
-class GeneratorSection(Section):
-    """The model that draws the tokens which take the place of others."""
-
-    model: str = Field(description="Folder or Hub name of a masked-language model with the teacher's vocabulary.")
-    revision: str | None = Field(None, description="Hub revision.")
-
-
-class ReplacedWeights(TermWeights):
-    """Weight of each term; 0 leaves it out. The defaults of the first two are ELECTRA's."""
-
-    generator: float = Field(
-        1.0, ge=0, description="Cross-entropy of the generator's guesses of hidden tokens; 0 leaves it as it is."
-    )
-    replaced: float = Field(50.0, ge=0, description="Cross-entropy of whether each token was replaced.")
-    logits: float = Field(
-        50.0, ge=0, description="Divergence from what the teacher says of each token, with temperature, times T^2."
-    )
-
-
-@register_stage
-class ReplacedTokensStage(GeneralText, Optimisation):
-    """Method `replaced-tokens`: the student learns to tell which tokens of plain text a generator replaced, as ELECTRA does."""
-
-    method: Literal["replaced-tokens"] = Field(description="Distillation method.")
-    generator: GeneratorSection = Field(description="The generator, which is trained too.")
-    lr: Rate = Field(5e-4, description="Peak learning rate.")
-    batch: PositiveInt = Field(128, description="Rows per step.")
-    warmup: Fraction = Field(0.01, description="Share of the steps with rising learning rate.")
-    temperature: float = Field(1.0, gt=0, description="Softens what both models say of a token.")
-    weights: ReplacedWeights = Field(default_factory=lambda: ReplacedWeights(), description="Terms of the loss.")
-    masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to replace are chosen.")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ReplacedTokensStage:
-        problems = []
-        if self.masking in (MaskingKind.NONE, MaskingKind.SIMILAR):
-            problems.append(f"masking: {self.masking} leaves the generator nothing to replace: name another")
-        if not (self.weights.replaced or self.weights.logits):
-            problems.append("weights.replaced and weights.logits are 0: the student would learn nothing")
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
-
-    def problems(self, place: StagePlace) -> list[str]:
-        """Refuse other stages that train heads which a model that judges tokens does not have."""
-        words = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
-        return [
-            f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both out"
-            for n in words
-        ]
 
 
 def unmapped(layers: list[int] | None, place: StagePlace) -> list[str]:

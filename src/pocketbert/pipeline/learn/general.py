@@ -12,9 +12,9 @@ from pocketbert.core.families import Family, Objective
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.general_text import GeneralText
 from pocketbert.core.recipe.methods import Stage
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.stages import GeneralText
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import MaskingKind, SecondSegment
 from pocketbert.pipeline.learn.corpora import open_corpora

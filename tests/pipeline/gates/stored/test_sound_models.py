@@ -26,7 +26,7 @@ from pocketbert.pipeline.gates.stored.trace import example, module_constants
 from pocketbert.quantize import Plan, quantize
 from support.half_range import FAMILY, HEADS, ordinary, planted
 from support.stored_models import CLASSIFY, write_model
-from support.tiny import EXPORTED, tiny_classifier
+from support.tiny import BASIC, EXPORTED, tiny_classifier
 
 
 def problems(file: Path, models: PreparedModels, format: Format, lengths: tuple[int, ...] = ()) -> list[str]:
@@ -35,7 +35,9 @@ def problems(file: Path, models: PreparedModels, format: Format, lengths: tuple[
     return compare(graphs, models.reference(format, Layout.PLAIN), lengths).problems
 
 
-@pytest.mark.parametrize("family", EXPORTED)
+@pytest.mark.parametrize(
+    "family", [*BASIC, *(pytest.param(f, marks=pytest.mark.slow) for f in EXPORTED if f not in BASIC)]
+)
 def test_files_of_every_family(
     family: str,
     exported: Callable[[str], Path],

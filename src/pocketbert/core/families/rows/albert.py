@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS
-from pocketbert.core.families.family import Family, TokenizerKind
+from pocketbert.core.families.family import Family, Objective, TokenizerKind
 from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
 
 ROWS = (
@@ -18,6 +18,7 @@ ROWS = (
         lm_head="predictions",
         stored_layers="num_hidden_groups",
         largest={"embedding_size": 1 << 14, "num_hidden_groups": MAX_LAYERS, "inner_group_num": MAX_LAYERS},
+        objectives=(Objective.MASKED_LM, Objective.SENTENCE_ORDER),
         layer_parts="albert",
         limits=(
             "with inner_group_num above 1, which no published checkpoint has, it is exported but neither teacher nor student",

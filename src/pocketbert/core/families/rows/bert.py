@@ -54,7 +54,7 @@ ROWS = (
         name="macbert",
         title="MacBERT",
         loads_as="bert",
-        objectives=_MASKED,
+        objectives=(Objective.MASKED_LM, Objective.SIMILAR_WORDS, Objective.SENTENCE_ORDER),
         limits=(
             "trained on similar words instead of [MASK]: texts with [MASK] are unlike those that it was trained on",
         ),
@@ -66,6 +66,7 @@ ROWS = (
         loads_as="bert",
         # gamma or beta without the prefix of a class with a head: BERT's own old checkpoints have the prefix
         signs=r"(embeddings|encoder\.layer\.\d+\..*)\.LayerNorm\.(gamma|beta)$",
-        objectives=_MASKED,
+        # its task of pairs tells the next segment, the one before and one from elsewhere apart: order is a part of it
+        objectives=(Objective.MASKED_LM, Objective.SENTENCE_ORDER),
     ),
 )
