@@ -161,7 +161,7 @@ def correct_rows(recipe: Recipe, folder: Path) -> str:
     source, task = open_model_folder(str(folder)), task_of(recipe.task)
     labels = Labels(source.labels or ())
     model, head = load_model(source, task), head_of(task, labels, recipe.answer)
-    tokenizer = TextTokenizer(source.path, recipe.data.max_length or source.positions)
+    tokenizer = TextTokenizer(source.tokenizer_folder, recipe.data.max_length or source.positions)
     assert recipe.data.eval is not None
     rows = head.prepare(read_examples(recipe.data.eval), tokenizer, recipe.data.eval.title)
     predictor = TorchPredictor(model, task, source.family.inputs)

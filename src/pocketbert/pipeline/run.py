@@ -108,7 +108,7 @@ class Run:
 
     def texts(self, rows: int = golden.ROWS) -> list[Text]:
         """Some texts of the data, as the task takes them."""
-        return self.data.texts(rows, TextTokenizer(self.model.path, self.length))
+        return self.data.texts(rows, TextTokenizer(self.model.tokenizer_folder, self.length))
 
     @property
     def origin(self) -> Origin:
@@ -230,7 +230,7 @@ class Run:
 
     def _make_corpus(self, at: Places) -> Sequence[str]:
         assert self.recipe.data.corpus is not None
-        write_corpora(self.recipe.data.corpus, self.model.path, at.output)
+        write_corpora(self.recipe.data.corpus, self.model.tokenizer_folder, at.output)
         return ()
 
     @cached_property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pocketbert.core.disk.files import sha256_file, sha256_json
+from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.recipe import CorpusSource, Recipe
 from pocketbert.core.types import Format, Scheme
@@ -109,7 +109,7 @@ def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
         title="corpus",
         output=CORPUS,
         settings={"data": {"corpus": dumped(recipe.data.corpus)}},
-        contents={**sources, "the teacher's tokenizer.json": sha256_file(inputs.model.path / "tokenizer.json")},
+        contents={**sources, "the teacher's tokenizer.json": inputs.model.tokenizer_digest},
         needs=(),
         make=make.corpus,
         libraries=("tokenizers", "pyarrow"),

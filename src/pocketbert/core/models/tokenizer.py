@@ -12,8 +12,19 @@ from pocketbert.core.families import Family
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.tokenizer_file import MAX_MIB, template_types
 
-OTHER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "special_tokens_map.json", "tokenizer_config.json")
-"""Files of a tokenizer next to tokenizer.json, which libraries read whole."""
+VOCABULARY = "vocab.txt"
+"""WordPiece's vocabulary, one token in a line: what clients without a reader of tokenizer.json take."""
+OTHER_FILES = (
+    VOCABULARY,
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+)
+"""Files of a tokenizer next to tokenizer.json, as authors ship them; libraries read them whole."""
 
 
 def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> None:

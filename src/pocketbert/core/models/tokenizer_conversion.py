@@ -22,6 +22,8 @@ from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenizer_file import MAX_MIB, library_errors
 
 _NO_CODE = CheckpointCode()
+_VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt")
+_FIX = "Put the tokenizer's files that the authors publish into the folder."
 _SPACE = "▁"
 """How SentencePiece writes a blank."""
 _ALLOWED = 0.1
@@ -70,29 +72,61 @@ def converted_tokenizer(source: Path, code: CheckpointCode = _NO_CODE) -> str:
             owns the format.
         MissingBackendError: If that library is not installed.
     """
-    import transformers
-
-    if code.tokenizer_json is not None:
-        return code.tokenizer_json(source)
     if code.check_tokenizer is not None:
         code.check_tokenizer(source)
-    models = sorted(source.glob("*.model"))
-    if models and version_of("sentencepiece") is None:
-        raise MissingBackendError(f"the library that reads {models[0].name}", "pip install 'pocketbert[sentencepiece]'")
-    with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them missing vocabulary files
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(source), local_files_only=True, trust_remote_code=False
-        )
-        backend = tokenizer.backend_tokenizer
-        # without any vocabulary file the library makes a tokenizer of special tokens alone, and says nothing
-        if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
-            raise ValueError("the folder has neither tokenizer.json nor a vocabulary")
+    _check_present(source)
+    if code.tokenizer_json is not None:
+        return code.tokenizer_json(source)
+    models = _models(source)
+    with library_errors(str(source), "no usable tokenizer"):  # many kinds, among them files of another system
+        backend = _by_transformers(source)
         if code.change_tokenizer is not None:
             backend = Tokenizer.from_str(json.dumps(code.change_tokenizer(source, json.loads(backend.to_str()))))
     if len(models) == 1:
         backend = _as_published(backend, models[0])
     _check_case(source, backend)
     return str(backend.to_str())
+
+
+def vocabulary_files(source: Path) -> list[str]:
+    """Names of the files in a folder that a tokenizer is made of where there is no tokenizer.json.
+
+    Args:
+        source: A Hugging Face folder.
+    """
+    return [*(n for n in _VOCABULARIES if (source / n).is_file()), *(m.name for m in _models(source))]
+
+
+def _models(source: Path) -> list[Path]:
+    return sorted(p for p in source.glob("*.model") if p.is_file())
+
+
+def _check_present(source: Path) -> None:
+    """Refuse a folder from which nothing could be converted, and name the library that is missing."""
+    names = vocabulary_files(source)
+    if names == ["vocab.json"] or names == ["merges.txt"]:
+        other = "merges.txt" if names == ["vocab.json"] else "vocab.json"
+        raise InputError(Problem(f"{source}/{other}", f"file not found; {names[0]} needs it.", _FIX))
+    if not names:
+        what = "file not found, and no vocabulary to make it of: vocab.txt, vocab.json with merges.txt, or a SentencePiece model (*.model)."
+        raise InputError(Problem(f"{source}/tokenizer.json", what, _FIX))
+    if (models := _models(source)) and version_of("sentencepiece") is None:
+        raise MissingBackendError(f"the library that reads {models[0].name}", "pip install 'pocketbert[sentencepiece]'")
+    if version_of("transformers") is None:
+        raise MissingBackendError(f"the library that reads {names[0]}", "pip install 'pocketbert[train,onnx]'")
+
+
+def _by_transformers(source: Path) -> Tokenizer:
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True, trust_remote_code=False)
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    # of files that its class does not read the library makes a tokenizer of special tokens alone, and says nothing
+    if backend.get_vocab_size() <= len(tokenizer.all_special_ids):
+        read, names = type(tokenizer).__name__, " and ".join(vocabulary_files(source))
+        what = f"{read} of transformers reads another kind of vocabulary than {names}."
+        raise InputError(Problem(str(source), what, f"Name the right tokenizer_class in tokenizer_config.json. {_FIX}"))
+    return backend
 
 
 def _as_published(backend: Tokenizer, path: Path) -> Tokenizer:

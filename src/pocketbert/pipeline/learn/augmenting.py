@@ -220,7 +220,7 @@ def augmented_set(
     title, labelled = recipe.data.train.title, is_labelled(data.head.task, "train")
     examples, counts = data.splits["train"].examples, AugmentCounts()
     store = CopyStore(written, "", len(examples)) if written else _copies(recipe, model, examples, work)
-    tokenizer = TextTokenizer(model.path, length)
+    tokenizer = TextTokenizer(model.tokenizer_folder, length)
     portions = (
         data.head.prepare(some, tokenizer, title, labelled)
         for some in _portions(_with_copies(examples, store, data, counts))
@@ -274,7 +274,7 @@ def _copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], wor
             "masked": _asks_masked(section, model),
             "vectors": sha256_file(vectors) if vectors else None,
             "weights": model.sha256,
-            "tokenizer": tokenizer_digest(model.path),
+            "tokenizer": tokenizer_digest(model.tokenizer_folder),
             "rows": sha256_json([[r.number, *r.texts] for r in rows]),
             "with": installed(("torch", "transformers", "tokenizers", "numpy")),
         }
@@ -293,7 +293,7 @@ def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmen
     from pocketbert.distill.augment.vectors import EmbeddingVectors, WordVectors, read_vectors
     from pocketbert.distill.augment.words import WordReader
 
-    reader = WordReader(model.path, model.family.tokenizer)
+    reader = WordReader(model.tokenizer_folder, model.family.tokenizer)
     guesses = _asks_masked(section, model)
     loaded: Any = None
     if guesses or section.vectors is None:
@@ -305,7 +305,7 @@ def _augmenter(section: AugmentSection, seed: int, model: ModelFolder) -> Augmen
         vectors = EmbeddingVectors(loaded.get_input_embeddings().weight.detach().numpy(), reader)
     masked = None
     if guesses:
-        mask_id = TextTokenizer(model.path, model.positions).mask_id
+        mask_id = TextTokenizer(model.tokenizer_folder, model.positions).mask_id
         if mask_id is None:
             raise InputError(
                 Problem(

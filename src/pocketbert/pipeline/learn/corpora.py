@@ -70,8 +70,8 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
         raise InputError(
             Problem("data.corpus", "the recipe has none.", "Add corpus: {sources: [{path: text.jsonl.gz}]} to data.")
         )
-    tokenizer = open_teacher(recipe.teacher).path
-    output = folder_destination(output, tokenizer)
+    teacher = open_teacher(recipe.teacher)
+    output, tokenizer = folder_destination(output, teacher.path), teacher.tokenizer_folder
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
     with leaving_nothing(output):
         output.mkdir(parents=True, exist_ok=True)

@@ -148,7 +148,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         notes.append(labels.note)
     check_settings(recipe, labels)
     head = head_of(task, labels, recipe.answer)
-    tokenizer = TextTokenizer(model.path, max_length(section, model, task))
+    tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
     splits, reports = {}, []
     for name, rows in parts.items():
         source = section.eval if name == "eval" else section.train

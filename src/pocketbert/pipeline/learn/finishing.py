@@ -111,7 +111,7 @@ def finish(made: Finished, destination: Path, teacher: Path | None = None) -> No
         return  # process 0 alone scores and writes
     model, data, task = made.model, made.data, made.data.head.task
     family = family_of(model.config.model_type)
-    tokenizer = TextTokenizer(made.source.path, made.length, padding_side=family.padding_side)
+    tokenizer = TextTokenizer(made.source.tokenizer_folder, made.length, padding_side=family.padding_side)
     predictor = TorchPredictor(model, task, family.inputs, made.pooling)
     thresholds = _tuned(made, predictor, tokenizer) if task.labels is LabelKind.NAMES else None
     score = None

@@ -130,8 +130,8 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
     assert recipe.data.corpus is not None
     assert isinstance(stage, GeneralText)
     check_objectives(stage, source.family, where)
-    tokenizer = TextTokenizer(source.path, min(recipe.data.corpus.length, source.positions))
-    rows = open_corpora(recipe.data.corpus, source.path, corpora, seed)
+    tokenizer = TextTokenizer(source.tokenizer_folder, min(recipe.data.corpus.length, source.positions))
+    rows = open_corpora(recipe.data.corpus, source.tokenizer_folder, corpora, seed)
     size = len(rows.counts)
     similar = _similar_words(stage, source, teacher, size, where) if stage.masking is MaskingKind.SIMILAR else None
     masking = masking_of(stage.masking, rows.counts, tokenizer, seed, where, stage.mask_share, stage.smoothing, similar)
@@ -145,7 +145,7 @@ def _similar_words(stage: GeneralText, source: ModelFolder, teacher: Any, vocabu
     from pocketbert.distill.augment.vectors import EmbeddingVectors, WordVectors, read_vectors
     from pocketbert.distill.augment.words import WordReader
 
-    reader = WordReader(source.path, source.family.tokenizer)
+    reader = WordReader(source.tokenizer_folder, source.family.tokenizer)
     vectors: WordVectors
     if stage.vectors is not None:
         vectors = read_vectors(stage.vectors, f"{where}.vectors")

@@ -51,7 +51,7 @@ class TrainingJob:
         from pocketbert.distill.training.train_set import TrainSet
 
         rows = self.data.splits["train"]
-        tokenizer = TextTokenizer(self.source.path, self.length)
+        tokenizer = TextTokenizer(self.source.tokenizer_folder, self.length)
         if self.data.head.task.name is not TaskName.FILL_MASK:
             return TrainSet(rows, tokenizer)
         assert tokenizer.mask_id is not None

@@ -182,7 +182,7 @@ def start_student(learning: Learning, source: ModelFolder, teacher: Any, task: T
     if wanted.model is None:
         return build_student(teacher, source.family, wanted, seed)
     start = open_model_folder(wanted.model, wanted.revision, "student.model")
-    if vocabulary(start.path) != vocabulary(source.path):
+    if vocabulary(start.tokenizer_folder) != vocabulary(source.tokenizer_folder):
         raise InputError(
             Problem(
                 "student.model",

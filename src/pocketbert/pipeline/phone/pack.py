@@ -23,6 +23,7 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.heads.table import thresholds_of
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
+from pocketbert.core.models.tokenizer import OTHER_FILES
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
@@ -40,14 +41,7 @@ from pocketbert.pipeline.phone.card import CardFacts, render_card
 from pocketbert.pipeline.phone.facts import card_facts, read_benchmark
 from pocketbert.runtime.engines import open_file
 
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "special_tokens_map.json",
-    "merges.txt",
-    "vocab.json",
-)
+_TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
 _VECTOR_FILES = (MODULES_FILE, POOLING_FILE, "sentence_bert_config.json")
 """What sentence-transformers reads beside the model."""
 _KINDS = {
