@@ -172,11 +172,11 @@ def _forms(info: Any) -> list[str]:
 
 def readme(text: str) -> str:
     """README.md with its table of systems replaced."""
-    lines = ["| system | teacher | exported files | limits |", "|---|---|---|---|"]
+    lines = ["| system | `model_type` | teacher | exported files |", "|---|---|---|---|"]
     for row in ROWS:
         facts = system_facts(row)
         files = ", ".join(FORMATS[f].title for f in facts.files) or "none"
-        lines.append(f"| {row.title} | yes | {files} | {'; '.join(facts.notes)} |")
+        lines.append(f"| {row.title} | {', '.join(f'`{t}`' for t in row.model_types)} | yes | {files} |")
     made = "\n".join([START, *lines, END])
     return re.sub(f"{START}.*?{END}", lambda _: made, text, flags=re.DOTALL)
 
