@@ -33,7 +33,7 @@ ROWS = (
             "token types are not passed: XLM would add the embedding of the word with the number of the type",
             "words are split by Moses' rules for English, whatever the language, as XLMTokenizer does without lang; Chinese, "
             "Japanese and Thai words need other programs",
-            "tokenizer.json differs from XLMTokenizer where an accent is a character of its own, at a capital sigma that ends "
+            "tokenizer.json differs from XLMTokenizer where an accent is a separate character, at a capital sigma that ends "
             "a word, at digits around a no-break space, at several commas or periods behind a quotation mark, and at letters "
             "that are newer than sacremoses",
             "question answering takes XLMForQuestionAnsweringSimple; the beam search of XLMForQuestionAnswering is not "
