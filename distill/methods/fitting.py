@@ -11,6 +11,9 @@ from pocketbert.core.types import Signal
 from pocketbert.distill.methods.method import TeacherStudent
 from pocketbert.distill.students.layer_map import layer_map
 
+_ALL_TOKENS = "full_attention"
+"""What transformers calls a layer without a window; a configuration that names no kinds has no others."""
+
 
 def invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> list[Problem]:
     """Terms that learn from a signal which the family does not give.
@@ -46,6 +49,66 @@ def other_vocabulary(pair: TeacherStudent[Any]) -> list[Problem]:
     return [Problem(pair.where, what, fix)]
 
 
+def layers_of_a_kind(pair: TeacherStudent[Any], depths: tuple[int, int], attention: bool) -> list[int]:
+    """Map layers; where attention is learnt, each to one that attends as it does.
+
+    Args:
+        pair: Teacher and student; the stage may list a map.
+        depths: Layers of the student, and of the teacher.
+        attention: Whether attention maps or scores of the mapped layers are compared.
+
+    Returns:
+        Teacher layer (from 1) of each student layer.
+
+    Raises:
+        InputError: If a listed map does not fit; with `attention` also if it joins layers of two kinds, or if the teacher
+            has no layer of a kind.
+    """
+    where, listed = f"{pair.where}.layers", pair.stage.layers
+    chosen = layer_map(*depths, listed, where)
+    if not attention:
+        return chosen
+    return [of_its_kind(pair, place, number, listed is not None, where) for place, number in enumerate(chosen, 1)]
+
+
+def of_its_kind(pair: TeacherStudent[Any], place: int, number: int, listed: bool, where: str) -> int:
+    """Return a teacher layer that attends as a student layer does: to all tokens, or within a window.
+
+    Scores of tokens outside a window say nothing, so a layer with one has nothing to teach to a layer without, or the
+    other way round. The kinds are what ``layer_types`` of both configurations lists.
+
+    Args:
+        pair: Teacher and student.
+        place: The student's layer, from 1.
+        number: The teacher's layer, from 1, that the usual choice or the recipe names.
+        listed: Whether the recipe names it.
+        where: Recipe key of the choice.
+
+    Returns:
+        `number`, or the nearest layer of the right kind.
+
+    Raises:
+        InputError: If a listed layer is of another kind, or the teacher has no layer of the kind.
+    """
+    theirs, ours = (getattr(m.config, "layer_types", None) for m in (pair.teacher, pair.student))
+    if theirs is None and ours is None:
+        return number
+    theirs = theirs or [_ALL_TOKENS] * pair.teacher.config.num_hidden_layers
+    kind = ours[place - 1] if ours else _ALL_TOKENS
+    same = [n for n, their in enumerate(theirs, 1) if their == kind]
+    if number in same:
+        return number
+    if listed or not same:
+        what = f"layer {place} of the student is of the kind {kind}, layer {number} of the teacher of the kind {theirs[number - 1]}."
+        fix = (
+            f"Teacher layers of that kind: {', '.join(map(str, same))}."
+            if same
+            else "Set the weight of attention to 0."
+        )
+        raise InputError(Problem(where, what, fix))
+    return min(same, key=lambda n: (abs(n - number), n))
+
+
 def mapped_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
     """The layer map of two models that are compared layer by layer, once all else about them has been looked at.
 
@@ -62,7 +125,7 @@ def mapped_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[in
     layers, found = list[int](), [*problems, *other_vocabulary(pair)]
     depths = (pair.student.config.num_hidden_layers, pair.teacher.config.num_hidden_layers)
     try:
-        layers = layer_map(*depths, pair.stage.layers, f"{pair.where}.layers")
+        layers = layers_of_a_kind(pair, depths, pair.stage.weights.attention > 0)
     except InputError as error:
         found += error.problems
     if found:

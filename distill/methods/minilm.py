@@ -13,7 +13,7 @@ from pocketbert.core.types import Signal
 from pocketbert.distill.capture import query_width, record_attention
 from pocketbert.distill.losses.common import attention_kl
 from pocketbert.distill.losses.relations import relation_heads, relation_kl
-from pocketbert.distill.methods.fitting import invalid_signals, other_vocabulary
+from pocketbert.distill.methods.fitting import invalid_signals, of_its_kind, other_vocabulary
 from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, signals_for
 from pocketbert.distill.training.terms import Term
@@ -76,8 +76,12 @@ class MiniLmDistillation:
             # version 1 compares values head by head, as it does attention
             heads = student.config.num_attention_heads
         self.heads = relation_heads(query_width(student.config), query_width(teacher.config), heads)
-        self.layer = teacher_layer(teacher.config.num_hidden_layers, stage.teacher_layer) - 1
         self._last = student.config.num_hidden_layers - 1
+        number = teacher_layer(teacher.config.num_hidden_layers, stage.teacher_layer)
+        if "attention" in self.weights:
+            listed = stage.teacher_layer is not None
+            number = of_its_kind(pair, self._last + 1, number, listed, f"{where}.teacher_layer")
+        self.layer = number - 1
         wanted = self.wanted(stage, self.layer)
         self.signals = signals_for(teacher, family, wanted, signals)
         ours = self.wanted(stage, self._last)

@@ -16,9 +16,8 @@ from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import attention_kl, hidden_mse, mean_over_layers
 from pocketbert.distill.losses.task import counted, gold_loss, soft_loss
-from pocketbert.distill.methods.fitting import invalid_signals
+from pocketbert.distill.methods.fitting import invalid_signals, layers_of_a_kind
 from pocketbert.distill.methods.method import StageJob, StageResult, TeacherStudent
-from pocketbert.distill.students.layer_map import layer_map
 from pocketbert.distill.teacher.cache.build import cached_teacher
 from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, all_states, signals_for
 from pocketbert.distill.training.terms import Term
@@ -61,7 +60,7 @@ class TaskDistillation:
         self.family = pair.student_family
         self.depth, deep = student.config.num_hidden_layers, teacher.config.num_hidden_layers
         check_signals(pair, task)
-        self.layers = layer_map(self.depth, deep, stage.layers, f"{where}.layers")
+        self.layers = layers_of_a_kind(pair, (self.depth, deep), stage.signals.attention > 0)
         self.weights = stage.signals.weighted()
         wanted = self.wanted(stage, self.layers)
         self.signals = signals_for(teacher, family, wanted, signals)

@@ -14,16 +14,23 @@ from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.stages import MiniLmStage, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
+from pocketbert.distill.methods.fitting import layers_of_a_kind
+from pocketbert.distill.methods.method import TeacherStudent
+from pocketbert.distill.methods.minilm import MiniLmDistillation
+from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
+from pocketbert.distill.students.layer_map import layer_map
 from pocketbert.export.adapters.modernbert.parts import FirstRowGatedLayer
 from pocketbert.export.prepare import prepare
 from support.tiny import ENTRIES, NAMES, noisy_model
 
 ROW = family_named("modernbert")
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
+OFF = dict.fromkeys(("attention", "query", "key", "value"), 0)
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -104,6 +111,55 @@ def test_students_keep_the_kinds_of_their_layers(layers: int) -> None:
 def test_layers_of_another_kind_are_refused(listed: list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build_student(model_of(6), ROW, StudentSection(layers=2, teacher_layers=listed), 0)
+
+
+def pair_of(teacher: int, student: int, stage: Any) -> TeacherStudent[Any]:
+    return TeacherStudent(model_of(teacher), model_of(student), ROW, stage, "distill.0")
+
+
+def task_stage(attention: float, layers: list[int] | None = None) -> TaskStage:
+    signals = {"logits": 1, "hidden": 1, "attention": attention}
+    return TaskStage.model_validate({"method": "task", "steps": 1, "signals": signals, "layers": layers})
+
+
+@pytest.mark.parametrize("student", [1, 2, 3, 4, 5])
+def test_attention_is_learnt_from_a_layer_of_the_same_kind(student: int) -> None:
+    pair = pair_of(8, student, task_stage(1))
+    theirs, ours = pair.teacher.config.layer_types, pair.student.config.layer_types
+    layers = layers_of_a_kind(pair, (student, 8), attention=True)
+    assert [theirs[n - 1] for n in layers] == ours
+    assert layers == sorted(layers)
+    usual = layer_map(student, 8)
+    assert layers_of_a_kind(pair, (student, 8), attention=False) == usual
+    assert usual[0] == layers[0] or theirs[usual[0] - 1] != ours[0]
+    done = TaskDistillation(pair.teacher, pair.student, ROW, TASK, pair.stage)
+    assert done.layers == layers
+
+
+def test_attention_of_a_layer_of_another_kind_is_refused() -> None:
+    said = r"distill\.0\.layers: layer 2 of the student is of the kind sliding_attention, layer 4 of the teacher of the kind"
+    pair = pair_of(6, 2, task_stage(1, [1, 4]))
+    with pytest.raises(InputError, match=said):
+        TaskDistillation(pair.teacher, pair.student, ROW, TASK, pair.stage)
+    pair = pair_of(6, 2, task_stage(0, [1, 4]))
+    assert TaskDistillation(pair.teacher, pair.student, ROW, TASK, pair.stage).layers == [1, 4]
+    pair.student.config.layer_types = ["chunked_attention"] * 2
+    with pytest.raises(InputError, match="Set the weight of attention to 0"):
+        layers_of_a_kind(TeacherStudent(pair.teacher, pair.student, ROW, task_stage(1), "distill.0"), (2, 6), True)
+
+
+def test_minilm_learns_attention_from_a_layer_of_the_kind_of_the_last() -> None:
+    def layer(weights: dict[str, int], wanted: int | None = None) -> int:
+        stage = MiniLmStage.model_validate(
+            {"method": "minilm", "steps": 1, "weights": {**OFF, **weights}, "teacher_layer": wanted}
+        )
+        return MiniLmDistillation(model_of(4), model_of(2), ROW, stage).layer + 1
+
+    assert layer({"value": 1}) == 4
+    assert layer({"attention": 1}) == 3
+    assert layer({"attention": 1}, 2) == 2
+    with pytest.raises(InputError, match=r"teacher_layer: layer 2 of the student is of the kind sliding_attention"):
+        layer({"attention": 1}, 4)
 
 
 def written(folder: Path, changes: dict[str, Any], dropped: tuple[str, ...] = ()) -> Path:

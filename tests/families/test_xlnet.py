@@ -23,6 +23,7 @@ from pocketbert.distill.students.build import build_student
 from pocketbert.export.adapters.xlnet.encoder import sines
 from pocketbert.export.mediapipe import refusal
 from pocketbert.export.prepare import prepare
+from pocketbert.pipeline.export_recipe import known_task
 from support.tiny import NAMES, noisy_model, tiny_classifier
 from support.tiny_sentencepiece import write_sentencepiece
 from support.tiny_texts import vocabulary
@@ -131,7 +132,14 @@ def test_the_layout_for_the_neural_engine_is_refused() -> None:
 def test_guessing_words_is_refused_with_the_reason(tmp_path: Path) -> None:
     tiny_classifier("xlnet", 1, (), auto_class="AutoModelForPreTraining").save_pretrained(tmp_path)
     folder = open_model_folder(str(tmp_path))
-    assert folder.task is not TaskName.FILL_MASK
+    assert folder.config["architectures"] == ["XLNetLMHeadModel"]
+    assert folder.task is None, "it was trained for no task of the table, nor for embeddings"
+    with pytest.raises(InputError) as error:
+        known_task(folder)
+    said = str(error.value)
+    assert "config.json names XLNetLMHeadModel, but no task. XLNet cannot do fill-mask: its language model" in said
+    assert "--task text-classification | " in said
+    assert "| fill-mask" not in said
     with pytest.raises(InputError, match="XLNet cannot do fill-mask: .* target_mapping"):
         load_model(folder, TASKS[TaskName.FILL_MASK])
     # the language model's checkpoint is where a classifier starts from

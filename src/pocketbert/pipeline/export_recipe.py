@@ -75,9 +75,11 @@ def known_task(folder: ModelFolder) -> str:
     if folder.task is not None:
         return folder.task.value
     made = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
-    raise InputError(
-        Problem("task", f"config.json names {made}, but no task.", f"Give one: --task {' | '.join(TaskName)}")
-    )
+    family = folder.family
+    reasons = [f" {family.title} cannot do {task}: {why}." for task, why in family.invalid_tasks.items()]
+    possible = " | ".join(task for task in TaskName if task not in family.invalid_tasks)
+    what = f"config.json names {made}, but no task.{''.join(reasons)}"
+    raise InputError(Problem("task", what, f"Give one: --task {possible}"))
 
 
 @contextmanager

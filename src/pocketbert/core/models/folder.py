@@ -37,6 +37,9 @@ _READ = ("*.json", "*.txt", "*.model", "*/**/config.json")
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
 
+_GENERATOR = "LMHeadModel"
+"""End of the names of classes with a language model that reads a text from left to right, or in another order."""
+
 
 @dataclass(frozen=True)
 class ModelFolder:
@@ -83,7 +86,9 @@ class ModelFolder:
             return stated.get(str(self.config.get("problem_type")), unstated)
         own = self.family.head_suffixes
         suffixes = {own.get(t.head, t.head): t.name for t in TASKS.values()} | {"ForPreTraining": TaskName.FILL_MASK}
-        return next((task for suffix, task in suffixes.items() if name.endswith(suffix)), None)
+        found = next((task for suffix, task in suffixes.items() if name.endswith(suffix)), None)
+        # its name ends as that of a bare encoder does, and nobody trained it for embeddings
+        return None if found is TaskName.FEATURE_EXTRACTION and name.endswith(_GENERATOR) else found
 
     @property
     def weights(self) -> Path:

@@ -55,6 +55,11 @@ class Constant:
     covers: int = 0
     used: bool = True
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the stored numbers that it was computed from."""
+        return set(self.numbers.name.split(", ")) - {""}
+
 
 @dataclass(frozen=True, eq=False)
 class _Data:

@@ -34,6 +34,7 @@ class Reference:
             `pocketbert.export.adapters.half_range`. By which, it measured on texts that are not known here.
         of_length: Returns what the module computes from nothing but its own constants, for inputs of a length: files that
             take one length hold that. None where there is nothing of the kind.
+        needed: Names of the numbers from which that is computed.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class Reference:
         constants: Sequence[Constant],
         multiples: bool = False,
         of_length: Callable[[int], list[Constant]] | None = None,
+        needed: Sequence[str] = (),
     ) -> None:
-        self.constants, self.multiples = list(constants), multiples
+        self.constants, self.multiples, self.needed = list(constants), multiples, tuple(needed)
+        self._own = len(self.constants)
         self._of_length, self._known_lengths = of_length, set[int]()
         self._by_shape: dict[tuple[Role, tuple[int, ...]], list[int]] = {}
         for i, c in enumerate(constants):
@@ -88,11 +91,12 @@ class Reference:
     def _parts(self, numbers: Numbers) -> list[int]:
         """Tables whose first rows an array is: an exporter looks them up in advance where it knows the places.
 
-        Of ids, which an exporter cuts to a length, a part anywhere in between counts too.
+        What else an exporter cuts out of them for a length, `know` adds.
         """
         if not numbers.is_float:
-            ids = [(i, c.numbers.value) for i, c in enumerate(self.constants) if not c.numbers.is_float]
-            return [i for i, value in ids if _within_ids(numbers.value.reshape(-1), value.reshape(-1))]
+            flat = numbers.value.reshape(-1)
+            ids = [(i, c.numbers.value) for i, c in enumerate(self.constants[: self._own]) if not c.numbers.is_float]
+            return [i for i, value in ids if np.array_equal(value.reshape(-1)[: flat.size], flat)]
         rows = numbers.changed(lambda v: v.reshape(-1, v.shape[-1]))
         count, width = rows.value.shape
         out = []
@@ -160,6 +164,7 @@ def compare(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths:
         used = [found for c, found in zip(constants, places, strict=True) if c.used]
         problems.update(dict.fromkeys(_missing(used, reference)))
         problems.update(dict.fromkeys(_misplaced(constants, places, reference)))
+        problems.update(dict.fromkeys(_strange(constants, places, reference)))
     problems.update(dict.fromkeys(_uncovered(graphs, reference, lengths)))
     return Comparison(sum(c.used and not c.covers for c in reference.constants), list(problems))
 
@@ -201,6 +206,28 @@ def _misplaced(constants: Sequence[Constant], places: Sequence[Sequence[int]], r
     return out
 
 
+def _strange(constants: Sequence[Constant], places: Sequence[Sequence[int]], reference: Reference) -> list[str]:
+    """Name what the module computes with in advance, where a file lacks it or uses it for another part of the model.
+
+    Such numbers and their results, such as rotations of positions, have no place of their own among the module's constants:
+    what counts is which tensors the module uses behind them.
+    """
+    used = [found for constant, found in zip(constants, places, strict=True) if constant.used]
+    held = {name for found in used for i in found for name in reference.constants[i].names}
+    out = [f"{name} is not in the file, or not used" for name in reference.needed if name not in held]
+    for constant, found in zip(constants, places, strict=True):
+        if len(found) != 1 or not reference.constants[found[0]].used:
+            continue
+        theirs = reference.constants[found[0]]
+        known = set[str]().union(*(reference.constants[j].names for j in _bits(theirs.before)))
+        for j in _bits(constant.before):
+            other = [reference.constants[i] for i in places[j]]
+            free = other and not any(o.used or o.covers or not o.numbers.is_float for o in other)
+            if free and not any(o.names <= known for o in other):
+                out.append(f"{other[0].numbers.name} is used for {theirs.numbers.name}, in the model it is not")
+    return out
+
+
 def _uncovered(graphs: Sequence[Sequence[Constant]], reference: Reference, lengths: Sequence[int]) -> list[str]:
     """Name tables of which a file with listed lengths holds fewer rows than its longest input reads."""
     rows: dict[int, int] = {}
@@ -233,13 +260,6 @@ def _equal(numbers: Numbers, wanted: Numbers) -> bool:
         some = replace(some, step=np.broadcast_to(numbers.step, value.shape)[spots])
     close = _near(some, Numbers(value[spots], size=wanted.magnitude[spots]))
     return bool(close.all() and _within(numbers, wanted).all())
-
-
-def _within_ids(part: NDArray[Any], whole: NDArray[Any]) -> bool:
-    """Whether one row of ids is a part of another."""
-    if not 0 < part.size <= whole.size:
-        return False
-    return bool((np.lib.stride_tricks.sliding_window_view(whole, part.size) == part).all(-1).any())
 
 
 def _within(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:

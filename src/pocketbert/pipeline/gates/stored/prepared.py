@@ -57,7 +57,7 @@ class PreparedModels:
             module = prepare(self._model, family, self.task, format, layout, pooling, samples)
             trace = Trace(module, family.inputs)
             multiples = carries_multiples(self._model, family, self.task, samples)
-            self._made[format, layout] = Reference(trace.constants, multiples, trace.of_length)
+            self._made[format, layout] = Reference(trace.constants, multiples, trace.of_length, trace.needed)
         return self._made[format, layout]
 
     @cached_property

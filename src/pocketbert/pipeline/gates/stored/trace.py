@@ -52,6 +52,7 @@ class Trace:
     Attributes:
         constants: As `module_constants` lists them; what depends on the length counts as not used, since a file need not
             hold it.
+        needed: Names of what those are computed from: of each, a file holds the numbers themselves or a result.
     """
 
     def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
@@ -62,16 +63,20 @@ class Trace:
         shapes = [(a.numbers.value.shape, b.numbers.value.shape) for a, b in zip(here, there, strict=True)]
         self._places = [i for i, (one, other) in enumerate(shapes) if one != other]
         self.constants = [replace(c, used=c.used and i not in self._places) for i, c in enumerate(here)]
+        several = {name for name, b in module.named_buffers() if b.is_floating_point() and b.numel() > 1}
+        names = {name for i in self._places if here[i].used for name in here[i].names}
+        self.needed = tuple(sorted(names & several))
 
     def of_length(self, length: int) -> list[Constant]:
         """Return what depends on the length, for inputs of this length, and what it is computed from step by step.
 
         How many of the steps an exporter takes in advance is its own affair.
         """
-        if not self._places:
-            return []
-        _, computed = _traced(self._module, example(self._inputs, length))
-        squeezed = [n.changed(np.squeeze) for n in computed if length in n.value.shape]
+        computed, other = (_traced(self._module, example(self._inputs, n))[1] for n in (length, length + 1))
+        if len(computed) == len(other):
+            pairs = zip(computed, other, strict=True)
+            computed = [one for one, longer in pairs if one.value.shape != longer.value.shape]
+        squeezed = [n.changed(np.squeeze) for n in computed]
         return [Constant(Role.ARRAY, n, 0, 0, used=False) for n in squeezed if n.value.size > 1]
 
 
