@@ -205,6 +205,23 @@ def test_a_recipe_that_is_no_regular_file_is_refused_and_not_waited_for(tmp_path
         load_recipe(path)
 
 
+def test_a_link_to_data_keeps_the_name_that_tells_its_kind(recipe: Path) -> None:
+    blob = recipe.parent / "0f3a"  # as in the cache of the Hub
+    blob.write_text("")
+    (recipe.parent / "train.csv").symlink_to(blob)
+    recipe.write_text(GOOD.replace("train.jsonl.gz", "train.csv"))
+    made = load_recipe(recipe)
+    assert made.data.train is not None
+    assert made.data.train.path == str(recipe.parent.resolve() / "train.csv")
+
+
+@pytest.mark.parametrize("override", ['name="a\\uDFFFb"', 'student.family="\\ud800"', 'data.labels=["a", "\\udc00"]'])
+def test_halves_of_surrogate_pairs_are_refused_with_their_key(recipe: Path, override: str) -> None:
+    with pytest.raises(InputError, match=rf"{override.partition('=')[0]}.*holds half of a surrogate pair") as caught:
+        load_recipe(recipe, [override])
+    assert str(caught.value).isprintable() or "\n" in str(caught.value)
+
+
 def test_overrides_reach_nested_keys_list_entries_and_whole_mappings(recipe: Path) -> None:
     made = load_recipe(
         recipe,

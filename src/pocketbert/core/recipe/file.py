@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.disk.regular import read_regular
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.loading.plugins import load_plugins
 from pocketbert.core.recipe.methods import Stage, method_names, stage_sections
 from pocketbert.core.recipe.recipe import ContradictionError, Recipe
@@ -213,8 +214,10 @@ def _absolute(key: str, item: str, base: Path) -> str:
     local = key in _LOCAL_KEYS or item.startswith((".", "~")) or (base / path).is_dir()
     if not local or not item:
         return item
-    (base / path).is_dir()  # fails where the system takes no such name
-    return str((base / path).resolve())
+    whole = base / path
+    real = whole.resolve()  # fails where the system takes no such name
+    # a link to a file keeps its own name: the kind of a file is read from it, and what it leads to may have none
+    return str(whole.parent.resolve() / whole.name if whole.is_file() else real)
 
 
 def _note(tree: _Tree, title: str, keys: Keys, what: str) -> None:
@@ -267,10 +270,33 @@ def _has_keys(value: Any) -> bool:
 
 def _validate(tree: _Tree, title: str) -> tuple[Recipe | None, list[Problem]]:
     load_plugins()  # a recipe may use the names that they register
+    strange = [_not_unicode(keys, tree, title) for keys in _texts_without_encoding(tree.value)]
+    if strange:  # pydantic does not name the key
+        return None, strange
     try:
         return Recipe.model_validate(tree.value), []
     except ValidationError as error:
         return None, [p for e in error.errors(include_url=False) for p in _problems(e, tree, title)]
+
+
+def _texts_without_encoding(value: Any, keys: Keys = ()) -> Iterator[Keys]:
+    """Keys of texts that cannot be written in UTF-8, names of keys included."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not is_unicode(str(key)):
+                yield (*keys, ascii(key))
+            yield from _texts_without_encoding(item, (*keys, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _texts_without_encoding(item, (*keys, i))
+    elif isinstance(value, str) and not is_unicode(value):
+        yield keys
+
+
+def _not_unicode(keys: Keys, tree: _Tree, title: str) -> Problem:
+    return Problem(
+        _where(keys, tree, title), "holds half of a surrogate pair, which is not Unicode text.", "Remove it."
+    )
 
 
 def _problems(error: Any, tree: _Tree, title: str) -> list[Problem]:
