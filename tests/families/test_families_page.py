@@ -45,7 +45,8 @@ def test_the_table_of_the_readme_is_current(reference: ModuleType) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert reference.readme(text) == text, "run `make reference`"
     for row in ROWS:
-        assert f"| {row.title} | yes |" in text
+        types = ", ".join(f"`{t}`" for t in row.model_types)
+        assert f"| {row.title} | {types} | yes |" in text
 
 
 def test_every_system_is_on_the_page_with_what_it_can_and_cannot_do() -> None:
