@@ -79,6 +79,18 @@ def test_broken_json_is_an_input_error(tmp_path: Path, raw: bytes, message: str)
         read_json(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("spelt", [r'{"a": ["x\udfffy"]}', r'{"\uD83D": 1}', r'"\ude00\ud83d"'])
+def test_half_of_a_surrogate_pair_is_an_input_error(tmp_path: Path, spelt: str) -> None:
+    (tmp_path / "a.json").write_text(spelt)
+    with pytest.raises(InputError, match=r"a\.json: holds half of a surrogate pair"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_whole_surrogate_pair_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(r'["\ud83d\ude00"]')
+    assert read_json(tmp_path / "a.json") == ["😀"]
+
+
 def test_json_is_read_up_to_a_bound(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('"' + "x" * (1 << 20) + '"')

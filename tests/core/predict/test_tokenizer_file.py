@@ -89,3 +89,15 @@ def test_a_large_file_is_refused(folder: Path) -> None:
         stream.truncate(40 << 20)
     with pytest.raises(InputError, match="larger than 32 MiB"):
         TextTokenizer(folder, 32)
+
+
+@pytest.mark.parametrize("frame", ["single", "pair"])
+def test_a_template_that_names_no_special_token_is_refused_without_a_panic(
+    folder: Path, frame: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["post_processor"][frame][-1] = {"SpecialToken": {"id": "{0}", "type_id": 0}}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"its template names '\{0\}', which is not among its special tokens"):
+        TextTokenizer(folder, 32)
+    assert "panicked" not in capfd.readouterr().err

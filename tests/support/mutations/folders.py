@@ -300,7 +300,8 @@ def odd_files(draw: random.Random, folder: Path) -> None:
             for f in files:
                 f["status"] = "failed"
         elif odd == 3:
-            _model(content, random.Random(0))["format"] = "tflite"
+            record = _model(content, random.Random(0))
+            record["format"] = "onnx" if record["format"] == "tflite" else "tflite"
         else:
             content["files"] = [dict(f, path=f"{i}/x", default=False) for i, f in enumerate(files * 200)]
 

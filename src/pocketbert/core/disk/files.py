@@ -122,13 +122,22 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
     """Read JSON of bounded size.
 
     Raises:
-        InputError: If the file is missing, too large, or no JSON.
+        InputError: If the file is missing, too large, no JSON, or spells half of a surrogate pair, which no encoding has.
     """
-    content = read_regular(path, limit_mib * _MIB)
+    raw = read_regular(path, limit_mib * _MIB)
     try:
-        return json.loads(content.decode())
+        content = json.loads(raw.decode())
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
+    if b"\\ud" in raw.lower():  # only an escape can spell one
+        try:
+            json.dumps(content, ensure_ascii=False).encode()
+        except RecursionError as error:
+            raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
+        except UnicodeEncodeError as error:
+            what = "holds half of a surrogate pair, which is not Unicode text."
+            raise InputError(Problem(str(path), what, "Remove it.")) from error
+    return content
 
 
 def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:

@@ -148,6 +148,9 @@ def _template(part: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[s
             if not _frame(part.get(key), texts):
                 yield f"its template '{key}' does not have each text once, with at most 16 special tokens."
         specials = part.get("special_tokens")
+        unknown = [t for t in _named(part) if not isinstance(specials, dict) or t not in specials]
+        if unknown:
+            yield f"its template names {unknown[0][:40]!r}, which is not among its special tokens."
         for token in specials.values() if isinstance(specials, dict) else ():
             ids, tokens = (token.get("ids"), token.get("tokens")) if isinstance(token, dict) else (None, None)
             if not isinstance(ids, list) or not isinstance(tokens, list) or not len(ids) == len(tokens) <= 16:
@@ -162,6 +165,14 @@ def _template(part: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[s
     wrong = [t for t, number in named if known.get(str(t)) != number]
     if wrong:
         yield f"its template adds {str(wrong[0])[:40]!r}, which the vocabulary does not have under that number."
+
+
+def _named(part: Mapping[str, Any]) -> list[str]:
+    """The special tokens that a template puts around its texts; the library fails with a panic where it does not know one."""
+    frames = [part.get(key) for key in ("single", "pair")]
+    pieces = [p for frame in frames if isinstance(frame, list) for p in frame if isinstance(p, dict)]
+    tokens = [p["SpecialToken"] for p in pieces if "SpecialToken" in p]
+    return [str(t.get("id")) if isinstance(t, dict) else str(t) for t in tokens]
 
 
 def _frame(pieces: Any, texts: list[str]) -> bool:

@@ -138,3 +138,22 @@ def test_ids_are_those_of_the_length(shift: int) -> None:
 
 def test_ids_of_another_list_fail() -> None:
     assert found(Ids(seed=2), Ids(), ("input_ids",), 300)
+
+
+class Positions(nn.Module):
+    """A table of positions, of which the first rows are used: as many as there are tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Buffer(torch.randn(LENGTH, 4, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.table[: input_ids.shape[1]] + input_ids[0, :, None]
+
+
+def test_the_longest_input_of_a_model_is_traced() -> None:
+    """The table has no row for one token more."""
+    assert found(Positions(), Positions(), ("input_ids",), LENGTH) == []
+    broken = Positions()
+    broken.table += 1
+    assert found(broken, Positions(), ("input_ids",), LENGTH)

@@ -57,9 +57,9 @@ class Trace:
 
     def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
         self._module, self._inputs = module, inputs
-        here, there = (module_constants(module, example(inputs, n)) for n in (LENGTH, LENGTH + 1))
+        here, there = (module_constants(module, example(inputs, n)) for n in (LENGTH, _other(LENGTH)))
         if len(here) != len(there):
-            raise ValueError(f"{len(here)} constants with {LENGTH} tokens, {len(there)} with {LENGTH + 1}")
+            raise ValueError(f"{len(here)} constants with {LENGTH} tokens, {len(there)} with {_other(LENGTH)}")
         shapes = [(a.numbers.value.shape, b.numbers.value.shape) for a, b in zip(here, there, strict=True)]
         self._places = [i for i, (one, other) in enumerate(shapes) if one != other]
         self.constants = [replace(c, used=c.used and i not in self._places) for i, c in enumerate(here)]
@@ -72,12 +72,17 @@ class Trace:
 
         How many of the steps an exporter takes in advance is its own affair.
         """
-        computed, other = (_traced(self._module, example(self._inputs, n))[1] for n in (length, length + 1))
+        computed, other = (_traced(self._module, example(self._inputs, n))[1] for n in (length, _other(length)))
         if len(computed) == len(other):
             pairs = zip(computed, other, strict=True)
-            computed = [one for one, longer in pairs if one.value.shape != longer.value.shape]
+            computed = [one for one, shorter in pairs if one.value.shape != shorter.value.shape]
         squeezed = [n.changed(np.squeeze) for n in computed]
         return [Constant(Role.ARRAY, n, 0, 0, used=False) for n in squeezed if n.value.size > 1]
+
+
+def _other(length: int) -> int:
+    """Another length that the model takes too: its table of positions may end at `length`."""
+    return length - 1 if length > 1 else 2
 
 
 def _kept(module: nn.Module) -> Iterator[Constant]:
