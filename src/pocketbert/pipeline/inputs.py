@@ -41,7 +41,7 @@ class Inputs:
     @cached_property
     def model(self) -> ModelFolder:
         """The model the recipe starts from."""
-        folder = open_teacher(self.recipe.teacher)
+        folder = open_teacher(self.recipe.teacher, self.recipe.export.attention)
         say_row(folder)
         return folder
 
@@ -82,6 +82,12 @@ class Inputs:
         return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
 
     @property
+    def attention_settings(self) -> dict[str, object]:
+        """What attention in the files is over, where the recipe says so: the folders of weights name it."""
+        chosen = self.recipe.export.attention
+        return {} if chosen is None else {"export": {"attention": chosen}}
+
+    @property
     def student_settings(self) -> dict[str, object]:
         """Settings that decide the student in every stage."""
         recipe = self.recipe
@@ -90,6 +96,7 @@ class Inputs:
             "seed": recipe.seed,
             "student": dumped(recipe.student),
             "answer": dumped(recipe.answer),
+            **self.attention_settings,
         }
 
     @property

@@ -16,7 +16,7 @@ from pocketbert.core.families.code import (
     register_checkpoints,
     register_layer_parts,
 )
-from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.family import ATTENTION_KEY, Family, Objective, TokenizerKind
 from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.families.table import (
     all_families,
@@ -30,6 +30,7 @@ from pocketbert.core.families.table import (
 
 __all__ = [
     "ADAPTERS",
+    "ATTENTION_KEY",
     "CAPTURES",
     "CHECKPOINTS",
     "LAYER_PARTS",

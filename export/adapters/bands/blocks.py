@@ -1,0 +1,65 @@
+"""Rows of tokens as blocks: what a token sees within its window lies in its own block and in both neighbours.
+
+Nothing here depends on the length but sizes, so that a graph may leave it free.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def zeros(states: Tensor, count: int) -> Tensor:
+    """Rows of zeros beside states [B, L, W], [B, count, W]; computed, so that no file stores them."""
+    return (states[:, :1] * 0.0).expand(-1, count, -1)
+
+
+def own_blocks(states: Tensor, size: int) -> Tensor:
+    """Cut rows into blocks.
+
+    Args:
+        states: [B, L, W].
+        size: Rows of a block.
+
+    Returns:
+        [B, N, size, W]; the last block ends with zeros.
+    """
+    return _cut(torch.cat([states, zeros(states, size)], 1), 0, _count(states, size), size)
+
+
+def near_blocks(states: Tensor, size: int, front: int) -> Tensor:
+    """For each block its rows and those of both neighbours, and behind them the first rows of all.
+
+    Args:
+        states: [B, L, W].
+        size: Rows of a block.
+        front: How many of the first rows every block gets.
+
+    Returns:
+        [B, N, 3 * size + front, W]; zeros where there is no row.
+    """
+    count, empty = _count(states, size), zeros(states, size)
+    padded = torch.cat([empty, states, empty, empty], 1)
+    parts = [_cut(padded, i, count, size) for i in range(3)]
+    if front:
+        parts.append(first_rows(states, front)[:, None].expand(-1, count, -1, -1))
+    return torch.cat(parts, 2)
+
+
+def first_rows(states: Tensor, count: int) -> Tensor:
+    """The first rows of states [B, L, W], with zeros behind them where there are fewer, [B, count, W]."""
+    return states[:, :1] if count == 1 else torch.cat([states, zeros(states, count)], 1)[:, :count]
+
+
+def rows_of(blocks: Tensor, length: int) -> Tensor:
+    """Blocks [B, N, size, W] as rows [B, L, W]."""
+    return blocks.flatten(1, 2)[:, :length]
+
+
+def _count(states: Tensor, size: int) -> int:
+    return (states.shape[1] + (size - 1)) // size  # one sum: `pocketbert.export.coreml` looks for it
+
+
+def _cut(padded: Tensor, first: int, count: int, size: int) -> Tensor:
+    part = padded[:, first * size : (first + count) * size]
+    return part.reshape(padded.shape[0], count, size, padded.shape[2])
