@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.bands.blocks import first_rows, near_blocks, own_blocks, rows_of
+from pocketbert.export.adapters.bands.blocks import between_zeros, first_rows, near_blocks, own_blocks, rows_of
 from pocketbert.export.adapters.bands.masks import Masks
 from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
 from pocketbert.export.adapters.lean.layers import Shape
@@ -58,8 +58,10 @@ class LocalAttention(nn.Module):
             wide: Tensor = self.wide(queries, keys, values, masks.real)
             return context + (wide - context) * masks.globals
         wide = self.wide(first_rows(queries, masks.front), keys, values, masks.real)
-        change = (wide - first_rows(context, masks.front)) * masks.globals
-        return context + torch.cat([change, context * 0.0], 1)[:, : context.shape[1]]
+        longer = between_zeros(context, 0, masks.front)
+        first = longer[:, : masks.front]
+        first = first + (wide - first) * masks.globals
+        return torch.cat([first, longer[:, masks.front :]], 1)[:, : context.shape[1]]
 
 
 class FirstOnly(nn.Module):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
-def zeros(states: Tensor, count: int) -> Tensor:
-    """Rows of zeros beside states [B, L, W], [B, count, W]; computed, so that no file stores them."""
-    return (states[:, :1] * 0.0).expand(-1, count, -1)
+def between_zeros(states: Tensor, before: int, after: int) -> Tensor:
+    """States [B, L, W] with rows of zeros before and behind them, [B, before + L + after, W]."""
+    return functional.pad(states, (0, 0, before, after))
 
 
 def own_blocks(states: Tensor, size: int) -> Tensor:
@@ -24,7 +25,7 @@ def own_blocks(states: Tensor, size: int) -> Tensor:
     Returns:
         [B, N, size, W]; the last block ends with zeros.
     """
-    return _cut(torch.cat([states, zeros(states, size)], 1), 0, _count(states, size), size)
+    return _cut(between_zeros(states, 0, size), 0, _count(states, size), size)
 
 
 def near_blocks(states: Tensor, size: int, front: int) -> Tensor:
@@ -38,8 +39,7 @@ def near_blocks(states: Tensor, size: int, front: int) -> Tensor:
     Returns:
         [B, N, 3 * size + front, W]; zeros where there is no row.
     """
-    count, empty = _count(states, size), zeros(states, size)
-    padded = torch.cat([empty, states, empty, empty], 1)
+    count, padded = _count(states, size), between_zeros(states, size, 2 * size)
     parts = [_cut(padded, i, count, size) for i in range(3)]
     if front:
         parts.append(first_rows(states, front)[:, None].expand(-1, count, -1, -1))
@@ -48,7 +48,7 @@ def near_blocks(states: Tensor, size: int, front: int) -> Tensor:
 
 def first_rows(states: Tensor, count: int) -> Tensor:
     """The first rows of states [B, L, W], with zeros behind them where there are fewer, [B, count, W]."""
-    return states[:, :1] if count == 1 else torch.cat([states, zeros(states, count)], 1)[:, :count]
+    return states[:, :1] if count == 1 else between_zeros(states, 0, count)[:, :count]
 
 
 def rows_of(blocks: Tensor, length: int) -> Tensor:
