@@ -21,6 +21,7 @@ from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.families.table import (
     all_families,
     check_exported,
+    check_taught,
     chosen_row,
     family_named,
     family_of,
@@ -42,6 +43,7 @@ __all__ = [
     "TokenizerKind",
     "all_families",
     "check_exported",
+    "check_taught",
     "chosen_row",
     "family_named",
     "family_of",

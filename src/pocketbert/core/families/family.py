@@ -60,6 +60,8 @@ class Family:
         head_size: Entry of config.json that repeats the hidden size divided by the heads; None where none does.
         longest: Most tokens of an input, where config.json names no table of positions.
         fixed: Entries of config.json that must have this value where they are there: others make another architecture.
+        taught_with: Entries of config.json that a teacher and a student must have with this value, where they are there: models
+            with others are exported, and `limits` says why they neither teach nor learn.
         largest: Largest values of entries of config.json that only the family has and that decide memory; the common ones are
             bounded in `config`.
         smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may have no
@@ -118,6 +120,7 @@ class Family:
     head_size: str | None = None
     longest: int = 512
     fixed: Mapping[str, object] = field(default_factory=dict)
+    taught_with: Mapping[str, object] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=dict)
     by_layer: tuple[str, ...] = ()
