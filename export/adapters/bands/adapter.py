@@ -15,7 +15,6 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.bands.attention import FirstOnly, LocalAttention
-from pocketbert.export.adapters.bands.blocks import first_rows
 from pocketbert.export.adapters.bands.masks import Masks, block_masks, pair_masks
 from pocketbert.export.adapters.lean.layers import PostNormLayer, Shape
 from pocketbert.export.adapters.lean.slim import spell_norms
@@ -27,8 +26,6 @@ _FIRST, _QUESTION = "ForSequenceClassification", "ForQuestionAnswering"
 """Ends of the names of the classes that have global tokens: the first one, or all of the question."""
 DENSE = 1024
 """With attention over blocks, graphs of known lengths up to here still are over all pairs of tokens: that is as fast."""
-QUESTION = 128
-"""Most tokens of a question where attention is over blocks: every block sees all of them. Longer ones get no finite answer."""
 
 
 def with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
@@ -39,8 +36,12 @@ def with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
         plan: What the graph is for.
 
     Raises:
-        InputError: As `with_dense_bands`.
+        InputError: As `with_dense_bands`, and for question-answering: every token of a question is global, so that each block
+            would have to see a part of the text that may be as long as the text.
     """
+    if type(model).__name__.endswith(_QUESTION):
+        what = "'blocks' is not possible for question-answering: every token of a question is global, and each block would see them all."
+        raise InputError(Problem("export.attention", what, "Set export.attention: pairs."))
     return with_dense_bands(model, plan, DENSE)
 
 
@@ -99,11 +100,7 @@ class _Banded(nn.Module):
             vector = [pooled(states, attention_mask, self.pooling)] if "sentence_embedding" in self.outputs else []
             return (states, *vector)
         answer = self.head(states)
-        if not self.question:
-            return (answer,)
-        if masks.blocks and wide is not None:
-            answer = answer + _unseen(wide)[:, None, None]
-        return tuple(answer.unbind(-1))
+        return tuple(answer.unbind(-1)) if self.question else (answer,)
 
     def _global(self, ids: Tensor, attention_mask: Tensor) -> Tensor | None:
         """1 at global tokens, [B, S]; None where the task has none."""
@@ -116,7 +113,7 @@ class _Banded(nn.Module):
         length = attention_mask.shape[1]
         if self.dense is None or (isinstance(length, int) and length <= self.dense):
             return pair_masks(self.reaches, attention_mask, wide, self.question)
-        return block_masks(self.reaches, attention_mask, wide, QUESTION if self.question else int(self.first))
+        return block_masks(self.reaches, attention_mask, wide)
 
 
 class _Embeddings(nn.Module):
@@ -161,12 +158,6 @@ def _layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) ->
 def _equal(ids: Tensor, id: int) -> Tensor:
     """1 where ids are a certain one, else 0."""
     return 1.0 - torch.clamp(torch.abs(ids - id), min=0, max=1).to(torch.float32)
-
-
-def _unseen(wide: Tensor) -> Tensor:
-    """0 where all global tokens are among those that every block sees, else infinity, [B]: no answer is better than a wrong one."""
-    missed = torch.clamp(wide.sum(1) - first_rows(wide[:, :, None], QUESTION).sum((1, 2)), min=0.0, max=1.0)
-    return missed / (1.0 - missed)
 
 
 ADAPTERS.add("dense-bands", with_dense_bands)

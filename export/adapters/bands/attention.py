@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbert.export.adapters.bands.blocks import between_zeros, first_rows, near_blocks, own_blocks, rows_of
+from pocketbert.export.adapters.bands.blocks import near_blocks, own_blocks, rows_of
 from pocketbert.export.adapters.bands.masks import Masks
 from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
 from pocketbert.export.adapters.lean.layers import Shape
@@ -54,14 +54,8 @@ class LocalAttention(nn.Module):
         if self.first:
             return torch.cat([self.wide(queries[:, :1], keys, values, masks.real), context[:, 1:]], 1)
         assert masks.globals is not None
-        if not masks.blocks:
-            wide: Tensor = self.wide(queries, keys, values, masks.real)
-            return context + (wide - context) * masks.globals
-        wide = self.wide(first_rows(queries, masks.front), keys, values, masks.real)
-        longer = between_zeros(context, 0, masks.front)
-        first = longer[:, : masks.front]
-        first = first + (wide - first) * masks.globals
-        return torch.cat([first, longer[:, masks.front :]], 1)[:, : context.shape[1]]
+        wide: Tensor = self.wide(queries, keys, values, masks.real)
+        return context + (wide - context) * masks.globals
 
 
 class FirstOnly(nn.Module):

@@ -28,27 +28,22 @@ def own_blocks(states: Tensor, size: int) -> Tensor:
     return _cut(between_zeros(states, 0, size), 0, _count(states, size), size)
 
 
-def near_blocks(states: Tensor, size: int, front: int) -> Tensor:
-    """For each block its rows and those of both neighbours, and behind them the first rows of all.
+def near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
+    """For each block its rows and those of both neighbours, and behind them the first row of all.
 
     Args:
         states: [B, L, W].
         size: Rows of a block.
-        front: How many of the first rows every block gets.
+        front: Whether every block gets the first row of all.
 
     Returns:
-        [B, N, 3 * size + front, W]; zeros where there is no row.
+        [B, N, 3 * size, W], or with the first row [B, N, 3 * size + 1, W]; zeros where there is no row.
     """
     count, padded = _count(states, size), between_zeros(states, size, 2 * size)
     parts = [_cut(padded, i, count, size) for i in range(3)]
     if front:
-        parts.append(first_rows(states, front)[:, None].expand(-1, count, -1, -1))
+        parts.append(states[:, None, :1].expand(-1, count, -1, -1))
     return torch.cat(parts, 2)
-
-
-def first_rows(states: Tensor, count: int) -> Tensor:
-    """The first rows of states [B, L, W], with zeros behind them where there are fewer, [B, count, W]."""
-    return states[:, :1] if count == 1 else between_zeros(states, 0, count)[:, :count]
 
 
 def rows_of(blocks: Tensor, length: int) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pocketbert.export.adapters.bands.blocks import first_rows, near_blocks, own_blocks
+from pocketbert.export.adapters.bands.blocks import near_blocks, own_blocks
 from pocketbert.export.adapters.mask_4d import MASKED
 
 
@@ -18,18 +18,18 @@ class Masks:
 
     Attributes:
         near: By half the window: keys that a token may attend to, global ones among them. Over all pairs [B, 1, S, S] or
-            [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R + F], where R is half the window.
+            [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the window, and one key more for a global token.
         real: Keys that a global token may attend to, [B, 1, 1, S].
-        globals: 1 at global tokens, [B, S, 1], over blocks [B, F, 1]; None where there are none, or the first only.
+        globals: 1 at global tokens, [B, S, 1]; None where there are none, or the first only.
         blocks: Whether attention is over blocks.
-        front: F, the first tokens that every block sees: all global ones are among them.
+        front: Whether every block sees the first token, which is global.
     """
 
     near: dict[int, Tensor]
     real: Tensor
     globals: Tensor | None
     blocks: bool = False
-    front: int = 0
+    front: bool = False
 
 
 def pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None, several: bool) -> Masks:
@@ -55,29 +55,27 @@ def pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | No
     return Masks(near, additive, wide[:, :, None] if wide is not None and several else None)
 
 
-def block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None, front: int) -> Masks:
-    """Masks of attention over blocks of half a window: each global token is seen once, among the first ones.
+def block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None) -> Masks:
+    """Masks of attention over blocks of half a window: a global token is seen once, behind the blocks.
 
     Args:
         reaches: Half the window of each layer.
         attention_mask: [B, S].
-        wide: 1 at global tokens, all of them among the first ones, [B, S]; None where a task has none.
-        front: How many first ones; 0 without global tokens.
+        wide: 1 at the first token, the only global one, [B, S]; None where a task has none.
     """
     real, places = _real(attention_mask)
     additive = (1.0 - real[:, None, None, :]) * MASKED
     marks = torch.stack([places, real] if wide is None else [places, real, wide], -1)
     near = {}
     for reach in sorted(set(reaches)):
-        own, seen = own_blocks(marks[:, :, :1], reach), near_blocks(marks, reach, front)[:, :, None]
+        own, seen = own_blocks(marks[:, :, :1], reach), near_blocks(marks, reach, wide is not None)[:, :, None]
         beside = seen[:, :, :, : 3 * reach]
         allowed = _within(reach, own, beside[..., 0]) * beside[..., 1]
         if wide is not None:
             first = seen[:, :, :, 3 * reach :, 2].expand(-1, -1, reach, -1)
             allowed = torch.cat([allowed * (1.0 - beside[..., 2]), first], -1)
         near[reach] = ((allowed - 1.0) * -MASKED).flatten(0, 1)[:, None]
-    several = wide is not None and front > 1
-    return Masks(near, additive, first_rows(marks[:, :, 2:], front) if several else None, True, front)
+    return Masks(near, additive, None, True, wide is not None)
 
 
 def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ ROWS = (
             ONE_SEGMENT,
             f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what lies outside "
             "the window; export.attention: blocks (--attention blocks) writes graphs over blocks of tokens, for longer texts",
-            "with attention over blocks, a question has at most 128 tokens, and the answer to a longer one is not finite",
+            "question-answering has no attention over blocks: every token of a question is global, and each block would see them all",
             "global attention is what transformers gives a task: the first token of a classifier, the question of "
             "question-answering, none otherwise; a mask of one's choice is no input",
             "inputs are padded on the right: the first token of a classifier has global attention",
