@@ -19,8 +19,10 @@ from pocketbert.core.tasks import TASKS
 from pocketbert.core.types import Format, Signal
 
 sys.path.insert(0, str(Path(__file__).parent))
+from systems.blocks import blocks_section
 from systems.checkpoints import CHECKPOINTS
 from systems.shapes import shapes_section
+from systems.students import students_section
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures/families.json"
@@ -167,7 +169,9 @@ def page() -> str:
     offered = offers(rows, reasons)
     tables = [matrix(f, rows, figures["cells"], reasons) for f in (Format.ONNX, Format.TFLITE, Format.COREML)]
     head = [HEAD.format(schemes=schemes), *offered, text.rstrip()]
-    tail = [*limits(rows), *layouts(rows), *shapes_section(ROOT / "docs/figures/real-shapes.json")]
+    blocks = blocks_section(ROOT / "docs/figures/longformer-blocks.json")
+    shapes = shapes_section(ROOT / "docs/figures/real-shapes.json")
+    tail = [*students_section(rows), *limits(rows), *blocks, *layouts(rows), *shapes]
     return "\n".join([*head, *(line for t in tables for line in t), *reasons.section(), *tail]) + "\n"
 
 
