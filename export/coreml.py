@@ -131,8 +131,8 @@ def _count_blocks(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is not operator.floordiv:
             continue
-        total, size = node.args
-        tensor, axis = next(a.args for a in total.args if isinstance(a, torch.fx.Node))
+        total, size = cast(Any, node.args)
+        tensor, axis = cast(Any, next(a.args for a in total.args if isinstance(a, torch.fx.Node)))
         with graph.inserting_before(node):
             some = graph.call_function(torch.ops.aten.slice.Tensor, (tensor, axis, 0, sys.maxsize, size))
             count = graph.call_function(torch.ops.aten.sym_size.int, (some, axis))

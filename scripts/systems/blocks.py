@@ -9,8 +9,8 @@ HEAD = """
 ## Longformer beyond 1,024 tokens
 
 `pocketbert export --attention blocks` (in a recipe `export.attention: blocks`) computes attention over blocks of half a window with both neighbours, and one more key for the first token where that is global.
-Memory then grows with the length of a text instead of its square, and inputs are as long as the table of positions. TFLite files, whose lengths are known, still are over all pairs of tokens up to 1,024;
-ONNX files and Core ML packages of several lengths have one graph, which for short texts costs more. Question-answering is refused: every token of a question is global.
+Memory then grows with the length of a text instead of its square, and inputs are as long as the table of positions. TFLite signatures of up to 1,024 tokens keep attention over all pairs;
+ONNX files and Core ML packages of several lengths have one graph, and it is slower for short texts. Question-answering is refused: every token of a question is global.
 
 Random weights, {layers} layers of width {hidden}, windows of {window} tokens, ONNX fp32, one row, one thread, least CPU time of {runs} runs; memory is the peak beyond that of 64 tokens. `scripts/longformer_blocks.py`
 compares both files with transformers before it measures; the machine was shared.

@@ -83,7 +83,7 @@ class Inputs:
 
     @property
     def attention_settings(self) -> dict[str, object]:
-        """What attention in the files is over, where the recipe says so: the folders of weights name it."""
+        """What attention in the files is over, where the recipe sets it; the folders of weights have it in config.json."""
         chosen = self.recipe.export.attention
         return {} if chosen is None else {"export": {"attention": chosen}}
 
