@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +95,7 @@ def export(
     whole = _Scored(module, len(family.inputs)).eval() if classifies else module
     outputs = [*task.outputs, *([PROBABILITIES] if classifies else [])]
     with quiet(), quiet_coremltools():
-        program = _exported(whole, family.inputs, wanted, form.shapes)
+        program = _exported(whole, family, wanted, form.shapes)
         model = _converted(program, family.inputs, outputs, wanted, form)
         spec = model.get_spec()
     if classifies:
@@ -103,14 +105,16 @@ def export(
 
 
 def _exported(
-    module: nn.Module, inputs: Sequence[str], lengths: Sequence[int], shapes: Shapes
+    module: nn.Module, family: Family, lengths: Sequence[int], shapes: Shapes
 ) -> torch.export.ExportedProgram:
+    inputs = family.inputs
     sample = tuple(sample_inputs(inputs, lengths[-1]).values())
+    least = SHORTEST if shapes is Shapes.RANGED else lengths[0]
     free: Any = None
-    if shapes is Shapes.RANGED:
-        free = torch.export.Dim("length", min=SHORTEST, max=lengths[-1])
-    elif shapes is Shapes.ENUMERATED and len(lengths) > 1:
-        free = torch.export.Dim("length", min=lengths[0], max=lengths[-1])
+    if shapes is Shapes.RANGED or (shapes is Shapes.ENUMERATED and len(lengths) > 1):
+        # torch does not prove that a number of blocks fits any length, which a named dimension asks for
+        bounds = {"min": least, "max": lengths[-1]}
+        free = torch.export.Dim.DYNAMIC(**bounds) if family.in_blocks else torch.export.Dim("length", **bounds)
     dynamic = None if free is None else tuple({1: free} for _ in inputs)
     program = torch.export.export(module, sample, dynamic_shapes=dynamic, strict=False)
     program = program.run_decompositions({})
@@ -118,7 +122,23 @@ def _exported(
         if node.target is torch.ops.aten.alias.default:
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
+    _count_blocks(program.graph)
     return cast(torch.export.ExportedProgram, program)
+
+
+def _count_blocks(graph: torch.fx.Graph) -> None:
+    """Write (L + R - 1) // R, the number of blocks of R tokens, as the length of every Rth token: coremltools 9.0 divides in floats."""
+    for node in list(graph.nodes):
+        if node.target is not operator.floordiv:
+            continue
+        total, size = cast(Any, node.args)
+        tensor, axis = cast(Any, next(a.args for a in total.args if isinstance(a, torch.fx.Node)))
+        with graph.inserting_before(node):
+            some = graph.call_function(torch.ops.aten.slice.Tensor, (tensor, axis, 0, sys.maxsize, size))
+            count = graph.call_function(torch.ops.aten.sym_size.int, (some, axis))
+        some.meta["val"], count.meta["val"] = tensor.meta["val"][:, ::size], node.meta["val"]
+        node.replace_all_uses_with(count)
+        graph.erase_node(node)
 
 
 def _converted(

@@ -19,13 +19,13 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters import (  # noqa: F401 - they register themselves
     albert_parts,
-    dense_bands,
     ernie_thu,
     mask_4d,
     mobilebert_parts,
     post_norm_parts,
     xlm,
 )
+from pocketbert.export.adapters.bands import adapter as _bands  # noqa: F401
 from pocketbert.export.adapters.deberta import adapter as _deberta  # noqa: F401
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.modernbert import adapter as _modernbert  # noqa: F401

@@ -19,8 +19,10 @@ from pocketbert.core.tasks import TASKS
 from pocketbert.core.types import Format, Signal
 
 sys.path.insert(0, str(Path(__file__).parent))
+from systems.blocks import blocks_section
 from systems.checkpoints import CHECKPOINTS
 from systems.shapes import shapes_section
+from systems.students import students_section
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures/families.json"
@@ -28,6 +30,8 @@ README, PAGE = ROOT / "README.md", ROOT / "docs/families.md"
 START, END = "<!-- systems -->", "<!-- end of systems -->"
 COLUMNS = ("text-classification", "pairs", *(t.value for t in TASKS if t.value != "text-classification"))
 OF_PAIRS = {"pairs": "text-classification"}
+REPRODUCED = ".venv/bin/python scripts/matrix_cell.py"
+"""What builds a single cell, and tells why it fails."""
 
 HEAD = """# Systems
 
@@ -51,7 +55,7 @@ relative to the [spread of the logits](how-it-works.md#gates).
 - *–*: not measured yet. A number in brackets: a [reason](#reasons).
 
 Processor: {machines}. Versions: {versions}. `make matrix` measures what has not passed at the present state of the code, `make matrix SHARD=1/4` a fourth of it; `scripts/matrix_figures.py` writes the
-figures.
+figures. `{cell}` builds a single cell; the reason of a cell that failed has its command.
 """
 LAYOUTS = """
 ## Checkpoints as they are published
@@ -128,7 +132,9 @@ def cell(row: Family, column: str, found: dict[str, Any], format: Format, reason
     shown = []
     for scheme, value in values.items():
         if isinstance(value, str):
-            shown.append(reasons.mark(f"{row.title}, {column}, {FORMATS[format].title} {scheme}: {value}"))
+            what = f"{row.title}, {column}, {FORMATS[format].title} {scheme}: {value.rstrip('.')}"
+            built = f"`{REPRODUCED} {row.graph} {column} {format} {scheme}`"
+            shown.append(reasons.mark(f"{what}. Smallest reproduction: {built}"))
         else:
             shown.append(f"{value:.0e}" if scheme in ("fp32", "fp16") else f"{value:.3f}")
     return " · ".join(shown) or "–"
@@ -156,13 +162,16 @@ def page() -> str:
     schemes = "; ".join(f"{i.title} {', '.join(_forms(i))}" for i in FORMATS.values())
     text = MATRIX.format(
         median=f"{figures['median fp32']:.0e}" if figures["median fp32"] else "not known",
+        cell=f"{REPRODUCED} bert text-classification onnx int8",
         machines="; ".join(figures["machines"]),
         versions=", ".join(f"{k} {v}" for k, v in figures["versions"].items()),
     )
     offered = offers(rows, reasons)
     tables = [matrix(f, rows, figures["cells"], reasons) for f in (Format.ONNX, Format.TFLITE, Format.COREML)]
     head = [HEAD.format(schemes=schemes), *offered, text.rstrip()]
-    tail = [*limits(rows), *layouts(rows), *shapes_section(ROOT / "docs/figures/real-shapes.json")]
+    blocks = blocks_section(ROOT / "docs/figures/longformer-blocks.json")
+    shapes = shapes_section(ROOT / "docs/figures/real-shapes.json")
+    tail = [*students_section(rows), *limits(rows), *blocks, *layouts(rows), *shapes]
     return "\n".join([*head, *(line for t in tables for line in t), *reasons.section(), *tail]) + "\n"
 
 

@@ -35,7 +35,7 @@ def figures(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
         last[tuple(result["cell"].values())] = result
     cells: dict[str, Any] = {}
     for (row, task, format, scheme), result in sorted(last.items()):
-        value = result["worst"] if result["passed"] else f"failed: {result['problem']}"[:200]
+        value = result["worst"] if result["passed"] else f"failed: {' '.join(result['problem'].split())}"[:200]
         cells.setdefault(row, {}).setdefault(task, {}).setdefault(format, {})[scheme] = value
     exact = [r["median"] for r in last.values() if r["passed"] and r["cell"]["scheme"] == "fp32"]
     return {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import CAPTURES, Family
+from pocketbert.core.families import CAPTURES, Family, check_taught
 from pocketbert.distill.capture import (
     dense_bands,
     disentangled,  # noqa: F401 - it registers itself
@@ -36,15 +35,7 @@ def record_attention(
         InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be counted.
         ValueError: If the model has no such layer.
     """
-    if getattr(model.config, "inner_group_num", 1) != 1:
-        raise InputError(
-            Problem(
-                "config.json",
-                f"inner_group_num is {model.config.inner_group_num}: each step runs several layers, and num_hidden_layers "
-                "does not count them; distillation knows 1 only.",
-                "Export the model without a student, or use a checkpoint with inner_group_num 1.",
-            )
-        )
+    check_taught(family, model.config.to_dict())
     CAPTURES.find(family.capture, f"family {family.name}")(model)
     return AttentionRecorder(layers, model.config.num_hidden_layers, relations, stop=stop)
 

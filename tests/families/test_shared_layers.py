@@ -15,7 +15,7 @@ from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.packages.tflite import load_model as load_tflite
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.recipe import Recipe, StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.distill.capture import record_attention
@@ -23,6 +23,7 @@ from pocketbert.distill.capture.layer_outputs import LayerOutputs
 from pocketbert.distill.students.build import build_student
 from pocketbert.export import coreml, onnx, tflite
 from pocketbert.export.prepare import prepare
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.quantize import Plan, quantize
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import ENTRIES, noisy_model
@@ -91,9 +92,22 @@ def test_every_run_of_a_layer_is_captured() -> None:
         LayerOutputs(model, ROW.layer_path, [4])
 
 
-def test_layers_that_cannot_be_counted_are_refused() -> None:
+def test_layers_that_cannot_be_counted_neither_teach_nor_learn(tmp_path: Path) -> None:
+    model = model_of(inner_group_num=2)
+    assert any("inner_group_num" in limit for limit in ROW.limits)
+    with pytest.raises(
+        InputError, match="inner_group_num is 2, distillation of ALBERT knows 1 only: with inner_group_num"
+    ):
+        record_attention(model, ROW, ())
+    model.save_pretrained(tmp_path)
+    recipe = {"schema": 1, "name": "x", "task": TASK.name.value, "teacher": {"model": str(tmp_path)}}
+    Inputs(Recipe.model_validate(recipe)).check_exported()
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("")
+    data = {name: {"path": str(rows)} for name in ("train", "eval")}
+    taught = {"student": {"layers": 1}, "distill": [{"method": "task", "steps": 1}], "data": data}
     with pytest.raises(InputError, match="inner_group_num is 2"):
-        record_attention(model_of(inner_group_num=2), ROW, ())
+        Inputs(Recipe.model_validate({**recipe, **taught})).check_exported()
 
 
 @torch.no_grad()

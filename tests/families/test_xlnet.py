@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.readout import Batching, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Signal
@@ -22,7 +24,7 @@ from pocketbert.distill.capture.record import is_captured
 from pocketbert.distill.students.build import build_student
 from pocketbert.export.adapters.xlnet.encoder import sines
 from pocketbert.export.mediapipe import refusal
-from pocketbert.export.prepare import prepare
+from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.export_recipe import known_task
 from support.tiny import NAMES, noisy_model, tiny_classifier
 from support.tiny_sentencepiece import write_sentencepiece
@@ -208,6 +210,24 @@ def test_texts_are_padded_on_the_left_and_end_with_cls(tmp_path: Path) -> None:
     assert made["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 2], [0, 0, 0, 1, 1, 2]]
     assert made["input_ids"][:, -2:].tolist() == [[4, 3]] * 2
     assert tokenizer.encode(["lamp " * 40])[0].ids[-2:].tolist() == [4, 3], "what is cut off is text"
+
+
+def test_rows_of_different_lengths_get_the_answers_that_each_gets_alone(tmp_path: Path) -> None:
+    rows = write_sentencepiece(tmp_path, "XLNetTokenizer", vocabulary())
+    model = tiny_classifier("xlnet", 2, NAMES, vocab_size=rows)
+    model.config.save_pretrained(tmp_path)
+    tokenizer = TextTokenizer(tmp_path, 24)
+    encoded = tokenizer.encode(["lamp", "bright lamp song " * 4, ("bright lamp", "song"), "song " * 40])
+    assert len({len(row) for row in encoded}) == 4
+    for task in (CLASSIFY, SPANS):
+        of_task = (
+            model if task is CLASSIFY else tiny_classifier("xlnet", 2, NAMES[:2], 0, task.auto_class, vocab_size=rows)
+        )
+        predictor = PreparedPredictor(prepare(of_task, ROW, task), ROW, task)
+        alone = run_rows(predictor, tokenizer, encoded, task)
+        together = run_rows(predictor, tokenizer, encoded, task, Batching(4, 1.0))
+        for one, other in zip(alone, together, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_mediapipe_would_pad_on_the_other_side(tmp_path: Path) -> None:

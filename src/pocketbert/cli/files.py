@@ -78,6 +78,13 @@ def export(
             metavar="KEY=VALUE",
         ),
     ] = None,
+    attention: Annotated[
+        str | None,
+        sets(
+            "--attention",
+            "Longformer: compute attention over blocks of tokens, for texts of more than 1,024, or over all pairs; default: pairs.",
+        ),
+    ] = None,
     opset: Annotated[int, sets("--opset", "Use this ONNX operator set, 18 to 20.")] = _DEFAULT.opset,
     ios: Annotated[
         int, sets("--ios", "Core ML: support this iOS version and newer ones: 16, 17 or 18.")
@@ -124,6 +131,7 @@ def export(
         schemes=listed(scheme),
         runtimes=listed(runtime),
         lengths=numbers(lengths, "--lengths"),
+        attention=attention,
         opset=opset,
         atol=atol,
         max_length=max_length,

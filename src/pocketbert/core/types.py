@@ -84,6 +84,15 @@ class Layout(StrEnum):
     """Channels first, 1x1 convolutions, one product per head: what Apple recommends for its Neural Engine."""
 
 
+class Attention(StrEnum):
+    """What attention in a file is computed over, in families whose tokens see a window only."""
+
+    PAIRS = "pairs"
+    """All pairs of tokens; those outside the window are masked."""
+    BLOCKS = "blocks"
+    """Blocks of half a window with both neighbours: memory grows with the length, not with its square."""
+
+
 class Provenance(StrEnum):
     """Where a number comes from. Emulated time is never a latency."""
 

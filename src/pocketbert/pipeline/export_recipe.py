@@ -17,7 +17,7 @@ from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.quantize import files_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.types import Runtime, Scheme
+from pocketbert.core.types import Attention, Runtime, Scheme
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 
 _TITLE = "command line"
@@ -45,12 +45,20 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
         local = expanded(model, _MODEL)
         name = str(local.resolve()) if local.is_dir() else model
         try:
-            folder = open_model_folder(name, options.revision, _MODEL, options.family)
+            attention = Attention(options.attention) if options.attention in set(Attention) else None
+            folder = open_model_folder(name, options.revision, _MODEL, options.family, attention)
+            options = _with_attention(options, folder)
             check_exported(folder.family, _MODEL)
             task = options.task or known_task(folder)
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
         return recipe_of(_content(name, _run_name(folder), options, task), _TITLE), folder
+
+
+def _with_attention(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
+    """The options with what attention is over in the folder's files, where they name nothing else."""
+    found = options.attention is None and folder.family.in_blocks
+    return replace(options, attention=Attention.BLOCKS.value) if found else options
 
 
 def option_problems(model: str, options: ExportOptions) -> list[Problem]:

@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import BaseModel
 
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.families import all_families, check_exported
+from pocketbert.core.families import all_families, check_exported, check_taught
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
@@ -41,7 +41,7 @@ class Inputs:
     @cached_property
     def model(self) -> ModelFolder:
         """The model the recipe starts from."""
-        folder = open_teacher(self.recipe.teacher)
+        folder = open_teacher(self.recipe.teacher, self.recipe.export.attention)
         say_row(folder)
         return folder
 
@@ -82,6 +82,12 @@ class Inputs:
         return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
 
     @property
+    def attention_settings(self) -> dict[str, object]:
+        """What attention in the files is over, where the recipe sets it; the folders of weights have it in config.json."""
+        chosen = self.recipe.export.attention
+        return {} if chosen is None else {"export": {"attention": chosen}}
+
+    @property
     def student_settings(self) -> dict[str, object]:
         """Settings that decide the student in every stage."""
         recipe = self.recipe
@@ -90,6 +96,7 @@ class Inputs:
             "seed": recipe.seed,
             "student": dumped(recipe.student),
             "answer": dumped(recipe.answer),
+            **self.attention_settings,
         }
 
     @property
@@ -106,8 +113,10 @@ class Inputs:
         return head_wanted(self.recipe).head
 
     def check_exported(self) -> None:
-        """Refuse a model that no file can be written of before it is trained."""
+        """Refuse a model that no file can be written of, or that cannot teach, before it is trained."""
         wanted = self.recipe.student
+        if self.recipe.distill:
+            check_taught(self.model.family, self.model.config, "teacher.model")
         if wanted is not None and wanted.size is not None:
             return  # a MobileBERT, whatever its teacher is
         where, family = "teacher.model", self.model.family

@@ -41,6 +41,8 @@ class ExportOptions:
         runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's
             texts.)
         lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
+        attention: ``blocks`` for texts of more than 1,024 tokens (Longformer), ``pairs`` for any family; default ``pairs``,
+            or what an exported model was exported with.
         opset: ONNX operator set, 18 to 20.
         atol: Parity bound relative to the spread of the logits; default the family's.
         max_length: Longest input in tokens; default the model's own.
@@ -60,6 +62,7 @@ class ExportOptions:
     schemes: Sequence[str] = ("int8",)
     runtimes: Sequence[str] = ()
     lengths: Sequence[int] = (32, 64, 128)
+    attention: str | None = None
     opset: int = 20
     atol: float | None = None
     max_length: int | None = None
@@ -79,6 +82,7 @@ KEYS: Mapping[str, str] = {
     "schemes": "quantize.scheme",
     "runtimes": "quantize.files",
     "lengths": "export.lengths",
+    "attention": "export.attention",
     "opset": "export.opset",
     "atol": "export.atol",
     "max_length": "data.max_length",

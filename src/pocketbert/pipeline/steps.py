@@ -134,6 +134,7 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Step:
             "seed": recipe.seed,
             "teacher": {"finetune": dumped(recipe.teacher.finetune)},
             "answer": dumped(recipe.answer),
+            **inputs.attention_settings,
             "the teacher's licence": inputs.model.licence,
         },
         contents={"teacher.model": inputs.model.digest},

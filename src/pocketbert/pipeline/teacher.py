@@ -5,19 +5,21 @@ from __future__ import annotations
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import TeacherSection
+from pocketbert.core.types import Attention
 
 
-def open_teacher(teacher: TeacherSection) -> ModelFolder:
+def open_teacher(teacher: TeacherSection, attention: Attention | None = None) -> ModelFolder:
     """Open the model that the section `teacher` of a recipe names, as the family that it names.
 
     Args:
         teacher: The section.
+        attention: What attention in the files is over, where the recipe says so.
 
     Raises:
         InputError: If there is no such model, or it has not the family's graph.
         MissingBackendError: If the demo teacher or the library that loads models from the Hub is not installed.
     """
-    return open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family)
+    return open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family, attention)
 
 
 def say_row(folder: ModelFolder) -> None:

@@ -16,11 +16,12 @@ from pocketbert.core.families.code import (
     register_checkpoints,
     register_layer_parts,
 )
-from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.family import ATTENTION_KEY, Family, Objective, TokenizerKind
 from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.families.table import (
     all_families,
     check_exported,
+    check_taught,
     chosen_row,
     family_named,
     family_of,
@@ -30,6 +31,7 @@ from pocketbert.core.families.table import (
 
 __all__ = [
     "ADAPTERS",
+    "ATTENTION_KEY",
     "CAPTURES",
     "CHECKPOINTS",
     "LAYER_PARTS",
@@ -41,6 +43,7 @@ __all__ = [
     "TokenizerKind",
     "all_families",
     "check_exported",
+    "check_taught",
     "chosen_row",
     "family_named",
     "family_of",

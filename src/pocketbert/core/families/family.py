@@ -9,9 +9,11 @@ from typing import Any
 
 from pocketbert.core.families.config import Bounds
 from pocketbert.core.families.released import ReleasedConfig
-from pocketbert.core.types import Signal
+from pocketbert.core.types import Attention, Signal
 
 SEGMENTS = "token_type_ids"
+ATTENTION_KEY = "pocketbert_attention"
+"""Entry of config.json that says what attention in the files of a saved model is over, where that is not the family's usual."""
 _SEGMENT_COUNT = "type_vocab_size"
 
 
@@ -58,6 +60,8 @@ class Family:
         head_size: Entry of config.json that repeats the hidden size divided by the heads; None where none does.
         longest: Most tokens of an input, where config.json names no table of positions.
         fixed: Entries of config.json that must have this value where they are there: others make another architecture.
+        taught_with: Entries of config.json that a teacher and a student must have with this value, where they are there: models
+            with others are exported, and `limits` says why they neither teach nor learn.
         largest: Largest values of entries of config.json that only the family has and that decide memory; the common ones are
             bounded in `config`.
         smallest: Smallest values of such entries that may be below 1. With 0 for ``type_vocab_size``, a model may have no
@@ -84,6 +88,8 @@ class Family:
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
         capture: Key of the code that captures attention signals; see `register_capture`.
         adapter: Key of the code that makes a model exportable; see `register_adapter`.
+        block_adapter: Key of the adapter whose attention is over blocks of tokens, for texts beyond `most_tokens`; None where
+            there is none. See `over_blocks`.
         layer_parts: Key of the code that takes encoder layers apart for the cheaper graphs; see `register_layer_parts`. None
             where the adapter needs none.
         checkpoints: Key of the code that reads checkpoints which transformers cannot; see `register_checkpoints`. None where
@@ -114,6 +120,7 @@ class Family:
     head_size: str | None = None
     longest: int = 512
     fixed: Mapping[str, object] = field(default_factory=dict)
+    taught_with: Mapping[str, object] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=dict)
     by_layer: tuple[str, ...] = ()
@@ -134,6 +141,7 @@ class Family:
     limits: tuple[str, ...] = ()
     capture: str = "attention-interface"
     adapter: str = "mask-4d"
+    block_adapter: str | None = None
     layer_parts: str | None = None
     checkpoints: str | None = None
     students_of: tuple[str, ...] = ()
@@ -161,12 +169,31 @@ class Family:
         """Name of the transformers class that BERT's has this suffix for."""
         return self.classes + self.head_suffixes.get(suffix, suffix)
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the files of this row have attention over blocks of tokens."""
+        return self.adapter == self.block_adapter
+
+    def over_blocks(self) -> Family:
+        """Return the row with attention over blocks of tokens, whose texts are as long as the position table.
+
+        Raises:
+            ValueError: If the family has no such graph.
+        """
+        if self.block_adapter is None:
+            raise ValueError(f"{self.title} has no attention over blocks")
+        return replace(self, adapter=self.block_adapter, most_tokens=None)
+
     def as_configured(self, config: Mapping[str, Any]) -> Family:
         """Return the row as it is for a model: where the family may go without segments, a model without has no ids of them.
+
+        What a folder says of its files' attention counts as well.
 
         Args:
             config: Its checked config.json.
         """
+        if config.get(ATTENTION_KEY) == Attention.BLOCKS and self.block_adapter not in (None, self.adapter):
+            return self.over_blocks().as_configured(config)
         if self.smallest.get(_SEGMENT_COUNT) != 0 or (config.get(_SEGMENT_COUNT) or 0) > 1:
             return self
         return replace(self, inputs=tuple(name for name in self.inputs if name != SEGMENTS))

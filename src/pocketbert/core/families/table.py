@@ -8,7 +8,7 @@ an architecture.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pocketbert.core.errors import InputError, Problem, nearest
 from pocketbert.core.families.family import Family
@@ -117,6 +117,24 @@ def suggested_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
             if found is not None:
                 return row, found
     return family, ""
+
+
+def check_taught(family: Family, config: Mapping[str, object], where: str = "config.json") -> None:
+    """Refuse a model that can be neither teacher nor student, although files of it can be written.
+
+    Args:
+        family: Its row.
+        config: Entries of its config.json.
+        where: What to blame in the error.
+
+    Raises:
+        InputError: If an entry has another value than the row says, with the limits of the row that name it.
+    """
+    for key, value in family.taught_with.items():
+        if config.get(key, value) != value:
+            why = next((f": {limit}" for limit in family.limits if key in limit), "")
+            what = f"{key} is {config[key]!r:.40}, distillation of {family.title} knows {value!r} only{why}."
+            raise InputError(Problem(where, what, "Export the model without a student, or use another checkpoint."))
 
 
 def check_exported(family: Family, where: str = "model") -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import Family
+from pocketbert.core.families import ATTENTION_KEY, Family
 from pocketbert.core.families.code import checkpoint_code
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import FAMILY_KEY, ModelFolder
@@ -22,6 +22,7 @@ from pocketbert.core.models.tokenizer import check_tokenizer
 from pocketbert.core.models.tokenizer_folder import save_tokenizer
 from pocketbert.core.models.weights import HARMLESS, first_sentence, fitting, read_state, tied_names
 from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.types import Attention
 
 if TYPE_CHECKING:
     import torch
@@ -273,6 +274,9 @@ def _plain_config(path: Path, family: Family) -> dict[str, Any]:
 
     config = read_json(path)
     config.pop(FAMILY_KEY, None)
+    config.pop(ATTENTION_KEY, None)
+    if family.in_blocks and config["model_type"] in family.model_types:
+        config[ATTENTION_KEY] = Attention.BLOCKS.value
     if family.loads_as is not None and config["model_type"] in family.model_types:
         config[FAMILY_KEY] = (
             family.name

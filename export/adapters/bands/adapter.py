@@ -1,4 +1,4 @@
-"""Longformer: attention in sliding windows with global tokens, as attention over all pairs of tokens and a mask.
+"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens and a mask, or over blocks of them.
 
 The encoder is put together anew from the modules of the loaded model. Nothing in the graph depends on data but numbers:
 transformers' own code branches on whether a batch has global tokens, and gathers them.
@@ -6,7 +6,7 @@ transformers' own code branches on whether a batch has global tokens, and gather
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,24 +14,44 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
+from pocketbert.export.adapters.bands.attention import FirstOnly, LocalAttention
+from pocketbert.export.adapters.bands.masks import Masks, block_masks, pair_masks
 from pocketbert.export.adapters.lean.layers import PostNormLayer, Shape
 from pocketbert.export.adapters.lean.slim import spell_norms
-from pocketbert.export.adapters.mask_4d import MASKED
 from pocketbert.export.adapters.parts import Parts
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.heads import pooled
 
 _FIRST, _QUESTION = "ForSequenceClassification", "ForQuestionAnswering"
 """Ends of the names of the classes that have global tokens: the first one, or all of the question."""
+DENSE = 1024
+"""With attention over blocks, graphs of known lengths up to here still are over all pairs of tokens: that is as fast."""
 
 
-def with_dense_bands(model: Any, plan: ExportPlan) -> nn.Module:
+def with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
+    """Wrap a model into a module whose memory grows with the length of a text, not with its square; see `with_dense_bands`.
+
+    Args:
+        model: A transformers model with a head in eval mode; taken apart.
+        plan: What the graph is for.
+
+    Raises:
+        InputError: As `with_dense_bands`, and for question-answering: every token of a question is global, so that each block
+            would have to see a part of the text that may be as long as the text.
+    """
+    if type(model).__name__.endswith(_QUESTION):
+        what = "'blocks' is not possible for question-answering: every token of a question is global, and each block would see them all."
+        raise InputError(Problem("export.attention", what, "Set export.attention: pairs."))
+    return with_dense_bands(model, plan, DENSE)
+
+
+def with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> nn.Module:
     """Wrap a model into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
 
     Args:
         model: A transformers model with a head in eval mode; taken apart.
         plan: What the graph is for.
+        dense: Longest known length whose attention is over all pairs of tokens; None for any length, known or free.
 
     Raises:
         InputError: If the plan's layout is not possible, or the model would look for a separator that it does not name.
@@ -45,29 +65,16 @@ def with_dense_bands(model: Any, plan: ExportPlan) -> nn.Module:
         raise InputError(
             Problem("config.json", what, "Add the id of the token that ends a text (2 in published models).")
         )
-    made = _Banded(model, plan)
+    made = _Banded(model, plan, dense)
     if plan.format is Format.TFLITE:
         spell_norms(made)
     return made.eval()
 
 
-class Masks(NamedTuple):
-    """What layers add to attention scores, and which tokens are global.
-
-    Attributes:
-        near: By half the window: keys that a token may attend to, global ones among them, [B, 1, S, S] or [B, 1, 1, S].
-        real: Keys that a global token may attend to, [B, 1, 1, S].
-        globals: 1 at global tokens, [B, S, 1]; None where there are none, or the first only.
-    """
-
-    near: dict[int, Tensor]
-    real: Tensor
-    globals: Tensor | None
-
-
 class _Banded(nn.Module):
-    def __init__(self, model: Any, plan: ExportPlan) -> None:
+    def __init__(self, model: Any, plan: ExportPlan, dense: int | None) -> None:
         super().__init__()
+        self.dense = dense
         kind = type(model).__name__
         self.first, self.question = kind.endswith(_FIRST), kind.endswith(_QUESTION)
         self.outputs, self.pooling = plan.outputs, plan.pooling
@@ -84,7 +91,8 @@ class _Banded(nn.Module):
         self.head = next((getattr(model, n) for n in names if hasattr(model, n)), None)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        masks = self._masks(input_ids, attention_mask)
+        wide = self._global(input_ids, attention_mask)
+        masks = self._masks(attention_mask, wide)
         states = self.embeddings(input_ids)
         for layer, reach in zip(self.layers, self.reaches, strict=True):
             states = layer(states, (masks, reach))
@@ -94,27 +102,18 @@ class _Banded(nn.Module):
         answer = self.head(states)
         return tuple(answer.unbind(-1)) if self.question else (answer,)
 
-    def _masks(self, ids: Tensor, attention_mask: Tensor) -> Masks:
+    def _global(self, ids: Tensor, attention_mask: Tensor) -> Tensor | None:
+        """1 at global tokens, [B, S]; None where the task has none."""
         real = attention_mask.to(torch.float32)
-        additive = (1.0 - real[:, None, None, :]) * MASKED
-        length, wide = ids.shape[1], None  # both ends of every clamp: Core ML writes infinity for one that is missing
-        # counted instead of numbered: a constant of all pairs would be stored in files of fixed lengths
-        places = torch.cumsum(real, 1)
         if self.question:
-            wide = real * torch.clamp(1.0 - torch.cumsum(_equal(ids, self.separator), 1), min=0.0, max=1.0)
-        elif self.first:
-            wide = real * torch.clamp(2.0 - places, min=0.0, max=1.0)
-        near = {}
-        for reach in sorted(set(self.reaches)):
-            if isinstance(length, int) and length <= reach + 1:
-                near[reach] = additive
-                continue
-            distance = torch.abs(places[:, :, None] - places[:, None, :])
-            allowed = torch.clamp(reach + 1.0 - distance, min=0.0, max=1.0)
-            if wide is not None:
-                allowed = torch.clamp(allowed + wide[:, None, :], min=0.0, max=1.0)
-            near[reach] = ((allowed * real[:, None, :] - 1.0) * -MASKED)[:, None]
-        return Masks(near, additive, wide[:, :, None] if wide is not None and self.question else None)
+            return real * torch.clamp(1.0 - torch.cumsum(_equal(ids, self.separator), 1), min=0.0, max=1.0)
+        return real * torch.clamp(2.0 - torch.cumsum(real, 1), min=0.0, max=1.0) if self.first else None
+
+    def _masks(self, attention_mask: Tensor, wide: Tensor | None) -> Masks:
+        length = attention_mask.shape[1]
+        if self.dense is None or (isinstance(length, int) and length <= self.dense):
+            return pair_masks(self.reaches, attention_mask, wide, self.question)
+        return block_masks(self.reaches, attention_mask, wide)
 
 
 class _Embeddings(nn.Module):
@@ -134,43 +133,6 @@ class _Embeddings(nn.Module):
         return states
 
 
-class _Local(nn.Module):
-    """Attention within the window, and of the global tokens to all."""
-
-    def __init__(self, parts: Parts, wide: Any, first: bool, shape: Shape) -> None:
-        super().__init__()
-        self.near = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
-        self.wide: nn.Module | None = None
-        self.first = first
-        if wide is not None:
-            projections = (wide.query_global, wide.key_global, wide.value_global, parts.heads, parts.scaling)
-            self.wide = FirstRow(*projections, opaque=shape.opaque) if first else AllRows(*projections)
-
-    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        masks, reach = mask
-        context: Tensor = self.near(queries, keys, values, masks.near[reach])
-        if self.wide is None:
-            return context
-        if self.first:
-            return torch.cat([self.wide(queries[:, :1], keys, values, masks.real), context[:, 1:]], 1)
-        assert masks.globals is not None
-        wide: Tensor = self.wide(queries, keys, values, masks.real)
-        return context + (wide - context) * masks.globals
-
-
-class _FirstOnly(nn.Module):
-    """Attention of the first token, which is global, to all."""
-
-    def __init__(self, wide: Any, heads: int, scaling: float, shape: Shape) -> None:
-        super().__init__()
-        projections = (wide.query_global, wide.key_global, wide.value_global)
-        self.wide = FirstRow(*projections, heads, scaling, opaque=shape.opaque)
-
-    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        context: Tensor = self.wide(queries, keys, values, mask[0].real)
-        return context
-
-
 def _layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) -> PostNormLayer:
     own, out = layer.attention.self, layer.attention.output
     parts = Parts(
@@ -187,9 +149,9 @@ def _layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) ->
         output_norm=layer.output.LayerNorm,
     )
     if first and last:
-        attention: nn.Module = _FirstOnly(own, parts.heads, parts.scaling, shape)
+        attention: nn.Module = FirstOnly(own, parts.heads, parts.scaling, shape)
     else:
-        attention = _Local(parts, own if first or question else None, first, shape)
+        attention = LocalAttention(parts, own if first or question else None, first, shape)
     return PostNormLayer(parts, first and last, shape, attention)
 
 
@@ -199,3 +161,4 @@ def _equal(ids: Tensor, id: int) -> Tensor:
 
 
 ADAPTERS.add("dense-bands", with_dense_bands)
+ADAPTERS.add("block-bands", with_block_bands)
