@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import BaseModel
 
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.families import all_families, check_exported
+from pocketbert.core.families import TEXT_ONLY, all_families, check_exported
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
@@ -59,6 +59,20 @@ class Inputs:
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
+
+    @property
+    def form_settings(self) -> dict[str, object]:
+        """The form of the files, where it is not text only."""
+        form = self.recipe.export.form
+        return {} if form in (None, TEXT_ONLY) else {"export": {"form": form}}
+
+    @cached_property
+    def form_contents(self) -> dict[str, str | None]:
+        """Digest of the file of entities, where the recipe names one."""
+        path = self.recipe.export.entities
+        if path is None:
+            return {}
+        return {"export.entities": sha256_file(path) if path.is_file() else None}
 
     def stage_contents(self, number: int) -> dict[str, str | None]:
         """Digests of the file of word vectors and of the generator that a stage names."""
