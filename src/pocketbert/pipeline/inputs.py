@@ -68,11 +68,12 @@ class Inputs:
 
     @cached_property
     def form_contents(self) -> dict[str, str | None]:
-        """Digest of the file of entities, where the recipe names one."""
-        path = self.recipe.export.entities
-        if path is None:
-            return {}
-        return {"export.entities": sha256_file(path) if path.is_file() else None}
+        """Digests of the file of entities that the recipe names, and of the table that they are taken from."""
+        form, path = self.recipe.export.form, self.recipe.export.entities
+        tables = [n for f in self.model.family.forms if f.name == form for n in f.files]
+        places = [(n, p) for n in tables for p in sorted(self.model.path.glob(f"**/{n}")) if p.is_file()]
+        own = [("export.entities", path)] if path is not None and path.is_file() else []
+        return {name: sha256_file(p) for name, p in (*places, *own)}
 
     def stage_contents(self, number: int) -> dict[str, str | None]:
         """Digests of the file of word vectors and of the generator that a stage names."""

@@ -76,6 +76,7 @@ class ExportForm:
         extra: Inputs behind those of the family, in order.
         needs: Entries of config.json that must have at least this value, with what holds where there is none.
         table: Whether the graph holds a table of entities, which are chosen when it is exported.
+        files: Files of a released folder that the table is made of.
     """
 
     name: str
@@ -83,6 +84,7 @@ class ExportForm:
     extra: tuple[GraphInput, ...]
     needs: Mapping[str, tuple[int, int]]
     table: bool = False
+    files: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -132,9 +132,9 @@ def finish(made: Finished, destination: Path, teacher: Path | None = None) -> No
     recipe = made.recipe
     form = recipe.export.form or TEXT_ONLY
     entities = take_form(model, made.source, form, recipe.export.entities)
-    save_model(model, made.source, data.labels, made.length, destination, form)
     if entities:
         write_json(destination / ENTITIES_FILE, {"entities": entities})
+    save_model(model, made.source, data.labels, made.length, destination, form)
     if task.name is TaskName.FEATURE_EXTRACTION:
         write_modules(destination, made.pooling, model.config.hidden_size, made.length)
     count = sum(p.numel() for p in model.parameters())
