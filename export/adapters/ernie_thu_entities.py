@@ -118,7 +118,7 @@ class EntityEncoder(nn.Module):
         self, hidden_states: Tensor, attention_mask: Tensor, entity_vectors: Tensor, entity_mask: Tensor, **_: Any
     ) -> BaseModelOutput:
         """Run all layers, [B, L, H] with an additive mask [B, 1, 1, L], vectors [B, L, E] and their mask [B, L]."""
-        first = torch.ones_like(entity_mask[:, :1])
+        first = entity_mask[:, :1] * 0.0 + 1.0  # [CLS]; not ones_like, which Core ML turns into an operation of its own
         open_places, entities = torch.cat([first, entity_mask[:, 1:]], 1), entity_vectors
         for layer in self.layer:
             if isinstance(layer, EntityLayer):

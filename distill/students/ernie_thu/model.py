@@ -49,7 +49,7 @@ LEAST = 2.0**-6
 def open_places(vectors: Tensor) -> Tensor:
     """The mask that follows from vectors, [B, S, E] to [B, S]: 1 where one is, 0 where all its numbers are 0."""
     # arithmetic, for graphs; a power of two, so that fp16 gives 1 exactly
-    return vectors.abs().sum(-1).clamp(0, LEAST) * (1 / LEAST)
+    return vectors.abs().sum(-1).clamp(0.0, LEAST) * (1 / LEAST)
 
 
 class EntityAttention(nn.Module):
@@ -274,7 +274,7 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
         """
         if entity_ids is not None:
             assert self.entity_table is not None
-            entity_vectors, entity_mask = self.entity_table(entity_ids), entity_ids.to(self.dtype).clamp(0, 1)
+            entity_vectors, entity_mask = self.entity_table(entity_ids), entity_ids.to(self.dtype).clamp(0.0, 1.0)
         elif entity_vectors is not None and entity_mask is None:
             entity_mask = open_places(entity_vectors)
         states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
