@@ -72,8 +72,8 @@ that have no place for another input. Models are trained as text only, then expo
 | system | form | input | data column | |
 |---|---|---|---|---|"""
 COLUMNS_OF_DATA = """
-The column `language` holds the name of a language in `lang2id` of config.json. The column `entities` holds a list of mentions, by characters: `[{"start": 0, "end": 5, "id": "Q90"}]`; `name` may stand
-for `id`, `"part": 1` is the second text of a pair, and where the input is vectors, `vector` is a list of numbers. A mention counts at the first token of it, as in the paper; the place of [CLS] is open in any case.
+The column `language` holds the name of a language in `lang2id` of config.json. The column `entities` holds a list of mentions, by characters: `[{"start": 0, "end": 5, "id": "Q90"}]`; `name` may replace
+`id`, `"part": 1` is the second text of a pair, and where the input is vectors, `vector` is a list of numbers. A mention counts at the first token of it, as in the paper; the place of [CLS] is open in any case.
 
 ```bash
 pocketbert export -m xlm-folder -o out --form language

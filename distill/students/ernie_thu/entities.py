@@ -139,7 +139,7 @@ def _ids(home: Path, wanted: list[str]) -> Mapping[str, str]:
 
 def _pairs(path: Path, wanted: set[str]) -> dict[str, str]:
     """Second columns of the lines whose first one is wanted."""
-    out = {}
+    out: dict[str, str] = {}
     for line in _lines(path, str(path)):
         first, _, second = line.rstrip("\r\n").partition("\t")
         if first in wanted and second:

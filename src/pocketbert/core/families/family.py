@@ -154,7 +154,7 @@ class Family:
 
     @property
     def extra(self) -> tuple[GraphInput, ...]:
-        """Inputs that a text alone does not give."""
+        """Inputs that are made of other data columns than the text."""
         return self.form.extra if self.form is not None else ()
 
     @property

@@ -28,7 +28,7 @@ class Meaning(StrEnum):
 
 @dataclass(frozen=True)
 class GraphInput:
-    """An input of a graph that a text alone does not give, [B, L] or [B, L, width].
+    """An input of a graph that is made of another data column than the text, [B, L] or [B, L, width].
 
     Attributes:
         name: Name in the graph.

@@ -118,7 +118,7 @@ class ColumnReader:
             if one.meaning is Meaning.LANGUAGE:
                 values[:] = int(ids.sum()) % len(set(self.languages.values()))
             elif one.meaning is Meaning.ENTITIES:
-                values[spots] = ids[spots] % len(self.names) + 1
+                values[spots] = ids[spots] // _MENTIONS % len(self.names) + 1
             else:
                 values[spots] = [_vector(int(i), one.width) for i in ids[spots]]
             out[one.name] = values
@@ -131,14 +131,14 @@ class ColumnReader:
         found = []
         for part, own in enumerate([text] if isinstance(text, str) else text):
             for i, word in enumerate(_WORD.finditer(own)):
-                number = (seed + i) % (1 << 31)
+                number = seed + i
                 if number % _MENTIONS == 0 and seed % 5:
                     entity: dict[str, Any] = {"start": word.start(), "end": word.end()}
                     vectors = [n.width for n in self.form.extra if n.meaning is Meaning.VECTORS]
                     if vectors:
                         entity["vector"] = [float(v) for v in _vector(number, vectors[0])]
                     else:
-                        entity["id"] = self.names[number % len(self.names)]
+                        entity["id"] = self.names[number // _MENTIONS % len(self.names)]
                     found.append({**entity, **({"part": 1} if part else {})})
         return {Meaning.ENTITIES.value: found}
 
@@ -191,7 +191,7 @@ class ColumnReader:
 
 _MEANT = {
     "language": "language is the name of a language in lang2id of config.json.",
-    "entities": 'entities is a list of mentions by characters: [{"start": 0, "end": 5, "id": "Q1"}]; "name" may stand for '
+    "entities": 'entities is a list of mentions by characters: [{"start": 0, "end": 5, "id": "Q1"}]; "name" may replace '
     '"id", "part": 1 is the second text; where vectors are the input, "vector" is a list of numbers.',
 }
 

@@ -1,4 +1,4 @@
-"""A tokenized input: its ids, where its tokens stand, and how it is cut."""
+"""A tokenized input: its ids, the places of its tokens, and how it is cut."""
 
 from __future__ import annotations
 
