@@ -81,7 +81,8 @@ class Model:
         """Answer texts.
 
         Args:
-            texts: Texts, or pairs as tuples; a single string is one text. Question-answering takes (question, context).
+            texts: Texts, or pairs as tuples; a single string is one text. Question-answering takes (question, context). Where the
+                folder's files have further inputs, each text needs its columns: `pocketbert.with_columns`.
             progress: What a progress bar says; empty for none.
 
         Returns:
