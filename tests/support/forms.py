@@ -60,5 +60,6 @@ def _write(folder: Path, family: str, task: TaskName, layers: int, sizes: dict[s
     told = write_own_tokenizer(folder, family)
     labels = ("O", "B-place", "I-place") if task is TaskName.TOKEN_CLASSIFICATION else NAMES
     names = labels if TASKS[task].names_labels else ()
+    sizes = {**sizes, "num_labels": 1, "problem_type": "regression"} if task is TaskName.REGRESSION else sizes
     tiny_classifier(family, layers, names, 1, TASKS[task].auto_class, 0.25, **told, **sizes).save_pretrained(folder)
     return folder
