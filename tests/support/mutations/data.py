@@ -238,7 +238,6 @@ def ragged_table(draw: random.Random, folder: Path) -> None:
                 "a|",
                 "|lamp",
                 "a|b|c|d|e|f",
-                "a|lamps",
                 " |lamp",
                 "a| ",
                 "|" * 3000,
