@@ -16,6 +16,7 @@ import pocketbert
 from pocketbert import InputError, api
 from pocketbert.benchmarks.cold_start import measure
 from pocketbert.core.compare.golden import read_golden
+from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile, filled
@@ -105,19 +106,36 @@ def test_an_unknown_form_names_the_allowed_ones(linked: Path, tmp_path: Path, cl
     assert not (tmp_path / "x").exists()
 
 
+def listed_again(folder: Path, name: str) -> None:
+    """Give a changed file the digest that the list wants."""
+    listed = json.loads((folder / "artifacts.json").read_text())
+    for record in listed["files"]:
+        if record["path"] == name:
+            record |= {"sha256": sha256_file(folder / name), "bytes": (folder / name).stat().st_size}
+    (folder / "artifacts.json").write_text(json.dumps(listed))
+
+
+def test_a_changed_entity_is_seen_by_the_stored_gate(copied: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    path = copied / "onnx/model.onnx"
+    graph = onnx.load(path)
+    (table,) = [t for t in graph.graph.initializer if "entity_table" in t.name]
+    values = numpy_helper.to_array(table).copy()
+    values[2] *= 1.001
+    table.CopyFrom(numpy_helper.from_array(values, table.name))
+    onnx.save(graph, path)
+    listed_again(copied, "onnx/model.onnx")
+    (gate,) = [g for g in api.verify(copied).gates if g.name == "stored"]
+    assert not gate.passed
+    assert "bert.entity_table.weight has other numbers in 1 of 4 rows, first in row 2" in gate.detail
+
+
 def test_a_lost_input_is_seen_by_the_golden_gate(copied: Path) -> None:
     rows = [json.loads(line) for line in (copied / "golden.jsonl").read_text().splitlines()]
     (copied / "golden.jsonl").write_text("".join(json.dumps({**r, "data": {"entities": []}}) + "\n" for r in rows))
-    listed = json.loads((copied / "artifacts.json").read_text())
-    from pocketbert.core.disk.files import sha256_file
-
-    for record in listed["files"]:
-        if record["path"] == "golden.jsonl":
-            record |= {
-                "sha256": sha256_file(copied / "golden.jsonl"),
-                "bytes": (copied / "golden.jsonl").stat().st_size,
-            }
-    (copied / "artifacts.json").write_text(json.dumps(listed))
+    listed_again(copied, "golden.jsonl")
     failed = {g.name for g in api.verify(copied).gates if not g.passed}
     assert {"golden", "reference"} <= failed
 

@@ -83,6 +83,7 @@ def predict(
 
     It prints labels, numbers, spans, excerpts, tokens or vectors, depending on the model's task.
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
+    Files of a form (export --form) read further inputs from the columns language or entities of --file.
     """
     from pocketbert.core.data.source import DataSource
     from pocketbert.runtime.model import check_texts, load

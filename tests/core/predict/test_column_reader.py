@@ -130,6 +130,7 @@ def test_rows_without_a_text_get_samples_too(spoken: TextTokenizer, tmp_path: Pa
         ({"entities": ["x"]}, "'x' is no object"),
         ({"entities": [{"start": 0, "end": 1, "id": "Q9"}]}, "'Q9' is not among the 2 entities.*--entities"),
         ({"entities": [{"start": 1, "end": 1, "id": "Q1"}]}, "is no piece of a text"),
+        ({"entities": [{"start": 0, "end": 1 << 80, "id": "Q1"}]}, "is no piece of a text"),
         ({"entities": [{"start": True, "end": 2, "id": "Q1"}]}, "is no piece of a text"),
         ({"entities": [{"start": 0, "end": 2, "id": "Q1", "part": 2}]}, "is no piece of a text"),
         ({"entities": [{"start": 0, "end": 2}]}, "None is not among"),
@@ -161,6 +162,22 @@ def test_broken_vectors_are_refused(vectored: TextTokenizer, vector: Any) -> Non
 def test_a_list_of_entities_of_another_length_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "ernie_thu", "entity_rows": 3, "pocketbert_form": "entities"}
     with pytest.raises(InputError, match="lists 2 entities, not 3"):
+        tokenizer_of(tmp_path, "ernie-thu", config)
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ({"entity_rows": "x"}, "entity_rows is 'x'"),
+        ({"entity_rows": -1}, "entity_rows is -1"),
+        ({"entity_size": 10**9, "pocketbert_form": "entity-vectors"}, "entity_size is 1000000000"),
+        ({"pocketbert_form": 3}, "has no form '3'"),
+        ({"pocketbert_form": None}, "has no form 'None'"),
+    ],
+)
+def test_sizes_that_no_form_can_have_are_refused(tmp_path: Path, entry: dict[str, Any], what: str) -> None:
+    config = {"model_type": "ernie_thu", "entity_rows": 2, "pocketbert_form": "entities", **entry}
+    with pytest.raises(InputError, match=what):
         tokenizer_of(tmp_path, "ernie-thu", config)
 
 

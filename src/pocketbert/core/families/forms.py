@@ -123,6 +123,6 @@ def chosen_form(forms: tuple[ExportForm, ...], name: str, title: str, where: str
     found = next((f for f in forms if f.name == name), None)
     if found is None and name != TEXT_ONLY:
         allowed = (TEXT_ONLY, *(f.name for f in forms))
-        what = f"{title} has no form '{name}'; {nearest(name, allowed)}."
+        what = f"{title} has no form {name!r:.60}; {nearest(name, allowed)}."
         raise InputError(Problem(where, what))
     return found

@@ -206,7 +206,9 @@ def reader_of(folder: Path) -> ColumnReader | None:
     config = read_config(path) if path.is_file() else {}
     if FORM_KEY not in config:
         return None
-    form = family_of(str(config.get("model_type")), str(path)).as_configured(config).form
+    row = family_of(str(config.get("model_type")), str(path))
+    config = read_config(path, row.bounds)
+    form = row.as_configured(config).form
     if form is None:
         return None
     entities = read_entities(folder / ENTITIES_FILE) if form.table else []
@@ -279,4 +281,4 @@ def _vector(number: int, width: int) -> NDArray[np.float32]:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
