@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from collections.abc import Sequence
@@ -92,30 +93,29 @@ def export(
         raise MissingBackendError("coremltools", "pip install 'pocketbert[coreml]'")
     wanted = sorted(set(lengths))
     classifies = task.name is TaskName.TEXT_CLASSIFICATION and len(info.labels) > 0
-    whole = _Scored(module, len(family.inputs)).eval() if classifies else module
+    whole = _Scored(module, family.inputs).eval() if classifies else module
     outputs = [*task.outputs, *([PROBABILITIES] if classifies else [])]
     with quiet(), quiet_coremltools():
         program = _exported(whole, family, wanted, form.shapes)
-        model = _converted(program, family.inputs, outputs, wanted, form)
+        model = _converted(program, family, outputs, wanted, form)
         spec = model.get_spec()
     if classifies:
         add_classifier(spec, info.labels)
-    _describe(spec, info, task)
+    _describe(spec, info, task, family)
     save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", path)
 
 
 def _exported(
     module: nn.Module, family: Family, lengths: Sequence[int], shapes: Shapes
 ) -> torch.export.ExportedProgram:
-    inputs = family.inputs
-    sample = tuple(sample_inputs(inputs, lengths[-1]).values())
+    sample = tuple(sample_inputs(family.inputs, lengths[-1], family.extra).values())
     least = SHORTEST if shapes is Shapes.RANGED else lengths[0]
     free: Any = None
     if shapes is Shapes.RANGED or (shapes is Shapes.ENUMERATED and len(lengths) > 1):
         # torch does not prove that a number of blocks fits any length, which a named dimension asks for
         bounds = {"min": least, "max": lengths[-1]}
         free = torch.export.Dim.DYNAMIC(**bounds) if family.in_blocks else torch.export.Dim("length", **bounds)
-    dynamic = None if free is None else tuple({1: free} for _ in inputs)
+    dynamic = None if free is None else tuple({1: free} for _ in family.inputs)
     program = torch.export.export(module, sample, dynamic_shapes=dynamic, strict=False)
     program = program.run_decompositions({})
     for node in list(program.graph.nodes):  # coremltools 9.0 knows no alias, which does nothing
@@ -143,7 +143,7 @@ def _count_blocks(graph: torch.fx.Graph) -> None:
 
 def _converted(
     program: torch.export.ExportedProgram,
-    inputs: Sequence[str],
+    family: Family,
     outputs: Sequence[str],
     lengths: Sequence[int],
     form: CoremlForm,
@@ -151,24 +151,33 @@ def _converted(
     import coremltools as ct
     import numpy as np
 
-    shape: Any = (1, lengths[-1])
+    own = {i.name: i for i in family.extra}
+    length: Any = lengths[-1]
     if form.shapes is Shapes.RANGED:
-        shape = (1, ct.RangeDim(SHORTEST, lengths[-1], min(32, lengths[-1])))
-    elif form.shapes is Shapes.ENUMERATED and len(lengths) > 1:
-        shape = ct.EnumeratedShapes([(1, n) for n in lengths], default=(1, lengths[0]))
+        length = ct.RangeDim(SHORTEST, lengths[-1], min(32, lengths[-1]))
+
+    def taken(name: str) -> Any:
+        one = own.get(name)
+        widths = (one.width,) if one is not None and one.width else ()
+        shape: Any = (1, length, *widths)
+        if form.shapes is Shapes.ENUMERATED and len(lengths) > 1:
+            shape = ct.EnumeratedShapes([(1, n, *widths) for n in lengths], default=(1, lengths[0], *widths))
+        return ct.TensorType(name=name, shape=shape, dtype=np.float32 if one is not None and one.is_float else np.int32)
+
     half = form.precision is Scheme.FP16
     return ct.convert(
         program,
         convert_to="mlprogram",
         skip_model_load=True,
-        inputs=[ct.TensorType(name=name, shape=shape, dtype=np.int32) for name in inputs],
+        inputs=[taken(name) for name in family.inputs],
         outputs=[ct.TensorType(name=name, dtype=np.float32) for name in outputs],
         minimum_deployment_target=getattr(ct.target, f"iOS{form.ios}"),
         compute_precision=ct.precision.FLOAT16 if half else ct.precision.FLOAT32,
     )
 
 
-def _describe(spec: Any, info: CoremlInfo, task: Task) -> None:
+def _describe(spec: Any, info: CoremlInfo, task: Task, family: Family) -> None:
+    features = {**_FEATURES, **{i.name: i.description for i in family.extra}}
     metadata = spec.description.metadata
     metadata.shortDescription, metadata.versionString = info.description, info.version
     metadata.author, metadata.license = info.author, info.license
@@ -177,7 +186,7 @@ def _describe(spec: Any, info: CoremlInfo, task: Task) -> None:
     for name, value in info.notes:
         metadata.userDefined[name] = value
     for feature in (*spec.description.input, *spec.description.output):
-        feature.shortDescription = _LOGITS[task.name] if feature.name == "logits" else _FEATURES.get(feature.name, "")
+        feature.shortDescription = _LOGITS[task.name] if feature.name == "logits" else features.get(feature.name, "")
 
 
 _FEATURES = {
@@ -204,16 +213,15 @@ _LOGITS = {
 class _Scored(nn.Module):
     """Logits and their softmax."""
 
-    def __init__(self, module: nn.Module, inputs: int) -> None:
+    def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
         super().__init__()
         self.module = module
+
+        def forward(*values: Tensor) -> tuple[Tensor, Tensor]:
+            (logits,) = self.module(*values)
+            return logits, torch.softmax(logits, -1)
+
         # torch.export takes names and number of inputs from the signature
-        self.forward = self._two if inputs == 2 else self._three
-
-    def _two(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        (logits,) = self.module(input_ids, attention_mask)
-        return logits, torch.softmax(logits, -1)
-
-    def _three(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
-        (logits,) = self.module(input_ids, attention_mask, token_type_ids)
-        return logits, torch.softmax(logits, -1)
+        places = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
+        forward.__signature__ = inspect.Signature(places)  # type: ignore[attr-defined]
+        self.forward = forward

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pocketbert.core.families import ADAPTERS, Family, check_exported
+from pocketbert.core.families import ADAPTERS, Family, GraphInput, check_exported
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.predict.predictor import Arrays
@@ -88,11 +88,19 @@ def carries_multiples(
     return any(not torch.equal(value, before[name]) for name, value in changed.state_dict().items())
 
 
-def sample_inputs(inputs: Sequence[str], length: int) -> dict[str, Tensor]:
-    """What a converter traces a module with: [1, L] int32 by name."""
+def sample_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> dict[str, Tensor]:
+    """What a converter traces a module with: [1, L] int32 by name, and the further inputs of a form."""
     # real-looking: converters fold what they can prove constant, and an all-zero mask is a constant row
     values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
-    return {name: torch.full((1, length), values[name], dtype=torch.int32) for name in inputs}
+    own = {i.name: i for i in extra}
+    return {
+        name: _filled(own[name], length) if name in own else torch.full((1, length), values[name], dtype=torch.int32)
+        for name in inputs
+    }
+
+
+def _filled(one: GraphInput, length: int) -> Tensor:
+    return torch.full(one.shape(1, length), one.sample, dtype=torch.float32 if one.is_float else torch.int32)
 
 
 class PreparedPredictor:

@@ -39,7 +39,10 @@ def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int]
     """
     named = _Named(module, task.outputs).eval()
     _convert(
-        {SIGNATURE.format(length=n): (named, sample_inputs(family.inputs, n)) for n in sorted(set(lengths))},
+        {
+            SIGNATURE.format(length=n): (named, sample_inputs(family.inputs, n, family.extra))
+            for n in sorted(set(lengths))
+        },
         path,
     )
 

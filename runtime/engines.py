@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.predict.predictor import Predictor
@@ -20,6 +23,21 @@ class FilePredictor(Predictor, Protocol):
     def signature(self) -> Signature:
         """Names, dtypes and shapes of inputs and outputs."""
         ...
+
+
+def filled(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Add zeros for what a file takes beyond the inputs of every text: language 0, no entities.
+
+    Args:
+        predictor: The opened file.
+        feed: Inputs [B, L] by name.
+    """
+    rows, length = feed["input_ids"].shape
+    if set(predictor.inputs) <= set(feed):
+        return dict(feed)
+    lacking = [t for t in predictor.signature.inputs if t.name not in feed]
+    widths = {t.name: [int(n) for n in t.shape[2:]] for t in lacking}
+    return {**feed, **{t.name: np.zeros((rows, length, *widths[t.name]), t.dtype) for t in lacking}}
 
 
 class EngineFile(NamedTuple):

@@ -112,8 +112,8 @@ class FastestPredictor:
     def _padded(self, inputs: Mapping[str, NDArray[np.generic]], more: int) -> dict[str, NDArray[np.generic]]:
         out: dict[str, NDArray[np.generic]] = {}
         for name, value in inputs.items():  # not np.pad, which takes 0.1 ms where a short text takes one
-            rows, length = value.shape
-            wide = np.full((rows, length + more), self.pad_id if name == "input_ids" else 0, value.dtype)
+            rows, length, *widths = value.shape
+            wide = np.full((rows, length + more, *widths), self.pad_id if name == "input_ids" else 0, value.dtype)
             start = 0 if self.side == "right" else more
             wide[:, start : start + length] = value
             out[name] = wide

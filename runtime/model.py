@@ -28,6 +28,7 @@ from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
+from pocketbert.core.predict.columns import columns_of
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Batching, Matrix, check_outputs, run_rows
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
@@ -80,7 +81,8 @@ class Model:
         """Answer texts.
 
         Args:
-            texts: Texts, or pairs as tuples; a single string is one text. Question-answering takes (question, context).
+            texts: Texts, or pairs as tuples; a single string is one text. Question-answering takes (question, context). Where the
+                folder's files have further inputs, each text needs its columns: `pocketbert.with_columns`.
             progress: What a progress bar says; empty for none.
 
         Returns:
@@ -100,7 +102,12 @@ class Model:
     def _prepared(self, texts: Sequence[Text]) -> Prepared:
         check_texts(self._head.task, texts)
         pairs = [(t, None) if isinstance(t, str) else t for t in texts]
-        examples = [Example(text, pair, None, row) for row, (text, pair) in enumerate(pairs, 1)]
+        if self.tokenizer.reader is not None:
+            self.tokenizer.reader.check(texts)
+        examples = [
+            Example(text, pair, None, row, columns_of(given))
+            for row, (given, (text, pair)) in enumerate(zip(texts, pairs, strict=True), 1)
+        ]
         return self._head.prepare(examples, self.tokenizer, "texts", labelled=False)
 
     def _run(self, prepared: Prepared, label: str) -> list[Matrix]:

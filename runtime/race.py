@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from pocketbert.core.errors import MachineError
 from pocketbert.core.predict.predictor import fitting
-from pocketbert.runtime.engines import FilePredictor
+from pocketbert.runtime.engines import FilePredictor, filled
 from pocketbert.runtime.onnx import Spin
 from pocketbert.runtime.plan import Candidate, Plan, Timing
 
@@ -167,7 +168,7 @@ def _first_times(runner: _Runner, runners: Sequence[_Runner]) -> None:
     """Plan the memory and pack the weights of each length, which the first run does, then a first time."""
     more = next((r for r in runners if r.first and _same_file(r, runner)), None)
     for n in runner.grid:
-        feed = _sample(n)
+        feed = _sample(n, runner.predictor)
         _time(runner.predictor, feed)
         again = int(np.clip(FIRST_MS / max(ms := _time(runner.predictor, feed), 0.01), 1, 3))
         runner.first[n] = min(ms, *(_time(runner.predictor, feed) for _ in range(again)))
@@ -276,7 +277,7 @@ def _mix(runner: _Runner, order: np.random.Generator) -> None:
     several = [kind for kind in kinds if len(kind) > 1]
     for kind in several:
         count = int(np.clip(MIXED_CYCLES_MS / max(sum(runner.first[n] for n in kind), 0.01), *MIXED_CYCLES))
-        cycles = [[_time(runner.predictor, _sample(n)) for n in kind] for _ in range(count)]
+        cycles = [[_time(runner.predictor, _sample(n, runner.predictor)) for n in kind] for _ in range(count)]
         # the first one finds another engine's weights in the caches
         for n, ms in zip(kind, np.median(cycles[1:], axis=0), strict=True):
             runner.mixed.setdefault(n, []).append(float(ms))
@@ -285,7 +286,7 @@ def _mix(runner: _Runner, order: np.random.Generator) -> None:
 
 
 def _burst(runner: _Runner, n: int) -> None:
-    feed, ms = _sample(n), max(runner.first[n], 0.01)
+    feed, ms = _sample(n, runner.predictor), max(runner.first[n], 0.01)
     if runner.candidate.threads > 1:
         time.sleep(SETTLE_S)
     for _ in range(int(np.clip(WARM_MS / ms, ms < MIXED_MS, MOST))):
@@ -297,7 +298,10 @@ def _burst(runner: _Runner, n: int) -> None:
 def _share(runner: _Runner) -> float:
     """What one thread gets of a core now."""
     shortest = min(runner.first)
-    feed, count = _sample(shortest), int(np.clip(BURST_MS / max(runner.first[shortest], 0.01), 1, MOST))
+    feed, count = (
+        _sample(shortest, runner.predictor),
+        int(np.clip(BURST_MS / max(runner.first[shortest], 0.01), 1, MOST)),
+    )
     cpu, began = time.process_time(), time.perf_counter()
     for _ in range(count):
         runner.predictor.run(feed)
@@ -310,15 +314,16 @@ def _rest(runner: _Runner) -> None:
         time.sleep(REST_S)
 
 
-def _time(predictor: FilePredictor, feed: Mapping[str, NDArray[np.int64]]) -> float:
+def _time(predictor: FilePredictor, feed: Mapping[str, NDArray[np.generic]]) -> float:
     begin = time.perf_counter_ns()
     predictor.run(feed)
     return (time.perf_counter_ns() - begin) / 1e6
 
 
-def _sample(length: int) -> dict[str, NDArray[np.int64]]:
+def _sample(length: int, predictor: FilePredictor) -> dict[str, NDArray[Any]]:
     ids = (np.arange(length, dtype=np.int64) * 7 % 97)[None, :]  # any small ids: every vocabulary has them
-    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    mask, types = np.ones_like(ids), np.zeros_like(ids)
+    return filled(predictor, {"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.tflite import IDENTIFIER
-from pocketbert.core.predict.predictor import INPUTS, Arrays, output_order
+from pocketbert.core.predict.predictor import Arrays, input_order, output_order
 from pocketbert.runtime.coverage import Coverage, coverage
 
 
@@ -96,7 +96,8 @@ class TflitePredictor:
             raise InputError(Problem(str(path), "has no signature with inputs of shape [1, length]."))
         self.lengths = tuple(sorted(self._runners))
         first_runner = self._runners[self.lengths[0]]
-        self.inputs = tuple(n for n in INPUTS if n in first_runner.get_input_details())
+        self._details = first_runner.get_input_details()
+        self.inputs = tuple(sorted(self._details, key=input_order))
         self.outputs = tuple(sorted(first_runner.get_output_details(), key=output_order))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
@@ -115,7 +116,7 @@ class TflitePredictor:
                     "Pad to the next one: pocketbert.core.predict.predictor.feed does.",
                 )
             )
-        feed = {name: inputs[name].astype(np.int32) for name in self.inputs}
+        feed = {name: inputs[name].astype(self._details[name]["dtype"]) for name in self.inputs}
         try:
             if rows == 1:  # what a phone does all day
                 found = runner(**feed)
@@ -168,7 +169,7 @@ def _runners(interpreter: Any) -> dict[int, Any]:
     for key in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(key)
         shapes = [tuple(map(int, d["shape"])) for d in runner.get_input_details().values()]
-        if shapes and all(len(s) == 2 and s == shapes[0] and s[0] == 1 for s in shapes):
+        if shapes and all(len(s) in (2, 3) and s[:2] == shapes[0][:2] and s[0] == 1 for s in shapes):
             out[shapes[0][1]] = runner
     return out
 

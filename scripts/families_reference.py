@@ -66,6 +66,32 @@ The names are those of the authors' own models on the Hugging Face Hub, unless t
 |---|---|---|"""
 
 
+FORMS = """
+## Forms
+
+Most files take what a tokenizer makes of a text, and nothing else: the form `text`. `pocketbert export --form NAME` (in a recipe `export.form`) writes files with further inputs, which are made of data columns. `artifacts.json`
+records the form; `predict`, `verify` and `benchmark` know it, golden rows carry the columns (`data`) and what is made of them (`inputs` of `golden_tokens.jsonl`). No file for MediaPipe is written in these forms, and no snippets for clients
+that have no place for another input. Models are trained as text only, then exported in a form.
+
+| system | form | input | data column | |
+|---|---|---|---|---|"""
+COLUMNS_OF_DATA = """
+The column `language` holds the name of a language in `lang2id` of config.json. The column `entities` holds a list of mentions, by characters: `[{"start": 0, "end": 5, "id": "Q90"}]`; `name` may replace
+`id`, `"part": 1` is the second text of a pair, and where the input is vectors, `vector` is a list of numbers. A mention counts at the first token of it, as in the paper; the place of [CLS] is open in any case.
+
+```bash
+pocketbert export -m xlm-folder -o out --form language
+pocketbert export -m ernie-folder -o out --form entities --entities keep.txt   # one id or title a line, or a .jsonl file with the column entities
+echo '{"text": "Bob Dylan wrote it.", "entities": [{"start": 0, "end": 9, "id": "Q392"}]}' > rows.jsonl
+pocketbert predict -m out --file rows.jsonl
+```
+
+From Python, `pocketbert.with_columns(text, {"language": "de"})` gives a text its columns. The table of the form `entities` is pruned to what `--entities` names, out of the authors' `entity2vec.vec`, `entity2id.txt` and `entity_map.txt` in the model folder
+or in its `kg_embed`; entities are renumbered from 1, 0 is none, and `entities.json` in the artefact folder lists them. Unlike in the authors' code, where -1 is none, padding is 0 like everywhere else. In the form `entity-vectors` the application owns linker and table;
+a place counts as an entity where the absolute values of its vector add up to 2<sup>-6</sup> or more.
+"""
+
+
 class Reasons:
     """Reasons by number, in the order in which they are first asked for."""
 
@@ -148,6 +174,17 @@ def limits(rows: list[Family]) -> list[str]:
     return lines
 
 
+def forms(rows: list[Family]) -> list[str]:
+    """The forms with further inputs."""
+    lines = [FORMS]
+    for row in rows:
+        for form in row.forms:
+            for one in form.extra:
+                shape = "[B, L, width] float" if one.width else "[B, L]"
+                lines.append(f"| {row.title} | `{form.name}` | `{one.name}` {shape} | `{one.column}` | {form.title} |")
+    return [*lines, COLUMNS_OF_DATA.rstrip()]
+
+
 def layouts(rows: list[Family]) -> list[str]:
     """The table of public checkpoints."""
     known = {t for r in rows for t in (r.name, *r.model_types)}
@@ -171,7 +208,7 @@ def page() -> str:
     head = [HEAD.format(schemes=schemes), *offered, text.rstrip()]
     blocks = blocks_section(ROOT / "docs/figures/longformer-blocks.json")
     shapes = shapes_section(ROOT / "docs/figures/real-shapes.json")
-    tail = [*students_section(rows), *limits(rows), *blocks, *layouts(rows), *shapes]
+    tail = [*students_section(rows), *forms(rows), *limits(rows), *blocks, *layouts(rows), *shapes]
     return "\n".join([*head, *(line for t in tables for line in t), *reasons.section(), *tail]) + "\n"
 
 

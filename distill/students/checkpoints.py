@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.families import CHECKPOINTS, CheckpointCode
+from pocketbert.core.families import CHECKPOINTS, CheckpointCode, ExportForm
 
 
 def _original_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -31,6 +31,12 @@ def _ernie_thu_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
     from pocketbert.distill.students.ernie_thu.names import renamed
 
     return renamed(state)
+
+
+def _ernie_thu_form(model: Any, form: ExportForm | None, folder: Path, entities: Path | None) -> list[dict[str, str]]:
+    from pocketbert.distill.students.ernie_thu.entities import take_form
+
+    return take_form(model, form, folder, entities)
 
 
 def _ernie_thu_tokenizer(folder: Path) -> str:
@@ -75,6 +81,11 @@ CHECKPOINTS.add("mobilebert", CheckpointCode(read_names=_original_names))
 CHECKPOINTS.add("ib-bert", CheckpointCode(make_known=_ib_bert_classes, read_names=_original_names))
 CHECKPOINTS.add(
     "ernie-thu",
-    CheckpointCode(make_known=_ernie_thu_classes, read_names=_ernie_thu_names, tokenizer_json=_ernie_thu_tokenizer),
+    CheckpointCode(
+        make_known=_ernie_thu_classes,
+        read_names=_ernie_thu_names,
+        take_form=_ernie_thu_form,
+        tokenizer_json=_ernie_thu_tokenizer,
+    ),
 )
 CHECKPOINTS.add("xlm", CheckpointCode(complete=_one_language, tokenizer_json=_xlm_tokenizer))

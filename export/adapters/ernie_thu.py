@@ -1,4 +1,4 @@
-"""ERNIE (Tsinghua) without entities: the second stream lives on the first token, where it is a few small linear layers.
+"""ERNIE (Tsinghua); without entities the second stream lives on the first token, where it is a few small linear layers.
 
 The place of [CLS] is open with a zero vector, as in the authors' training; every other place is closed. Attention over a single
 key is the projection of its value, whatever the query, so that the entity stream of a layer is one row [B, 1, E]: exactly what the
@@ -17,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
+from pocketbert.export.adapters.ernie_thu_entities import IDS, EntityEncoder, WithIds, WithVectors
 from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
 from pocketbert.export.adapters.lean.layers import PostNormLayer, Shape
 from pocketbert.export.adapters.lean.slim import spell
@@ -30,8 +31,8 @@ _LAYER = f"{_CODE}.model.ErnieThuLayer"
 _FIRST_TOKEN = f"{_CODE}.heads.ErnieThuForSequenceClassification"
 
 
-def text_only(model: Any, plan: ExportPlan) -> nn.Module:
-    """Make a model exportable that is given no entities.
+def two_streams(model: Any, plan: ExportPlan) -> nn.Module:
+    """Make a model exportable, without entities or with those of the plan's form.
 
     Args:
         model: One of the classes of ERNIE (Tsinghua) in eval mode. **It is changed in place.**
@@ -51,10 +52,16 @@ def text_only(model: Any, plan: ExportPlan) -> nn.Module:
         raise InputError(Problem("model", f"has layers that no adapter knows: {strange[0]}."))
     model.set_attn_implementation("eager")
     shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
-    model.base_model.encoder = TextOnlyEncoder(encoder, full_name(model) == _FIRST_TOKEN, shape)
+    first_token, outer = full_name(model) == _FIRST_TOKEN, None
+    if plan.family.form is None:
+        model.base_model.encoder = TextOnlyEncoder(encoder, first_token, shape)
+        model.base_model.entity_table = None
+    else:
+        model.base_model.encoder = EntityEncoder(encoder, first_token, shape)
+        outer = WithIds if IDS in plan.family.inputs else WithVectors
     if plan.format is Format.TFLITE:
         spell(model)
-    return wrapped(model, plan)
+    return wrapped(model, plan, outer=outer)
 
 
 class FirstTokenEntity(nn.Module):
@@ -179,4 +186,4 @@ def _one(second: nn.Linear, first: nn.Linear) -> nn.Linear:
     return made
 
 
-ADAPTERS.add("ernie-thu", text_only)
+ADAPTERS.add("ernie-thu", two_streams)

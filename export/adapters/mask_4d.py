@@ -44,28 +44,32 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     return wrapped(model, plan, carried)
 
 
-def wrapped(model: Any, plan: ExportPlan, carried: float = 1.0) -> nn.Module:
+def wrapped(model: Any, plan: ExportPlan, carried: float = 1.0, outer: type[Wrapped] | None = None) -> nn.Module:
     """Give a model that takes an additive mask [B, 1, 1, L] explicit inputs and plain outputs.
 
     Args:
         model: A transformers model with a head, rewritten for export.
         plan: What the graph is for.
         carried: What the last states are multiplied with.
+        outer: The class whose signature names the inputs, where they are others than those of most families.
 
     Returns:
         The module, in eval mode.
     """
-    kind = _WithSegments if plan.family.uses_segments else _WithoutSegments
-    return kind(model, plan, carried).eval()
+    usual = _WithSegments if plan.family.uses_segments else _WithoutSegments
+    return (outer or usual)(model, plan, carried).eval()
 
 
-class _Wrapped(nn.Module):
+class Wrapped(nn.Module):
+    """A model behind a two-dimensional mask; a subclass names its inputs."""
+
     def __init__(self, model: Any, plan: ExportPlan, carried: float) -> None:
         super().__init__()
         self.model, self.outputs, self.pooling, self.carried = model, plan.outputs, plan.pooling, carried
         self.one_segment = plan.format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
 
-    def _run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
+    def run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
+        """Answer with the outputs in the task's order."""
         additive = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
         out = self.model(attention_mask=additive, **inputs)
         if "sentence_embedding" in self.outputs:
@@ -80,17 +84,17 @@ class _Wrapped(nn.Module):
 
 
 # torch.export needs a signature without *args, so there is one class per set of inputs.
-class _WithSegments(_Wrapped):
+class _WithSegments(Wrapped):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        return self._run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids)
+        return self.run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids)
 
 
-class _WithoutSegments(_Wrapped):
+class _WithoutSegments(Wrapped):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         if self.one_segment:
             # else transformers expands a buffer to a shape that Core ML's types then no longer know
-            return self._run(attention_mask, input_ids=input_ids, token_type_ids=input_ids * 0)
-        return self._run(attention_mask, input_ids=input_ids)
+            return self.run(attention_mask, input_ids=input_ids, token_type_ids=input_ids * 0)
+        return self.run(attention_mask, input_ids=input_ids)
 
 
 ADAPTERS.add("mask-4d", with_additive_mask)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pocketbert.core.artefacts import Signature, Tensor
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.predict.predictor import INPUTS, Arrays, output_order
+from pocketbert.core.predict.predictor import Arrays, input_order, output_order
 from pocketbert.runtime.coreml import REFERENCE
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.features import Description, Feature, FeatureKind, describe
@@ -64,7 +64,7 @@ class CoremlPredictor:
             self._model = _Device(path)
         self.lengths = self._about.lengths
         names = [f.name for f in self._about.inputs]
-        self.inputs = tuple(sorted(names, key=lambda n: INPUTS.index(n) if n in INPUTS else len(INPUTS)))
+        self.inputs = tuple(sorted(names, key=input_order))
         arrays = [f.name for f in self._about.outputs if f.kind is FeatureKind.ARRAY]
         self.outputs = tuple(sorted(arrays, key=output_order))
 
@@ -88,7 +88,7 @@ class CoremlPredictor:
             )
         shortest = self._about.length_range[0] if self._about.length_range else 0
         more = max(0, shortest - length)  # masked, at the end: only an empty text is so short
-        feed = {n: np.pad(inputs[n], ((0, 0), (0, more))) if more else inputs[n] for n in self.inputs}
+        feed = {n: _longer(inputs[n], more) if more else inputs[n] for n in self.inputs}
         results = [self._model.run({n: v[i : i + 1] for n, v in feed.items()}) for i in range(rows)]
         out: Arrays = {}
         for name in self.outputs:
@@ -147,7 +147,7 @@ class _Device:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Mapping[str, Any]:
         try:
-            result: Mapping[str, Any] = self._model.predict({n: v.astype(np.int32) for n, v in inputs.items()})
+            result: Mapping[str, Any] = self._model.predict({n: _narrow(v) for n, v in inputs.items()})
         except Exception as error:  # as above
             raise self._problem("cannot run the file on this input", error) from error
         return result
@@ -155,6 +155,16 @@ class _Device:
     def _problem(self, what: str, error: Exception) -> InputError:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         return InputError(Problem(str(self._path), f"Core ML {what}: {first}"))
+
+
+def _narrow(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Numbers as packages take them: int32, or float32."""
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+
+
+def _longer(values: NDArray[np.generic], more: int) -> NDArray[np.generic]:
+    """An input [B, L, ...] with zeros behind its last tokens."""
+    return np.pad(values, ((0, 0), (0, more), *((0, 0),) * (values.ndim - 2)))
 
 
 def _pools() -> Any:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
         Spans,
         Value,
     )
-    from pocketbert.core.predict.tokenization import Text
+    from pocketbert.core.predict.columns import with_columns
+    from pocketbert.core.predict.encoded import Text
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.formats.gate import Gate
@@ -92,6 +93,7 @@ __all__ = [
     "plugins",
     "register_family",
     "runtime",
+    "with_columns",
 ]
 
 _PLACES = {
@@ -108,7 +110,8 @@ _PLACES = {
         "Guess",
         "Embedding",
     ),
-    "core.predict.tokenization": ("Text",),
+    "core.predict.columns": ("with_columns",),
+    "core.predict.encoded": ("Text",),
     "core.recipe.recipe": ("Recipe",),
     "pipeline.options": ("ExportOptions", "AnswerOptions"),
     "api": ("PlannedStep",),

@@ -30,6 +30,7 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
             the released pattern (12 layers: 5 x sim, mix, 6 x norm) at the model's depth.
         entity_size: Width of the entity stream.
         entity_heads: Heads of the attention between entities.
+        entity_rows: Entities in the model's own table; 0 for a model without.
 
     Raises:
         InputError: If a layer has an unknown kind, there are more kinds than layers, or the width is no multiple of the heads.
@@ -40,6 +41,7 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
     layer_kinds: list[str] | None = None
     entity_size: int = 100
     entity_heads: int = 4
+    entity_rows: int = 0
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Refuse what is no ERNIE."""

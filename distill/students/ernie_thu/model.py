@@ -42,6 +42,16 @@ MASKED = -1e4
 """Added to scores of places without an entity, as in the authors' code."""
 
 
+LEAST = 2.0**-6
+"""Sum of the absolute values of a vector from which its place is open; vectors of the released table have length 1."""
+
+
+def open_places(vectors: Tensor) -> Tensor:
+    """The mask that follows from vectors, [B, S, E] to [B, S]: 1 where one is, 0 where all its numbers are 0."""
+    # arithmetic, for graphs; a power of two, so that fp16 gives 1 exactly
+    return vectors.abs().sum(-1).clamp(0.0, LEAST) * (1 / LEAST)
+
+
 class EntityAttention(nn.Module):
     """Attention between entities. It does not use transformers' attention interface, which counts layers of text."""
 
@@ -218,6 +228,8 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
         self.embeddings = BertEmbeddings(config)
         self.encoder = ErnieThuEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
+        rows = config.entity_rows
+        self.entity_table = nn.Embedding(rows + 1, config.entity_size, padding_idx=0) if rows else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -239,6 +251,7 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         entity_vectors: Tensor | None = None,
         entity_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
         **more: Any,
     ) -> BaseModelOutputWithPooling:
         """Run the encoder.
@@ -250,13 +263,20 @@ class ErnieThuModel(ErnieThuPreTrainedModel):
             position_ids: Default 0 to S - 1; [B, S].
             inputs_embeds: Word embeddings instead of ids, [B, S, H].
             entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].
-            entity_mask: 1 there, 0 elsewhere, [B, S]; the place of [CLS] is 1 in any case. Without both, no token is an
-                entity.
+            entity_mask: 1 there, 0 elsewhere, [B, S]; the place of [CLS] is 1 in any case. By default 1 where the vector is
+                not zero, see `open_places`. Without vectors, no token is an entity.
+            entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece of
+                each mention, 0 elsewhere, [B, S].
             **more: For the attention function.
 
         Returns:
             States of the text [B, S, H], and the pooled one [B, H].
         """
+        if entity_ids is not None:
+            assert self.entity_table is not None
+            entity_vectors, entity_mask = self.entity_table(entity_ids), entity_ids.to(self.dtype).clamp(0.0, 1.0)
+        elif entity_vectors is not None and entity_mask is None:
+            entity_mask = open_places(entity_vectors)
         states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
         made = self.encoder(states, mask, entity_vectors=entity_vectors, entity_mask=entity_mask, **more)

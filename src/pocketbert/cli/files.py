@@ -113,6 +113,17 @@ def export(
         str | None,
         sets("--family", "Take the model as this row of `pocketbert families`, where several load alike, as macbert."),
     ] = None,
+    form: Annotated[
+        str | None,
+        sets(
+            "--form",
+            "Give the files more inputs than the text, as language (XLM); `pocketbert families` lists the forms. Default: text.",
+        ),
+    ] = None,
+    entities: Annotated[
+        Path | None,
+        sets("--entities", "With a form that has a table of entities: keep those in this file, one id or name a line."),
+    ] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -127,6 +138,8 @@ def export(
         task=task,
         revision=revision,
         family=family,
+        form=form,
+        entities=entities,
         formats=listed(formats),
         schemes=listed(scheme),
         runtimes=listed(runtime),

@@ -35,11 +35,12 @@ def families(json: options.Json = False) -> None:
             ", ".join(row.signals),
             ", ".join(found.tasks),
             found.written,
+            ", ".join(row.form_names),
             "; ".join(found.notes) or "none known",
         ]
         for row, found in facts
     ]
-    print_table(["system", "model_type", "tokenizer", "signals", "tasks", "files", "limits"], rows)
+    print_table(["system", "model_type", "tokenizer", "signals", "tasks", "files", "forms", "limits"], rows)
 
 
 def doctor(json: options.Json = False) -> None:

@@ -83,6 +83,7 @@ def predict(
 
     It prints labels, numbers, spans, excerpts, tokens or vectors, depending on the model's task.
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
+    Files of a form (export --form) read further inputs from the columns language or entities of --file.
     """
     from pocketbert.core.data.source import DataSource
     from pocketbert.runtime.model import check_texts, load
@@ -91,7 +92,7 @@ def predict(
     source = DataSource(
         path=str(file or "stdin"), text=text, text_pair=text_pair, max_line_mb=max_line_mb, max_rows=max_rows
     )
-    rows = _rows(texts or [], file, source)
+    rows = _rows(texts or [], file, source, _columns(model))
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file)
     check_texts(opened.head.task, rows)
     for start in range(0, len(rows), _AT_ONCE):
@@ -110,14 +111,25 @@ def _print(row: Text, answer: Answer, top: int, json: bool) -> None:
         print_answer(f"{answer.line(top)}\t{one_field(text_shown)}{'  [truncated]' if answer.truncated else ''}")
 
 
-def _rows(texts: list[str], file: Path | None, source: DataSource) -> list[Text]:
+def _columns(model: Path) -> tuple[str, ...]:
+    """Data columns that the files of a folder read besides the text."""
+    from pocketbert.core.artefacts import read_artefacts
+    from pocketbert.core.predict.columns import COLUMNS
+
+    try:
+        return COLUMNS if read_artefacts(model).form is not None else ()
+    except InputError:
+        return ()  # whoever opens the folder says what is wrong
+
+
+def _rows(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...]) -> list[Text]:
     from pocketbert.core.data.examples import read_examples
     from pocketbert.core.data.streams import read_texts
 
     if texts and file is not None:
         raise InputError(Problem("--file", "was given together with texts.", "Give only one of them."))
     if file is not None and file.suffix != ".txt":
-        return [example.input for example in read_examples(source, labelled=False)]
+        return [example.input for example in read_examples(source, labelled=False, columns=columns)]
     if file is not None:
         texts = read_texts(file, source.limits)
     elif not texts:

@@ -152,6 +152,7 @@ def _as_exported(
     defaults = ExportOptions()
     return ExportOptions(
         task=artefacts.task,
+        form=artefacts.form,
         formats=list(dict.fromkeys(str(r.format) for r in exported)) or defaults.formats,
         schemes=schemes,
         runtimes=runtimes,
@@ -198,8 +199,12 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float) -> Ve
     sets = []
     if source is not None:
         head, name = artefacts.head(), Path(source.title).name
-        rows = read_examples(source, kind=head.task.labels)
-        prepared = head.prepare(rows, TextTokenizer(model, artefacts.processing.max_length), source.title)
+        tokenizer = TextTokenizer(model, artefacts.processing.max_length)
+        reader = tokenizer.reader
+        rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
+        if reader is not None:
+            reader.check([row.input for row in rows], f"{name} row")
+        prepared = head.prepare(rows, tokenizer, source.title)
         if not len(prepared.truth):
             raise InputError(
                 Problem(

@@ -50,6 +50,7 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
             options = _with_attention(options, folder)
             check_exported(folder.family, _MODEL)
             task = options.task or known_task(folder)
+            options = _with_form(options, folder)
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
         return recipe_of(_content(name, _run_name(folder), options, task), _TITLE), folder
@@ -59,6 +60,14 @@ def _with_attention(options: ExportOptions, folder: ModelFolder) -> ExportOption
     """The options with what attention is over in the folder's files, where they name nothing else."""
     found = options.attention is None and folder.family.in_blocks
     return replace(options, attention=Attention.BLOCKS.value) if found else options
+
+
+def _with_form(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
+    """The options with the form that the folder has, where they name none."""
+    if options.form is not None:
+        folder.family.in_form(options.form, folder.config, "export.form")
+        return options
+    return options if folder.family.form is None else replace(options, form=folder.family.form.name)
 
 
 def option_problems(model: str, options: ExportOptions) -> list[Problem]:
@@ -110,6 +119,7 @@ def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[s
         place = content
         for section in sections:
             place = place.setdefault(section, {})
+        value = str(value) if isinstance(value, Path) else value
         place[last] = value if isinstance(value, str | dict | int | float) else list(value)
     return {**content, "quantize": _quantize(options.schemes, options.runtimes), "task": task}
 

@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import BaseModel
 
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.families import all_families, check_exported, check_taught
+from pocketbert.core.families import TEXT_ONLY, all_families, check_exported, check_taught
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
@@ -59,6 +59,21 @@ class Inputs:
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
+
+    @property
+    def form_settings(self) -> dict[str, object]:
+        """The form of the files, where it is not text only."""
+        form = self.recipe.export.form
+        return {} if form in (None, TEXT_ONLY) else {"export": {"form": form}}
+
+    @cached_property
+    def form_contents(self) -> dict[str, str | None]:
+        """Digests of the file of entities that the recipe names, and of the table that they are taken from."""
+        form, path = self.recipe.export.form, self.recipe.export.entities
+        tables = [n for f in self.model.family.forms if f.name == form for n in f.files]
+        places = [(n, p) for n in tables for p in sorted(self.model.path.glob(f"**/{n}")) if p.is_file()]
+        own = [("export.entities", path)] if path is not None and path.is_file() else []
+        return {name: sha256_file(p) for name, p in (*places, *own)}
 
     def stage_contents(self, number: int) -> dict[str, str | None]:
         """Digests of the file of word vectors and of the generator that a stage names."""

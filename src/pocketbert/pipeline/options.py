@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypedDict
 
 
@@ -35,6 +36,8 @@ class ExportOptions:
         task: Hub task name; default what the model says it was trained for.
         revision: Hub revision of the model.
         family: Row of the table of families, where several share a graph; default what the names of the weights suggest.
+        form: Form of the files, such as ``language``: inputs beyond the text; default ``text``, or that of the folder.
+        entities: With a form that has a table of entities: file of those to keep, one id or name in each line.
         formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
         schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), for TFLite also ``w8``
             and ``fp16``; ``fp32`` makes none.
@@ -58,6 +61,8 @@ class ExportOptions:
     task: str | None = None
     revision: str | None = None
     family: str | None = None
+    form: str | None = None
+    entities: Path | None = None
     formats: Sequence[str] = ("onnx", "tflite", "coreml")
     schemes: Sequence[str] = ("int8",)
     runtimes: Sequence[str] = ()
@@ -78,6 +83,8 @@ KEYS: Mapping[str, str] = {
     "task": "task",
     "revision": "teacher.revision",
     "family": "teacher.family",
+    "form": "export.form",
+    "entities": "export.entities",
     "formats": "export.formats",
     "schemes": "quantize.scheme",
     "runtimes": "quantize.files",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import TeacherSection
@@ -19,7 +22,9 @@ def open_teacher(teacher: TeacherSection, attention: Attention | None = None) ->
         InputError: If there is no such model, or it has not the family's graph.
         MissingBackendError: If the demo teacher or the library that loads models from the Hub is not installed.
     """
-    return open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family, attention)
+    folder = open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family, attention)
+    # whatever form its files had: training knows text only, and the run writes its own files
+    return replace(folder, family=folder.family.in_form(TEXT_ONLY, folder.config))
 
 
 def say_row(folder: ModelFolder) -> None:

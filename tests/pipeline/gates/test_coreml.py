@@ -112,14 +112,14 @@ def test_parity_closes_when_the_mask_is_lost_and_the_quantizer_when_it_does_noth
         "benchmark={threads: [1]}",
     ]
     command = ["run", task.recipe, *changes, "-o", run, "--overwrite"]
-    good = mask_4d._Wrapped._run
+    good = mask_4d.Wrapped.run
 
     def forgetful(self: Any, attention_mask: Any, **inputs: Any) -> Any:
         # as a converter folds it: the input stays, and nothing depends on it
         return good(self, attention_mask * 0 + 1, **inputs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(mask_4d._Wrapped, "_run", forgetful)
+        patch.setattr(mask_4d.Wrapped, "run", forgetful)
         broken = cli(*command)
     assert broken.exit_code == 3, broken.output
     assert f"parity of {FP16}: differs from transformers by" in broken.stderr

@@ -26,13 +26,13 @@ def test_parity_closes_when_the_mask_is_lost(
     from pocketbert.export.adapters import mask_4d
 
     undo(run_copy, "onnx", "onnx-int8", "golden", "verify", "pack")
-    good = mask_4d._Wrapped._run
+    good = mask_4d.Wrapped.run
 
     def forgetful(self: Any, attention_mask: torch.Tensor, **inputs: torch.Tensor) -> Any:
         return good(self, torch.ones_like(attention_mask), **inputs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(mask_4d._Wrapped, "_run", forgetful)
+        patch.setattr(mask_4d.Wrapped, "run", forgetful)
         broken = cli("run", task.recipe, "-o", run_copy)
     assert broken.exit_code == 3, broken.output
     assert "parity of onnx/model.onnx: differs from transformers by" in broken.stderr
@@ -85,14 +85,14 @@ def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_do
     changes = ["export.formats=[tflite]", "export.lengths=[16]", "data.max_length=40", "export.clients=[]"]
     command = ["run", task.recipe, *changes, "-o", run]
     assert cli(*command).exit_code == 2  # the results there are another recipe's
-    good = mask_4d._Wrapped._run
+    good = mask_4d.Wrapped.run
 
     def forgetful(self: Any, attention_mask: torch.Tensor, **inputs: torch.Tensor) -> Any:
         # as a converter folds it: the input stays, and nothing depends on it
         return good(self, attention_mask * 0 + 1, **inputs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(mask_4d._Wrapped, "_run", forgetful)
+        patch.setattr(mask_4d.Wrapped, "run", forgetful)
         broken = cli(*command, "--overwrite")
     assert broken.exit_code == 3, broken.output
     assert "parity of tflite/model.tflite: differs from transformers by" in broken.stderr

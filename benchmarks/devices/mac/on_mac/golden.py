@@ -18,6 +18,7 @@ class Golden:
         listed = json.loads("".join(lines("artifacts.json")) or "{}")
         self.tokens = {json.dumps(r["text"]): r for r in map(json.loads, lines("golden_tokens.jsonl"))}
         keyed = [(self.tokens.get(json.dumps(r["text"])), r) for r in map(json.loads, lines("golden.jsonl"))]
+        self.extra = sorted({n for r in self.tokens.values() for n in r.get("inputs", {})})  # made of other columns
         self.rows = [(tokens, r) for tokens, r in keyed if tokens is not None]
         self.listed = {r["path"]: r["sha256"] for r in listed.get("files", [])}
         self.left = listed.get("processing", {}).get("padding_side") == "left"

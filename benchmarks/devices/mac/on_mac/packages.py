@@ -78,10 +78,11 @@ class Package:
     def _read(self, description: Any) -> None:
         """Names, types and lengths out of the model's own description."""
         arrays = {f.name: f.type.multiArrayType for f in description.input}
-        unknown = sorted(set(arrays) - set(INPUTS))
-        if unknown or INPUTS[0] not in arrays:
-            raise RefusalError(f"{self.name}: inputs {', '.join(arrays)}; known: {', '.join(INPUTS)}.")
+        known = (*INPUTS, *self.golden.extra)
+        if set(arrays) - set(known) or INPUTS[0] not in arrays:
+            raise RefusalError(f"{self.name}: inputs {', '.join(arrays)}; known: {', '.join(known)}.")
         self.dtypes = {n: "int32" if a.dataType == INT32 else "float32" for n, a in arrays.items()}
+        self.widths = {n: int(a.shape[2]) for n, a in arrays.items() if len(a.shape) > 2}
         names = [f.name for f in description.output]
         self.outputs = next((k for k in ANSWERS if set(k) <= set(names)), tuple(names[:1]))
         ids = arrays[INPUTS[0]]
@@ -103,15 +104,20 @@ class Package:
             return least if least <= self.range[1] else None
         return next((x for x in self.lengths if x >= length), None)
 
-    def feed(self, ids: list[int], length: int, types: list[int] | None = None) -> dict[str, Any]:
-        """Arrays [1, length] by input name."""
+    def feed(
+        self, ids: list[int], length: int, types: list[int] | None = None, extra: dict[str, list[Any]] | None = None
+    ) -> dict[str, Any]:
+        """Arrays [1, length] by input name, [1, length, width] of vectors; `extra` inputs are 0 by default."""
 
-        def padded(values: list[int], filling: int = 0) -> list[int]:
+        def padded(values: list[Any], filling: Any = 0) -> list[Any]:
             fill = [filling] * (length - len(values))
             return [*fill, *values] if self.golden.left else [*values, *fill]
 
         ones, types = padded([1] * len(ids)), padded(types or [0] * len(ids))
         rows = {"input_ids": padded(ids, self.golden.pad_id), "attention_mask": ones, "token_type_ids": types}
+        for name in self.golden.extra:
+            nothing: Any = [0.0] * self.widths[name] if name in self.widths else 0
+            rows[name] = padded((extra or {}).get(name, []), nothing)
         return {name: load_numpy().array([rows[name]], dtype) for name, dtype in self.dtypes.items()}
 
     def cells(self, units: list[str]) -> list[Cell]:
@@ -169,7 +175,7 @@ class Package:
             if length is None or (pair and types is None and INPUTS[2] in self.dtypes):
                 skipped += 1
                 continue
-            out = model.predict(self.feed(tokens["ids"], length, types))
+            out = model.predict(self.feed(tokens["ids"], length, types, tokens.get("inputs")))
             found.append(float(numpy.abs(self._recorded(row, tokens["ids"], out) - expected).max()))
             tolerance = min(tolerance, row["tolerance"][self.name])
         if not found:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketbert.core.artefacts.records import Artefacts
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import all_families
+from pocketbert.core.families import FORM_KEY, all_families
 from pocketbert.core.families.config import FILE_NAME, label_names, read_config
 from pocketbert.core.tasks import TASKS
 
@@ -44,6 +44,8 @@ def checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | None:
     head = family.head_suffixes.get(task.head, task.head) if family else task.head
     if named and not any(n.endswith(head) for n in named):
         problems.append(f"architectures is {named[0]!r:.60}, the folder's task is {task.name}.")
+    if config.get(FORM_KEY) != artefacts.form:
+        problems.append(f"{FORM_KEY} is {config.get(FORM_KEY)!r:.40}, the folder's list says {artefacts.form!r:.40}.")
     if problems:
         raise InputError([Problem(str(path), what, _AGAIN) for what in problems])
     return config

@@ -210,6 +210,7 @@ class Artefacts(_Record):
         name: Name of the run or model.
         task: Hub task name.
         family: Row of the family table.
+        form: Form of the files, where they take more inputs than the text; None where they do not.
         labels: Label names in order of their ids.
         pair: Whether inputs are pairs of texts.
         processing: Pre- and post-processing.
@@ -225,6 +226,7 @@ class Artefacts(_Record):
     name: str
     task: TaskName
     family: str
+    form: str | None = None
     labels: Annotated[list[LabelName], Field(max_length=MAX_LABELS)]
     pair: bool = False
     processing: Processing

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
-from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from pocketbert.core.compare.evaluate import yardstick
 from pocketbert.core.disk.files import check_size
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predict.columns import with_columns
+from pocketbert.core.predict.encoded import Text
 from pocketbert.core.predict.readout import Matrix
-from pocketbert.core.predict.tokenization import Text
 
 FILE_NAME = "golden.jsonl"
 TOKENS_FILE_NAME = "golden_tokens.jsonl"
@@ -42,6 +43,7 @@ class GoldenRow(BaseModel):
             too long); empty where nobody recorded them.
         places: Rows of the task's output that are recorded (tokens; of fill-mask: masked tokens); empty for all.
         columns: Columns that are recorded; empty for all. Of question-answering 0 is the start, 1 the end.
+        data: Other data columns of the text, which the files' further inputs are made of; empty where there are none.
         drawn: Whether the text was made of drawn words, to read the whole vocabulary and the full length.
     """
 
@@ -55,12 +57,13 @@ class GoldenRow(BaseModel):
     padded: list[Finite] = []
     places: list[Place] = []
     columns: list[Place] = []
+    data: dict[str, JsonValue] = {}
     drawn: bool = False
 
     @property
     def input(self) -> Text:
         """What the tokenizer takes."""
-        return self.text
+        return with_columns(self.text, self.data or None)
 
     def shaped(self, values: list[float]) -> Matrix:
         """Recorded numbers as a matrix, [recorded rows, recorded columns]."""

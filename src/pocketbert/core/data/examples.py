@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pocketbert.core.data.bad_rows import BadRows
@@ -14,7 +15,8 @@ from pocketbert.core.data.numerals import is_visible
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.terminal import is_unicode
-from pocketbert.core.predict.tokenization import Text
+from pocketbert.core.predict.columns import with_columns
+from pocketbert.core.predict.encoded import Text
 from pocketbert.core.tasks import LabelKind
 
 __all__ = ["Example", "Label", "read_examples"]
@@ -32,17 +34,19 @@ class Example:
         pair: The second text, or None.
         label: What the task's `LabelKind` says; None where the source has no labels.
         row: Line (jsonl) or record number, from 1.
+        columns: Other data columns that were asked for, as they are; None where none were.
     """
 
     text: str
     pair: str | None
     label: Label | None
     row: int
+    columns: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def input(self) -> Text:
         """What the tokenizer takes."""
-        return self.text if self.pair is None else (self.text, self.pair)
+        return with_columns(self.text if self.pair is None else (self.text, self.pair), self.columns)
 
     @property
     def digest(self) -> str:
@@ -51,13 +55,16 @@ class Example:
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
-def read_examples(source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME) -> list[Example]:
+def read_examples(
+    source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME, columns: Sequence[str] = ()
+) -> list[Example]:
     """Read one split.
 
     Args:
         source: Where from.
         labelled: Whether a missing label makes a row bad.
         kind: What the label column holds.
+        columns: Further columns to read, where a row has them.
 
     Returns:
         The rows in file order.
@@ -67,12 +74,12 @@ def read_examples(source: DataSource, labelled: bool = True, kind: LabelKind = L
     """
     bad = BadRows(source.title)
     wanted = labelled and kind not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
-    columns = [c for c in (source.text, source.text_pair, source.label, _STARTS) if c is not None]
+    read = [c for c in (source.text, source.text_pair, source.label, _STARTS, *columns) if c is not None]
     out = []
-    for number, row in read_rows(source, bad, columns):
+    for number, row in read_rows(source, bad, read):
         example = _example(source, number, row, wanted, kind, bad)
         if example is not None:
-            out.append(example)
+            out.append(replace(example, columns={c: row.get(c) for c in columns}) if columns else example)
     problems = bad.close()
     if not problems and not out:
         problems = [Problem(source.title, "no rows.")]

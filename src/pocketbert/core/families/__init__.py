@@ -17,6 +17,7 @@ from pocketbert.core.families.code import (
     register_layer_parts,
 )
 from pocketbert.core.families.family import ATTENTION_KEY, Family, Objective, TokenizerKind
+from pocketbert.core.families.forms import FORM_KEY, TEXT_ONLY, ExportForm, GraphInput, Meaning
 from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.families.table import (
     all_families,
@@ -34,10 +35,15 @@ __all__ = [
     "ATTENTION_KEY",
     "CAPTURES",
     "CHECKPOINTS",
+    "FORM_KEY",
     "LAYER_PARTS",
+    "TEXT_ONLY",
     "CheckpointCode",
+    "ExportForm",
     "Family",
+    "GraphInput",
     "LayerParts",
+    "Meaning",
     "Objective",
     "ReleasedConfig",
     "TokenizerKind",

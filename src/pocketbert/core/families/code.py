@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.core.families.family import Family
+from pocketbert.core.families.forms import ExportForm
 from pocketbert.core.loading.registry import Registry
 
 Adapter = Callable[[Any, Any], Any]
@@ -63,6 +64,8 @@ class CheckpointCode:
         read_names: ``read_names(state)``: weights under the names of the classes, from those names or the original ones.
         complete: ``complete(model)``: makes a model that was loaded or built take the inputs of the family's row, where
             its class wants more.
+        take_form: ``take_form(model, form, folder, entities)``: makes a loaded model take the inputs of an `ExportForm`, or of none;
+            `entities` is a file of those to keep. Returns the entities of its table.
         tokenizer_json: ``tokenizer_json(folder)``: content of a tokenizer.json, from the files that authors ship.
         check_tokenizer: ``check_tokenizer(folder)``: refuses tokenizer files that nothing converts; called where the folder has
             no tokenizer.json.
@@ -73,6 +76,7 @@ class CheckpointCode:
     make_known: Callable[[], None] | None = None
     read_names: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     complete: Callable[[Any], None] | None = None
+    take_form: Callable[[Any, ExportForm | None, Path, Path | None], list[dict[str, str]]] | None = None
     tokenizer_json: Callable[[Path], str] | None = None
     check_tokenizer: Callable[[Path], None] | None = None
     change_tokenizer: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from pocketbert.core.families.config import Bounds
+from pocketbert.core.families.forms import FORM_KEY, TEXT_ONLY, ExportForm, GraphInput, chosen_form
 from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.types import Attention, Signal
 
@@ -102,6 +103,8 @@ class Family:
             `signs`.
         signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its graph;
             None where a checkpoint looks like any other.
+        forms: Forms with more inputs in which a model can be exported, besides text only.
+        form: The one of these that a model has; None where its files take text only. `in_form` sets it.
         tiny: Sizes of a model that tests build in no time, by the names of its configuration; without vocabulary and labels.
     """
 
@@ -146,6 +149,8 @@ class Family:
     checkpoints: str | None = None
     students_of: tuple[str, ...] = ()
     instead_of_export: str | None = None
+    forms: tuple[ExportForm, ...] = ()
+    form: ExportForm | None = None
     tiny: Mapping[str, Any] = field(default_factory=dict)
     loads_as: str | None = None
     signs: str | None = None
@@ -154,6 +159,16 @@ class Family:
     def graph(self) -> str:
         """Name of the row whose graph the family has: rows with equal ones give equal files."""
         return self.loads_as or self.name
+
+    @property
+    def extra(self) -> tuple[GraphInput, ...]:
+        """Inputs that are made of other data columns than the text."""
+        return self.form.extra if self.form is not None else ()
+
+    @property
+    def form_names(self) -> tuple[str, ...]:
+        """Names of all forms, text only first."""
+        return (TEXT_ONLY, *(f.name for f in self.forms))
 
     @property
     def uses_segments(self) -> bool:
@@ -185,7 +200,9 @@ class Family:
         return replace(self, adapter=self.block_adapter, most_tokens=None)
 
     def as_configured(self, config: Mapping[str, Any]) -> Family:
-        """Return the row as it is for a model: where the family may go without segments, a model without has no ids of them.
+        """Return the row as it is for a model, in the form that its config.json names.
+
+        Where the family may go without segments, a model without has no ids of them.
 
         What a folder says of its files' attention counts as well.
 
@@ -194,6 +211,26 @@ class Family:
         """
         if config.get(ATTENTION_KEY) == Attention.BLOCKS and self.block_adapter not in (None, self.adapter):
             return self.over_blocks().as_configured(config)
+        row = self.in_form(str(config[FORM_KEY]), config, f"config.json {FORM_KEY}") if FORM_KEY in config else self
         if self.smallest.get(_SEGMENT_COUNT) != 0 or (config.get(_SEGMENT_COUNT) or 0) > 1:
-            return self
-        return replace(self, inputs=tuple(name for name in self.inputs if name != SEGMENTS))
+            return row
+        return replace(row, inputs=tuple(name for name in row.inputs if name != SEGMENTS))
+
+    def in_form(self, name: str, config: Mapping[str, Any], where: str = "form") -> Family:
+        """Return the row as it is for a model that is exported in a form, with longer `inputs`.
+
+        Args:
+            name: Name of one of `forms`, or ``text``.
+            config: The model's config.json.
+            where: What to blame in the error.
+
+        Raises:
+            InputError: If the family has no such form, or the model cannot have it.
+        """
+        form = chosen_form(self.forms, name, self.title, where)
+        own = tuple(n for n in self.inputs if n not in {i.name for i in self.extra})
+        if form is None:
+            return replace(self, inputs=own, form=None)
+        form.check(config, where)
+        extra = tuple(replace(i, width=int(config.get(i.width_key, i.width))) if i.width_key else i for i in form.extra)
+        return replace(self, inputs=(*own, *(i.name for i in extra)), form=replace(form, extra=extra))

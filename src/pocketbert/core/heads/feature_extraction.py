@@ -13,6 +13,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import PerText, Prepared, all_finite, per_text
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.predict.answers import Answer, Embedding
+from pocketbert.core.predict.columns import parts_of
 from pocketbert.core.predict.readout import Matrix, whole
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -39,7 +40,7 @@ class FeatureExtractionHead(PerText):
             raise InputError(Problem(title, what, "Give every pair a score, or none."))
         if not scored(examples):
             return per_text([replace(e, pair=None) for e in examples], tokenizer)
-        texts = [t for e in examples for t in (e.text, e.pair or "")]
+        texts = [t for e in examples for t in parts_of(e.input)]
         truth = np.array([e.label for e in examples], np.float64) if labelled else ()
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 

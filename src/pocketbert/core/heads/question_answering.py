@@ -49,7 +49,7 @@ class QuestionAnsweringHead:
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Targets ``start_positions`` and ``end_positions``: tokens of the first answer, int64 [N]; 0 where a window has none."""
-        windows = tokenizer.windows([(e.text, e.pair or "") for e in examples], self.settings.stride)
+        windows = tokenizer.windows([_question(e) for e in examples], self.settings.stride)
         owner = np.repeat(np.arange(len(examples)), [len(w) for w in windows])
         encoded = [w for part in windows for w in part]
         if not labelled:
@@ -148,3 +148,9 @@ def _target(window: Encoded, answers: list[GoldAnswer]) -> tuple[int, int]:
 def _share(logits: np.ndarray, value: float) -> float:
     largest = logits.max()
     return float(np.exp(value - largest) / np.exp(logits - largest).sum())
+
+
+def _question(example: Example) -> tuple[str, str]:
+    """Question and context, with the other columns of their row."""
+    text = example.input
+    return (text, "") if isinstance(text, str) else text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import ATTENTION_KEY, Family
+from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
 from pocketbert.core.families.code import checkpoint_code
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import FAMILY_KEY, ModelFolder
@@ -143,6 +143,28 @@ def complete(model: Any, family: Family) -> Any:
     return model
 
 
+def take_form(model: Any, folder: ModelFolder, form: str, entities: Path | None) -> list[dict[str, str]]:
+    """Make a loaded model take the inputs of a form, where its class has to be told.
+
+    Args:
+        model: A transformers model; it is changed.
+        folder: Where it was loaded from.
+        form: Name of the form.
+        entities: File of the entities to keep, where the form has a table of them.
+
+    Returns:
+        The entities of its table, number 1 first: their ids, and names where these are known; empty where it has none.
+
+    Raises:
+        InputError: If the model cannot have the form, or the entities cannot be found.
+    """
+    row = folder.family.in_form(form, folder.config, "export.form")
+    code = checkpoint_code(folder.family)
+    if entities is not None and (row.form is None or not row.form.table):
+        raise InputError(Problem("export.entities", f"the form '{form}' has no table of entities.", "Leave it out."))
+    return code.take_form(model, row.form, folder.path, entities) if code.take_form is not None else []
+
+
 def _configuration(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
     import transformers
 
@@ -241,7 +263,9 @@ def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolde
         raise InputError(Problem(f"{folder.path}/config.json", f"says {said!r:.40} layers, the weights have {have}."))
 
 
-def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int, destination: Path) -> None:
+def save_model(
+    model: Any, source: ModelFolder, labels: Labels, max_length: int, destination: Path, form: str = TEXT_ONLY
+) -> None:
     """Write a Hugging Face folder: config, safetensors, tokenizer with the right length and no padding.
 
     Args:
@@ -250,6 +274,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         labels: Label set.
         max_length: Longest input in tokens.
         destination: An existing folder.
+        form: Form that its files will have.
     """
     from safetensors.torch import save_file
 
@@ -258,7 +283,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
         model.config.label2id = {name: i for i, name in labels.id2label.items()}
     model.config.architectures = [type(model).__name__]
     model.config.to_json_file(str(destination / "config.json"), use_diff=False)
-    config = _plain_config(destination / "config.json", source.family)
+    config = _plain_config(destination / "config.json", source.family, form)
     write_json(destination / "config.json", config)
     state, twins = model.state_dict(), tied_names(model.state_dict(keep_vars=True))
     tensors = {
@@ -269,7 +294,7 @@ def save_model(model: Any, source: ModelFolder, labels: Labels, max_length: int,
     check_tokenizer(destination, config, source.family)
 
 
-def _plain_config(path: Path, family: Family) -> dict[str, Any]:
+def _plain_config(path: Path, family: Family, form: str) -> dict[str, Any]:
     from pocketbert.core.disk.files import read_json
 
     config = read_json(path)
@@ -277,6 +302,9 @@ def _plain_config(path: Path, family: Family) -> dict[str, Any]:
     config.pop(ATTENTION_KEY, None)
     if family.in_blocks and config["model_type"] in family.model_types:
         config[ATTENTION_KEY] = Attention.BLOCKS.value
+    config.pop(FORM_KEY, None)
+    if form != TEXT_ONLY:
+        config[FORM_KEY] = form
     if family.loads_as is not None and config["model_type"] in family.model_types:
         config[FAMILY_KEY] = (
             family.name

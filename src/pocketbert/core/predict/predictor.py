@@ -55,6 +55,11 @@ class Predictor(Protocol):
         ...
 
 
+def input_order(name: str) -> tuple[int, str]:
+    """Place of an input where a file keeps none: those of every text first, then others by name."""
+    return (INPUTS.index(name) if name in INPUTS else len(INPUTS), name)
+
+
 def output_order(name: str) -> int:
     """Place of an output where a file keeps none: the one that decides a task's metric comes first."""
     return _OUTPUTS.index(name) if name in _OUTPUTS else len(_OUTPUTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,20 @@ from pocketbert.core.families import family_of
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
 from pocketbert.core.host.terminal import is_unicode
+from pocketbert.core.predict.column_reader import ColumnReader, reader_of
+from pocketbert.core.predict.encoded import Encoded, Places, Text, cut, tail_of
 from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenizer
 
-Text = str | tuple[str, str]
-"""One text, or a pair of texts."""
+__all__ = [
+    "MASK_TOKENS",
+    "Encoded",
+    "Places",
+    "Text",
+    "TextTokenizer",
+    "cut",
+    "padding_side_of",
+    "plain_tokenizer_json",
+]
 
 MASK_TOKENS = ("[MASK]", "<mask>", "<special1>")
 """What vocabularies of the family call the token to be guessed."""
@@ -30,49 +40,6 @@ _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
 """The library needs about 200 bytes for each, and returns all texts of a call together."""
 _SIDES = ("right", "left")
-
-
-@dataclass(frozen=True)
-class Places:
-    """The positions of an input's tokens in its text.
-
-    Attributes:
-        offsets: First and behind-last character of each token in its text, [L, 2] code points; [0, 0] of special tokens.
-        words: Number of the word that each token belongs to, [L]; -1 of special tokens. A word is what the tokenizer's
-            own pre-tokenizer splits off. Of single texts only: of pairs the library numbers other things.
-        parts: Which text each token comes from, [L]: 0, 1, or -1 for special tokens.
-    """
-
-    offsets: NDArray[np.int64]
-    words: NDArray[np.int64]
-    parts: NDArray[np.int64]
-
-    def take(self, keep: NDArray[np.int64]) -> Places:
-        """The places of some tokens."""
-        return Places(self.offsets[keep], self.words[keep], self.parts[keep])
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """One tokenized input.
-
-    Attributes:
-        ids: Token ids with special tokens, length L, int64.
-        type_ids: Segment ids, length L, int64.
-        truncated: Whether tokens were cut off.
-        places: Where the tokens stand in the text, for tasks whose answers are places; else None.
-        tail: Special tokens behind the text, or behind the second one of a pair: 1 for BERT, 2 for XLNet.
-    """
-
-    ids: NDArray[np.int64]
-    type_ids: NDArray[np.int64]
-    truncated: bool
-    places: Places | None = None
-    tail: int = 1
-
-    def __len__(self) -> int:
-        """Number of tokens."""
-        return len(self.ids)
 
 
 class TextTokenizer:
@@ -87,10 +54,15 @@ class TextTokenizer:
         padding_side: ``right`` or ``left``. When not given, it is read from the folder: from its artifacts.json, else from
             the family that its config.json names; ``right`` for a folder that has neither.
 
+    Where config.json names a form with more inputs, texts get these from their columns; see `pocketbert.core.predict.columns`.
+
     Raises:
         InputError: If there is no tokenizer that can be read, `max_length` is too small, the padding side is neither
             ``right`` nor ``left``, or config.json names no known family.
     """
+
+    reader: ColumnReader | None = None
+    """Makes the inputs that the folder's form has beyond those of every text; None where it has none."""
 
     def __init__(self, path: Path, max_length: int, pad_id: int | None = None, padding_side: str | None = None) -> None:
         file = path / "tokenizer.json" if path.is_dir() else path
@@ -105,6 +77,7 @@ class TextTokenizer:
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
         self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
+        self.reader = reader_of(file.parent)
         self.padding_side = padding_side if padding_side is not None else padding_side_of(file.parent)
         if self.padding_side not in _SIDES:
             allowed = " or ".join(_SIDES)
@@ -172,7 +145,7 @@ class TextTokenizer:
     def _tails(self) -> tuple[int, int]:
         """Special tokens behind a text, and behind a pair."""
         frames = (self.frame(self.special_count + 2, pair).places for pair in (False, True))
-        single, pair = (_tail(places.parts) for places in frames if places is not None)
+        single, pair = (tail_of(places.parts) for places in frames if places is not None)
         return single, pair
 
     def token(self, id: int) -> str:
@@ -198,8 +171,9 @@ class TextTokenizer:
             InputError: Where the first text leaves no room for the second.
         """
         special = self.special_count
-        out = []
-        for question, context in pairs:
+        out: list[list[Encoded]] = []
+        for pair in pairs:
+            question, context = pair
             with library_errors(str(self._file), "cannot encode"):
                 taken = len(self._tokenizer.encode(question, add_special_tokens=False).ids) + special
             room = self.max_length - taken
@@ -215,7 +189,11 @@ class TextTokenizer:
             self._tokenizer.enable_truncation(self.max_length, stride=min(stride, room - 1), strategy="only_second")
             with library_errors(str(self._file), "cannot encode"):
                 first = self._tokenizer.encode(question, context)
-            out.append([_placed(e, False) for e in (first, *first.overflowing)])
+            rows = [_placed(e, False) for e in (first, *first.overflowing)]
+            if (reader := self.reader) is not None:
+                text = reader.noted(pair)
+                rows = [self._extended(reader, text, row, f"text {len(out) + 1}") for row in rows]
+            out.append(rows)
         self._tokenizer.enable_truncation(self.max_length)
         return out
 
@@ -232,6 +210,26 @@ class TextTokenizer:
         Raises:
             InputError: Naming the first entry that is not text.
         """
+        if self.reader is not None:
+            return self._with_extra(self.reader, texts)
+        return self._plain(texts, places)
+
+    def _with_extra(self, reader: ColumnReader, texts: Sequence[Text]) -> list[Encoded]:
+        noted = [reader.noted(t) if _is_text(t) else t for t in texts]
+        rows = self._plain(noted, places=True)
+        return [
+            self._extended(reader, t, row, f"text {i}") for i, (t, row) in enumerate(zip(noted, rows, strict=True), 1)
+        ]
+
+    def _extended(self, reader: ColumnReader, text: Text, row: Encoded, where: str) -> Encoded:
+        assert row.places is not None
+        return replace(row, extra=reader.values(text, row.places, where))
+
+    def noted(self, texts: Sequence[Text]) -> list[Text]:
+        """Return texts with the columns that the folder's form reads: their own, or sample values made of the text."""
+        return list(texts) if self.reader is None else [self.reader.noted(t) for t in texts]
+
+    def _plain(self, texts: Sequence[Text], places: bool) -> list[Encoded]:
         out: list[Encoded] = []
         for start, chunk in _chunks(texts):
             try:
@@ -270,7 +268,15 @@ class TextTokenizer:
             "ids": encoding.ids,
             "type_ids": encoding.type_ids,
             "offsets": [list(o) for o in encoding.offsets],
+            **self._golden_extra(text),
         }
+
+    def _golden_extra(self, text: Text) -> dict[str, Any]:
+        """What a client has to make of the text's columns."""
+        if self.reader is None:
+            return {}
+        [row] = self.encode([text])
+        return {"inputs": {name: values.tolist() for name, values in row.extra.items()}}
 
     def span(self, tokens: int, width: int) -> slice:
         """Where the tokens of a row are in a batch that is padded to `width`."""
@@ -284,7 +290,7 @@ class TextTokenizer:
             length: Runtime length; default the longest row.
 
         Returns:
-            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64.
+            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and the inputs of the folder's form.
         """
         width = max(len(r) for r in rows) if length is None else length
         ids = np.full((len(rows), width), self.pad_id, np.int64)
@@ -293,40 +299,17 @@ class TextTokenizer:
         for i, row in enumerate(rows):
             own = self.span(len(row), width)
             ids[i, own], mask[i, own], types[i, own] = row.ids, 1, row.type_ids
-        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, **self._padded(rows, width)}
 
-
-def cut(row: Encoded, length: int) -> Encoded:
-    """A row of at most `length` tokens that still ends with the special tokens behind its text.
-
-    Where the places are known, the end of the text, or of the longer one of a pair, is left out, so that all special tokens
-    stay where there is room for them: some models look for the separators.
-    """
-    if len(row) <= length:
-        return row
-    places = row.places
-    tail = min(length, row.tail if places is None else max(1, _tail(places.parts)))
-    keep = np.r_[0 : length - tail, len(row) - tail : len(row)]
-    if places is not None and places.parts.max(initial=-1) >= 0:
-        keep = _shortened(places.parts, length, keep)
-    return Encoded(row.ids[keep], row.type_ids[keep], True, None if places is None else places.take(keep))
-
-
-def _shortened(parts: NDArray[np.int64], length: int, otherwise: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Places of the tokens that stay of a text or a pair; `otherwise` where not one token of each would."""
-    first, second = (np.flatnonzero(parts == part) for part in (0, 1))
-    room = length - (len(parts) - first.size - second.size)
-    if room < 1 + bool(second.size):
-        return otherwise
-    short = min(first.size, second.size, room // 2)
-    sizes = (room - short, short) if first.size > second.size else (short, room - short)
-    return np.sort(np.concatenate([np.flatnonzero(parts < 0), first[: sizes[0]], second[: sizes[1]]]))
-
-
-def _tail(parts: NDArray[np.int64]) -> int:
-    """How many special tokens are last."""
-    text = np.flatnonzero(parts >= 0)
-    return len(parts) - 1 - int(text[-1]) if text.size else len(parts)
+    def _padded(self, rows: Sequence[Encoded], width: int) -> dict[str, NDArray[Any]]:
+        """The inputs that are made of columns, stacked; rows without any get values that depend on their ids."""
+        if (reader := self.reader) is None:
+            return {}
+        out = {i.name: np.full(i.shape(len(rows), width), i.padding, i.dtype) for i in reader.form.extra}
+        for number, row in enumerate(rows):
+            for name, values in (row.extra or reader.drawn(row.ids)).items():
+                out[name][number, self.span(len(row), width)] = values
+        return out
 
 
 def _placed(encoding: Encoding, truncated: bool) -> Encoded:

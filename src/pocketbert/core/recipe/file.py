@@ -25,7 +25,7 @@ MAX_BITS = 64
 MAX_DEPTH = 20
 MAX_NODES = 20_000
 """Far above any recipe; aliases of aliases can make a short file grow without end."""
-_LOCAL_KEYS = ("path", "vectors")
+_LOCAL_KEYS = ("path", "vectors", "entities")
 _PATH_KEYS = (*_LOCAL_KEYS, "model", "dataset")
 
 Keys = tuple[str | int, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
@@ -11,6 +12,7 @@ from pocketbert.core.data.limits import CORPUS_ROWS
 from pocketbert.core.data.numerals import name_problems
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import LOCAL, check_device
+from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
@@ -221,6 +223,16 @@ class ExportSection(Section):
         min_length=1,
         description="Lengths in tokens to check and to time; TFLite and Core ML files take these and max_length.",
     )
+    form: str | None = Field(
+        None,
+        min_length=1,
+        description="Inputs of the files beyond the text, such as language; `pocketbert families` lists the forms of each system. "
+        "Default text: none. Of ready models, without data.",
+    )
+    entities: Path | None = Field(
+        None,
+        description="With a form that holds a table of entities: file of the entities to keep, one id or name in each line.",
+    )
     clients: list[Client] = Field(
         [Client.MEDIAPIPE], description="Clients that get a separate file where they can run the model."
     )
@@ -301,12 +313,25 @@ class Recipe(Section):
         if self.teacher.finetune or not all(general):
             problems += [f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None]
         problems += self._general_problems(general) + self._task_problems()
+        problems += self._form_problems()
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
             problems += stage.problems(StagePlace(i, self.distill, depth))
         if problems:
             raise ContradictionError(problems)
         return self
+
+    def _form_problems(self) -> list[str]:
+        """What does not go together with further inputs: training knows text only."""
+        form, sources = self.export.form, (self.data.train, self.data.eval, self.data.corpus)
+        if self.export.entities is not None and form in (None, TEXT_ONLY):
+            return ["export.entities: is read with a form that has entities: set export.form"]
+        if form in (None, TEXT_ONLY) or (self.student is None and not any(sources)):
+            return []
+        return [
+            f"export.form: '{form}' is for a ready model, without student and data: training knows text only; train first, "
+            "then export the trained folder in the form"
+        ]
 
     def _general_problems(self, general: list[bool]) -> list[str]:
         problems, methods = [], ", ".join(method_names(lambda s: s.general))

@@ -164,7 +164,7 @@ def _own_gates(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     encoded = subject.tokenizer.encode([r.input for r in rows])
     longest_first = sorted(encoded, key=len, reverse=True)[:SCANNED]
     batches = [feed(subject.predictor, subject.tokenizer, [e]) for e in longest_first]
-    inputs = [{n: b[n].astype(np.int32) for n in names} for b in batches]
+    inputs = [{n: b[n].astype(np.float32 if b[n].dtype.kind == "f" else np.int32) for n in names} for b in batches]
     own = [_labels(subject), _classifier(subject, inputs)]
     return [*(own if subject.task.name is TaskName.TEXT_CLASSIFICATION else []), _overflow(subject, inputs)]
 
@@ -188,7 +188,7 @@ def _labels(subject: Subject) -> Gate:
     )
 
 
-def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32]]]) -> Gate:
+def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
     """Whether the label and the probabilities that an app reads belong to the logits that everything else here reads."""
     from pocketbert.runtime.coreml.evaluator import Evaluator
 
@@ -213,7 +213,7 @@ def _classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32
     )
 
 
-def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.int32]]]) -> Gate:
+def _overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
     """Whether every intermediate result fits into the type that the program declares for it."""
     from pocketbert.runtime.coreml.half import LARGEST
     from pocketbert.runtime.coreml.scan import overflow_scan

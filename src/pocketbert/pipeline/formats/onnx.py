@@ -67,10 +67,11 @@ class OnnxPlace(FormatPlace):
         if record is None:
             return []
         vectors = artefacts.task is TaskName.FEATURE_EXTRACTION
+        text_only = artefacts.form is None  # these clients have no place for another input
         return [
             python.onnx(artefacts, record),
-            *([python.sentence_transformers(record)] if vectors else []),
-            javascript.transformers_js(artefacts, record),
+            *([python.sentence_transformers(record)] if vectors and text_only else []),
+            *([javascript.transformers_js(artefacts, record)] if text_only else []),
             mobile.onnx_kotlin(artefacts, record),
             mobile.onnx_swift(artefacts, record),
         ]

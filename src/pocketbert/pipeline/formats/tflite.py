@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import padding_side_of
 from pocketbert.core.recipe.recipe import Recipe
@@ -115,6 +116,10 @@ def _refusal(recipe: Recipe, weights: Path) -> str | None:
     """Why MediaPipe Tasks cannot run this model, in one sentence; None where it can."""
     from pocketbert.export.mediapipe import refusal
 
+    if recipe.export.form not in (None, TEXT_ONLY):
+        return (
+            f"MediaPipe Tasks give a file ids, mask and segments only; the form '{recipe.export.form}' has more inputs."
+        )
     sources = (recipe.data.train, recipe.data.eval)
     pair = any(s is not None and s.text_pair is not None for s in sources)
     return refusal(weights, task_of(recipe.task).name, pair, padding_side_of(weights))

@@ -12,14 +12,15 @@ from pydantic import BaseModel
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.disk.files import write_json
-from pocketbert.core.families import family_of
+from pocketbert.core.families import TEXT_ONLY, family_of
 from pocketbert.core.heads import Head, head_of
 from pocketbert.core.heads.multi_label import best_thresholds
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.models.checkpoints import save_model
+from pocketbert.core.models.checkpoints import save_model, take_form
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.column_reader import ENTITIES_FILE
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling, pooling_of, write_modules
 from pocketbert.core.predict.readout import Batching, Matrix, run_rows, whole
 from pocketbert.core.predict.score import Score
@@ -128,7 +129,12 @@ def finish(made: Finished, destination: Path, teacher: Path | None = None) -> No
         score, _ = evaluate(predictor, tokenizer, rows, batch=batch)
         metric = METRICS[score.metric]
         say(f"  {metric.name} on eval (torch): {metric.format(score.value)}")
-    save_model(model, made.source, data.labels, made.length, destination)
+    recipe = made.recipe
+    form = recipe.export.form or TEXT_ONLY
+    entities = take_form(model, made.source, form, recipe.export.entities)
+    if entities:
+        write_json(destination / ENTITIES_FILE, {"entities": entities})
+    save_model(model, made.source, data.labels, made.length, destination, form)
     if task.name is TaskName.FEATURE_EXTRACTION:
         write_modules(destination, made.pooling, model.config.hidden_size, made.length)
     count = sum(p.numel() for p in model.parameters())

@@ -14,6 +14,7 @@ from pocketbert.core.compare.parity import padded_answers
 from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.columns import columns_of
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Matrix, per_token, run_rows, whole
 from pocketbert.core.predict.score import probabilities
@@ -63,9 +64,9 @@ def make_golden(
     tokenizer, task = model.tokenizer, model.task
     real = golden_texts(model.folder, task, texts, tokenizer)
     drawn = _drawn_texts(model, torch_model, files)
-    have = [*real, *drawn]
+    have = tokenizer.noted([*real, *drawn])
     known = run_rows(torch_model, tokenizer, tokenizer.encode(have), task)
-    rows = [*have, *_reaching_texts(model, torch_model, have, known, texts)]
+    rows = [*have, *tokenizer.noted(_reaching_texts(model, torch_model, have, known, texts))]
     encoded = tokenizer.encode(rows)
 
     def answers(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
@@ -117,7 +118,16 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
         # as many in every row, so that rows can be put below each other
         others = np.setdiff1d(np.arange(matrix.shape[1]), best)
         columns = sorted({*best, *others[_spread(len(others), COLUMNS - len(best))].tolist()})
-    row = GoldenRow(text=text, label="", reference=[], outputs={}, tolerance={}, places=places, columns=columns)
+    row = GoldenRow(
+        text=text,
+        label="",
+        reference=[],
+        outputs={},
+        tolerance={},
+        places=places,
+        columns=columns,
+        data=dict(columns_of(text) or {}),
+    )
     return row.model_copy(update={"label": decided(row.pick(matrix), task, row.names(labels))})
 
 

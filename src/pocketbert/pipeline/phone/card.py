@@ -12,6 +12,7 @@ from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Format, Provenance, Scheme
 from pocketbert.pipeline.formats.place import FormatPlace, place_of, places
 from pocketbert.pipeline.formats.snippets import python
+from pocketbert.pipeline.formats.snippets.extra import explained
 from pocketbert.pipeline.formats.snippets.parts import row_of, width
 
 LABELS_SHOWN = 60
@@ -170,7 +171,7 @@ def _processing(artefacts: Artefacts) -> str:
         "`golden.jsonl` holds texts with the answers that each file must give (with the tolerance), "
         "`golden_tokens.jsonl` the token ids that a tokenizer must give. `pocketbert verify -m .` checks both; it needs no labelled data.",
     ]
-    lines += [line for place in places() for line in place.processing(artefacts)]
+    lines += [*explained(artefacts), *(line for place in places() for line in place.processing(artefacts))]
     return "\n".join(["## Processing", "", *lines])
 
 

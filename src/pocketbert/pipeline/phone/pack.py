@@ -24,6 +24,7 @@ from pocketbert.core.heads.table import thresholds_of
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.models.tokenizer import OTHER_FILES
+from pocketbert.core.predict.column_reader import ENTITIES_FILE
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
@@ -46,6 +47,7 @@ _VECTOR_FILES = (MODULES_FILE, POOLING_FILE, "sentence_bert_config.json")
 """What sentence-transformers reads beside the model."""
 _KINDS = {
     "config.json": Kind.CONFIG,
+    ENTITIES_FILE: Kind.CONFIG,
     "recipe.resolved.yaml": Kind.CONFIG,
     "model.safetensors": Kind.WEIGHTS,
     "golden.jsonl": Kind.GOLDEN,
@@ -77,7 +79,7 @@ class Origin:
 def sources(model: RunModel) -> dict[str, Path]:
     """Files that are packed as they are, by their path in the artefact folder."""
     out = {file.path: model.source(file) for file in model.files}
-    names = ("config.json", "model.safetensors", *_TOKENIZER_FILES, *_VECTOR_FILES)
+    names = ("config.json", "model.safetensors", ENTITIES_FILE, *_TOKENIZER_FILES, *_VECTOR_FILES)
     out |= {name: model.weights / name for name in names}
     out |= {name: model.run / "golden" / name for name in ("golden.jsonl", "golden_tokens.jsonl", SIMULATED_FILE)}
     return {name: path for name, path in out.items() if path.exists()}
@@ -160,6 +162,7 @@ def _artefacts(model: RunModel, pair: bool, result: Verification, facts: CardFac
         name=recipe.name,
         task=recipe.task,
         family=folder.family.name,
+        form=folder.family.form.name if folder.family.form else None,
         labels=list(model.labels),
         pair=pair,
         processing=_processing(model),
@@ -262,6 +265,7 @@ def portable(recipe: Recipe) -> Recipe:
         (data["augment"], "vectors"),
         (content["teacher"], "model"),
         (student, "model"),
+        (content["export"], "entities"),
     ):
         if part and part.get(key) and (key != "model" or Path(part[key]).is_absolute()):
             part[key] = Path(part[key]).name

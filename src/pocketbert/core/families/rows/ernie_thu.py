@@ -3,8 +3,43 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
+from pocketbert.core.families.forms import ExportForm, GraphInput, Meaning
 from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.families.rows.common import GAMMA_BETA, IDS_MASK_TYPES, TINY
+
+ENTITIES = ExportForm(
+    "entities",
+    "The number of an entity at the first token of each mention is an input, from the data column entities; the files hold the "
+    "vectors of the entities that --entities names.",
+    (
+        GraphInput(
+            "entity_ids",
+            "entities",
+            Meaning.ENTITIES,
+            "Number of the entity at the first token of each mention, 0 elsewhere.",
+            count_key="entity_rows",
+        ),
+    ),
+    needs={},
+    table=True,
+    files=("entity2vec.vec", "entity2id.txt", "entity_map.txt"),
+)
+ENTITY_VECTORS = ExportForm(
+    "entity-vectors",
+    "The vector of an entity at the first token of each mention is an input, from the data column entities.",
+    (
+        GraphInput(
+            "entity_vectors",
+            "entities",
+            Meaning.VECTORS,
+            "Vector of the entity at the first token of each mention, zeros elsewhere.",
+            dtype="float32",
+            width=100,
+            width_key="entity_size",
+        ),
+    ),
+    needs={},
+)
 
 ROWS = (
     Family(
@@ -23,10 +58,14 @@ ROWS = (
         },
         unread=("cls.predictions_ent.",),
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
-        largest={"entity_size": 1 << 14, "entity_heads": 512},
+        largest={"entity_size": 1 << 14, "entity_heads": 512, "entity_rows": 1 << 20},
+        smallest={"entity_rows": 0},
+        forms=(ENTITIES, ENTITY_VECTORS),
         limits=(
-            "text only: no entities are linked, and the place of [CLS] is open with a zero vector, as in the authors' training; "
-            "the model is shipped without a linker, and finding entities in a text is out of scope",
+            "files of the form text, and training, link no entities: the place of [CLS] is open with a zero vector, as in the authors' "
+            "training; the model is shipped without a linker, and finding entities in a text is out of scope",
+            "of the form entity-vectors a place is open where the absolute values of its vector add up to 2**-6 or more; the "
+            "vectors of the released table have length 1",
             "the entity stream is no signal: students learn from the text stream",
             "no rewrite for Apple's Neural Engine (export.coreml.layout: ane)",
             "transformers has no class for it: a phone folder's model.safetensors opens with PocketBERT only",

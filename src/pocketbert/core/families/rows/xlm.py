@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_LAYERS
 from pocketbert.core.families.family import Family, TokenizerKind
+from pocketbert.core.families.forms import ExportForm, GraphInput, Meaning
 from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT
+
+LANGUAGE = ExportForm(
+    "language",
+    "The language of the text is an input, from the data column language.",
+    (
+        GraphInput(
+            "langs",
+            "language",
+            Meaning.LANGUAGE,
+            "Number of the text's language, the same at each token.",
+            count_key="n_langs",
+            names_key="lang2id",
+        ),
+    ),
+    needs={"n_langs": (1, 2), "use_lang_emb": (1, 1)},
+)
 
 ROWS = (
     Family(
@@ -28,8 +45,8 @@ ROWS = (
         },
         limits=(
             ONE_SEGMENT,
-            "files and training take config.json's lang_id as the language of all tokens, where the model has several; transformers "
-            "adds no language where langs is missing",
+            "files of the form text, and training, take config.json's lang_id as the language of all tokens, where the model "
+            "has several; transformers adds no language where langs is missing",
             "token types are not passed: XLM would add the embedding of the word with the number of the type",
             "words are split by Moses' rules for English, whatever the language, as XLMTokenizer does without lang; Chinese, "
             "Japanese and Thai words need other programs",
@@ -44,6 +61,7 @@ ROWS = (
         capture="self-attention",
         adapter="language-encoder",
         checkpoints="xlm",
+        forms=(LANGUAGE,),
         tiny={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64, "pad_token_id": 2},
     ),
 )

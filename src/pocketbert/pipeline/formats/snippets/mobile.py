@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import TaskName
+from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
 from pocketbert.pipeline.formats.snippets.parts import camel, inputs, lengths, per_token, row_of, width
 
+_VECTORS = """func vectors(_ width: Int) throws -> MLMultiArray {   // float32 [1, length, width]
+    let out = try MLMultiArray(shape: [1, NSNumber(value: length), NSNumber(value: width)], dataType: .float32)
+    for i in 0..<(length * width) { out[i] = 0 }
+    return out
+}
+"""
 _BEFORE = "before the first use: otherwise ONNX Runtime sends telemetry to its vendor"
 _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"
 
@@ -13,6 +20,7 @@ _IDS = "ids from a tokenizer that reproduces `golden_tokens.jsonl`"
 def onnx_kotlin(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime on Android."""
     feed = "\n".join(f'    "{n}" to OnnxTensor.createTensor(env, arrayOf({camel(n)})),' for n in inputs(record))
+    feed += comment(artefacts, "//")
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(artefacts) else "Array<FloatArray>"
     outputs = "\n".join(
         f'val {camel(n)} = outputs.get("{n}").get().value as {kind}   // {_shape(artefacts, record, "tokens")}'
@@ -33,7 +41,10 @@ val outputs = session.run(mapOf(   // LongArray each, equal lengths, at most {ar
 
 def onnx_swift(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime on iOS."""
-    feed = "\n".join(f'    "{n}": try int64Tensor({camel(n)}),' for n in inputs(record))
+    feed = "\n".join(
+        f'    "{n}": try {"float" if is_float(artefacts, n) else "int64"}Tensor({camel(n)}),' for n in inputs(record)
+    )
+    feed += comment(artefacts, "//")
     names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
     return f"""Swift, with `onnxruntime-swift-package-manager` ({_IDS}; not run by this project yet):
 
@@ -57,13 +68,14 @@ def litert_kotlin(artefacts: Artefacts, record: ModelRecord) -> str:
         buffer = f"arrayOf(FloatArray({'length' if per_token(artefacts) else numbers}))"
     buffers = "\n".join(f"val {camel(n)} = {buffer}" for n in names)
     outputs = ", ".join(f'"{n}" to {camel(n)}' for n in names)
+    note = comment(artefacts, "//")
     behind = ", and to leave out of the answer" if per_token(artefacts) else ""
     return f"""Kotlin, with `com.google.ai.edge.litert:litert` ({_IDS}; not run by this project yet):
 
 ```kotlin
 val interpreter = Interpreter(File("{record.path}"))
 val length = intArrayOf({", ".join(map(str, lengths(record)))}).first {{ it >= count }}
-// IntArray each, padded with 0 from `count` tokens to `length`{behind}
+// IntArray each, padded with 0 from `count` tokens to `length`{behind}{note}
 {buffers}
 interpreter.runSignature(mapOf({feed}), mapOf({outputs}), "seq_$length")
 ```"""
@@ -79,7 +91,14 @@ def coreml_swift(artefacts: Artefacts, record: ModelRecord) -> str:
         else f"let length = ids.count   // at most {artefacts.processing.max_length}; {ids}"
     )
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
-    feed = ",\n".join(f'    "{n}": try array({values[n]})' for n in inputs(record))
+    feed = ",\n".join(
+        f'    "{n}": try vectors({width_of(record, n)})'
+        if is_float(artefacts, n)
+        else f'    "{n}": try array({values.get(n, "ids.map { _ in 0 }")})'
+        for n in inputs(record)
+    )
+    feed += comment(artefacts, "//")
+    wide = _VECTORS if any(is_float(artefacts, n) for n in inputs(record)) else ""
     if artefacts.task is TaskName.TEXT_CLASSIFICATION:
         answer = 'print(out.featureValue(for: "classLabel")!.stringValue, out.featureValue(for: "classLabel_probs")!.dictionaryValue)'
     else:
@@ -98,7 +117,7 @@ func array(_ values: [Int]) throws -> MLMultiArray {{   // int32 [1, length], pa
     for i in 0..<length {{ out[i] = NSNumber(value: i < values.count ? values[i] : 0) }}
     return out
 }}
-let out = try model.prediction(from: MLDictionaryFeatureProvider(dictionary: [
+{wide}let out = try model.prediction(from: MLDictionaryFeatureProvider(dictionary: [
 {feed}
 ]))
 {answer}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
+from pocketbert.pipeline.formats.snippets.extra import comment, example_columns, is_float, python_values
 from pocketbert.pipeline.formats.snippets.parts import (
     asks_questions,
     given,
@@ -28,6 +29,10 @@ _SHOWN = {
 _NO_TELEMETRY = """import os
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")   # before the import: otherwise ONNX Runtime sends telemetry to its vendor
 """
+_WIDE = """def pad(values):
+        values = np.array([values])
+        wide = np.pad(values, [(0, 0), (0, length - len(e.ids)), (0, 0)][:values.ndim])
+        return wide.astype(np.float32 if wide.ndim == 3 else np.int32)"""
 _LABELS = 'labels = json.load(open("config.json", "rb"))["id2label"]'
 
 
@@ -39,6 +44,8 @@ def pocketbert(artefacts: Artefacts) -> str:
     text = quoted(texts) if len(texts) == 1 else f"({quoted(texts)})"
     if artefacts.task is TaskName.FILL_MASK:
         text = 'f"your text with a {model.tokenizer.mask_token}"'
+    if columns := example_columns(artefacts):
+        text = f"pocketbert.with_columns({text}, {columns})"
     return f"""Python, with PocketBERT (neither torch nor transformers needed{more}):
 
 ```python
@@ -51,6 +58,10 @@ answer = model.predict([{text}])[0]
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime and tokenizers."""
+    own = "".join(f', "{name}": {value}' for name, value in python_values(artefacts, record).items())
+    floats = any(is_float(artefacts, name) for name in inputs(record))
+    note = comment(artefacts, "#")
+    kind = 'np.float32 if "float" in i.type else np.int64' if floats else "np.int64"
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
 ```python
@@ -60,8 +71,8 @@ tokenizer.enable_truncation({artefacts.processing.max_length})
 session = onnxruntime.InferenceSession("{record.path}")
 
 def run(e):   # int64 [1, tokens], no padding
-    values = {{"input_ids": e.ids, "attention_mask": e.attention_mask, "token_type_ids": e.type_ids}}
-    feed = {{i.name: np.array([values[i.name]], np.int64) for i in session.get_inputs()}}
+    values = {{"input_ids": e.ids, "attention_mask": e.attention_mask, "token_type_ids": e.type_ids{own}}}{note}
+    feed = {{i.name: np.array([values[i.name]], {kind}) for i in session.get_inputs()}}
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feed)))
 
 {_answer(artefacts, artefacts.processing.max_length)}
@@ -71,9 +82,13 @@ print(answer)
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
     """With LiteRT and tokenizers."""
-    feed = ", ".join(f'"{n}": {_VALUES[n]}' for n in inputs(record))
+    values = _VALUES | python_values(artefacts, record)
+    feed = ", ".join(f'"{n}": {values[n]}' for n in inputs(record))
+    floats = any(is_float(artefacts, name) for name in inputs(record))
+    note = comment(artefacts, "#")
     left = artefacts.processing.padding_side == "left"
     padded = "[0] * (length - len(values)) + values" if left else "values + [0] * (length - len(values))"
+    pad = _WIDE if floats else f"pad = lambda values: np.array([{padded}], np.int32)"
     kept = "[:, -len(e.ids):]" if left else "[:, :len(e.ids)]"
     out = (
         f"{{name: value{kept} for name, value in out.items()}}   # without the padding"
@@ -92,7 +107,7 @@ model = Interpreter("{record.path}")
 
 def run(e):   # int32 [1, length], padded with mask 0
     length = next(n for n in {lengths(record)} if n >= len(e.ids))
-    pad = lambda values: np.array([{padded}], np.int32)
+    {pad}{note}
     out = model.get_signature_runner(f"seq_{{length}}")(**{{k: pad(v) for k, v in {{{feed}}}.items()}})
     return {out}
 

@@ -55,7 +55,7 @@ class PreparedModels:
             pooling = pooling_of(self.folder) or DEFAULT_POOLING
             family, samples = self._opened.family, self._samples
             module = prepare(self._model, family, self.task, format, layout, pooling, samples)
-            trace = Trace(module, family.inputs)
+            trace = Trace(module, family.inputs, family.extra)
             multiples = carries_multiples(self._model, family, self.task, samples)
             self._made[format, layout] = Reference(trace.constants, multiples, trace.of_length, trace.needed)
         return self._made[format, layout]

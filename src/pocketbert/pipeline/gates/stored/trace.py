@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pocketbert.core.families import GraphInput
 from pocketbert.pipeline.formats.stored.numbers import Numbers
 from pocketbert.pipeline.formats.stored.tracker import LARGE, Constant, Role, Tracker
 
@@ -48,6 +49,7 @@ class Trace:
     Args:
         module: A prepared module, in eval mode.
         inputs: Names of its inputs.
+        extra: Those of them that a text alone does not give.
 
     Attributes:
         constants: As `module_constants` lists them; what depends on the length counts as not used, since a file need not
@@ -55,9 +57,9 @@ class Trace:
         needed: Names of what those are computed from: of each, a file holds the numbers themselves or a result.
     """
 
-    def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
-        self._module, self._inputs = module, inputs
-        here, there = (module_constants(module, example(inputs, n)) for n in (LENGTH, _other(LENGTH)))
+    def __init__(self, module: nn.Module, inputs: Sequence[str], extra: Sequence[GraphInput] = ()) -> None:
+        self._module, self._inputs, self._extra = module, inputs, extra
+        here, there = (module_constants(module, example(inputs, n, extra)) for n in (LENGTH, _other(LENGTH)))
         if len(here) != len(there):
             raise ValueError(f"{len(here)} constants with {LENGTH} tokens, {len(there)} with {_other(LENGTH)}")
         shapes = [(a.numbers.value.shape, b.numbers.value.shape) for a, b in zip(here, there, strict=True)]
@@ -72,7 +74,9 @@ class Trace:
 
         How many of the steps an exporter takes in advance is its own affair.
         """
-        computed, other = (_traced(self._module, example(self._inputs, n))[1] for n in (length, _other(length)))
+        computed, other = (
+            _traced(self._module, example(self._inputs, n, self._extra))[1] for n in (length, _other(length))
+        )
         if len(computed) == len(other):
             pairs = zip(computed, other, strict=True)
             computed = [one for one, shorter in pairs if one.value.shape != shorter.value.shape]
@@ -163,7 +167,11 @@ def _tensors(values: Any) -> list[Tensor]:
     return [t for v in values for t in _tensors(v)] if isinstance(values, tuple | list) else []
 
 
-def example(inputs: Sequence[str], length: int) -> list[Tensor]:
-    """What a module is run with: [1, L], all tokens real."""
-    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
-    return [torch.from_numpy(np.full((1, length), values.get(name, 0), np.int64)) for name in inputs]
+def example(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> list[Tensor]:
+    """What a module is run with: [1, L], all tokens real, and the further inputs of a form."""
+    values: dict[str, float] = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
+    shapes = {i.name: i.shape(1, length) for i in extra}
+    kinds, values = {i.name: i.dtype for i in extra}, values | {i.name: i.sample for i in extra}
+    return [
+        torch.from_numpy(np.full(shapes.get(n, (1, length)), values.get(n, 0), kinds.get(n, "int64"))) for n in inputs
+    ]

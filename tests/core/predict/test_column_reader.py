@@ -1,0 +1,188 @@
+"""Columns that travel with texts: how they become inputs at the right tokens, are cut and padded with them, and are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.predict.columns import columns_of, parts_of, with_columns
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer, cut
+from support.forms import LANGUAGES
+from support.tiny import write_own_tokenizer
+
+NAMED = [{"id": "Q1", "name": "One"}, {"id": "Q2"}]
+
+
+def tokenizer_of(folder: Path, family: str, config: dict[str, Any], length: int = 32) -> TextTokenizer:
+    write_own_tokenizer(folder, family)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "entities.json").write_text(json.dumps({"entities": NAMED}))
+    return TextTokenizer(folder, length)
+
+
+@pytest.fixture
+def spoken(tmp_path: Path) -> TextTokenizer:
+    config = {"model_type": "xlm", "n_langs": 3, "lang2id": LANGUAGES, "pocketbert_form": "language"}
+    return tokenizer_of(tmp_path, "xlm", config)
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> TextTokenizer:
+    return tokenizer_of(
+        tmp_path, "ernie-thu", {"model_type": "ernie_thu", "entity_rows": 2, "pocketbert_form": "entities"}
+    )
+
+
+@pytest.fixture
+def vectored(tmp_path: Path) -> TextTokenizer:
+    config = {"model_type": "ernie_thu", "entity_size": 3, "entity_heads": 1, "pocketbert_form": "entity-vectors"}
+    return tokenizer_of(tmp_path, "ernie-thu", config)
+
+
+def mention(text: str, word: str, **more: Any) -> dict[str, Any]:
+    start = text.index(word)
+    return {"start": start, "end": start + len(word), **more}
+
+
+def test_columns_stay_with_a_text_that_is_like_any_other() -> None:
+    text = with_columns("a text", {"language": "de"})
+    assert text == "a text"
+    assert {text} == {"a text"}
+    assert columns_of(text) == {"language": "de"}
+    assert columns_of("a text") is None
+    assert with_columns("a text", None) is not None
+    pair = with_columns(("one", "two"), {"entities": [{"start": 0, "end": 1}, {"start": 1, "end": 2, "part": 1}]})
+    assert pair == ("one", "two")
+    first, second = parts_of(pair)
+    assert columns_of(first) == {"entities": [{"start": 0, "end": 1}]}
+    assert columns_of(second) == {"entities": [{"start": 1, "end": 2}]}
+
+
+def test_a_language_is_that_of_every_token_and_not_of_padding(spoken: TextTokenizer) -> None:
+    rows = spoken.encode([with_columns("good morning", {"language": "fr"}), with_columns("good", {"language": "en"})])
+    assert [set(r.extra["langs"].tolist()) for r in rows] == [{2}, {1}]
+    batch = spoken.pad(rows, len(rows[0]) + 3)
+    assert batch["langs"].shape == batch["input_ids"].shape
+    assert (batch["langs"][0] == 2 * batch["attention_mask"][0]).all()
+
+
+def test_an_entity_is_at_the_first_token_of_its_mention(linked: TextTokenizer) -> None:
+    text = "good morning vietnam"
+    [plain] = linked.encode([text], places=True)
+    given = [mention(text, "vietnam", id="Q2"), mention(text, "good", name="One")]
+    [row] = linked.encode([with_columns(text, {"entities": given})])
+    ids = row.extra["entity_ids"]
+    assert plain.places is not None
+    starts = plain.places.offsets[:, 0].tolist()
+    assert np.flatnonzero(ids).tolist() == [1, starts.index(text.index("vietnam"))]
+    assert ids[ids > 0].tolist() == [1, 2]
+    short = cut(row, 4)
+    assert short.extra["entity_ids"].tolist() == [0, 1, *[0] * (len(short) - 2)]
+
+
+def test_a_mention_in_the_second_text_is_aligned_there(linked: TextTokenizer) -> None:
+    pair = with_columns(("good", "good"), {"entities": [{"start": 0, "end": 4, "id": "Q1", "part": 1}]})
+    [row] = linked.encode([pair])
+    assert row.places is not None
+    assert np.flatnonzero(row.extra["entity_ids"]).tolist() == [int(np.flatnonzero(row.places.parts == 1)[0])]
+    windows = linked.windows([pair], 2)[0]  # type: ignore[list-item]
+    assert [w.extra["entity_ids"].tolist() for w in windows] == [row.extra["entity_ids"].tolist()]
+
+
+def test_vectors_have_an_axis_of_their_own(vectored: TextTokenizer) -> None:
+    text = with_columns("good day", {"entities": [{"start": 0, "end": 4, "vector": [1, -2, 0.5]}]})
+    batch = vectored.pad(vectored.encode([text]), 12)
+    assert batch["entity_vectors"].shape == (1, 12, 3)
+    assert batch["entity_vectors"].dtype == np.float32
+    assert batch["entity_vectors"][0, 1].tolist() == [1, -2, 0.5]
+    assert np.count_nonzero(batch["entity_vectors"]) == 3
+
+
+def test_texts_without_columns_get_samples_that_depend_on_the_text(linked: TextTokenizer) -> None:
+    texts = [f"good morning to the {n} of you all today" for n in "abcdefghijkl"]
+    once, again = linked.encode(texts), linked.encode([str(t) for t in texts])
+    assert all((a.extra["entity_ids"] == b.extra["entity_ids"]).all() for a, b in zip(once, again, strict=True))
+    found = np.concatenate([r.extra["entity_ids"] for r in once])
+    assert set(found.tolist()) == {0, 1, 2}
+    noted = linked.noted(texts)
+    assert all(columns_of(t) is not None for t in noted)
+    for row, golden in zip(once, map(linked.golden, noted), strict=True):
+        assert golden["inputs"] == {"entity_ids": row.extra["entity_ids"].tolist()}
+
+
+def test_rows_without_a_text_get_samples_too(spoken: TextTokenizer, tmp_path: Path) -> None:
+    rows = [Encoded(np.array([0, 5 + n, 1]), np.zeros(3, np.int64), False) for n in range(3)]
+    languages = spoken.pad(rows)["langs"]
+    assert set(languages[:, 0].tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        (None, "text 1: has no column 'entities', which files of the form 'entities' read"),
+        ({"entities": None}, "has no column 'entities'"),
+        ({"entities": "x"}, "is no list of mentions"),
+        ({"entities": ["x"]}, "'x' is no object"),
+        ({"entities": [{"start": 0, "end": 1, "id": "Q9"}]}, "'Q9' is not among the 2 entities.*--entities"),
+        ({"entities": [{"start": 1, "end": 1, "id": "Q1"}]}, "is no piece of a text"),
+        ({"entities": [{"start": 0, "end": 1 << 80, "id": "Q1"}]}, "is no piece of a text"),
+        ({"entities": [{"start": True, "end": 2, "id": "Q1"}]}, "is no piece of a text"),
+        ({"entities": [{"start": 0, "end": 2, "id": "Q1", "part": 2}]}, "is no piece of a text"),
+        ({"entities": [{"start": 0, "end": 2}]}, "None is not among"),
+    ],
+)
+def test_mentions_that_cannot_be_read_are_refused(
+    linked: TextTokenizer, columns: dict[str, Any] | None, what: str
+) -> None:
+    assert linked.reader is not None
+    with pytest.raises(InputError, match=what):
+        linked.reader.check([with_columns("good", columns)])
+    good = {"entities": json.dumps([{"start": 0, "end": 2, "name": "One"}])}  # as tables hold it
+    linked.reader.check([with_columns("good", good)])
+
+
+def test_unknown_languages_and_broken_vectors_are_refused(spoken: TextTokenizer, tmp_path: Path) -> None:
+    assert spoken.reader is not None
+    with pytest.raises(InputError, match="'xx' is no language of the model; allowed: de, en, fr"):
+        spoken.reader.check([with_columns("good", {"language": "xx"})])
+
+
+@pytest.mark.parametrize("vector", [None, [1.0], "abc", [1.0, 2.0, float("nan")]])
+def test_broken_vectors_are_refused(vectored: TextTokenizer, vector: Any) -> None:
+    assert vectored.reader is not None
+    with pytest.raises(InputError, match="vector is no list of 3 finite numbers"):
+        vectored.reader.check([with_columns("good", {"entities": [{"start": 0, "end": 2, "vector": vector}]})])
+
+
+def test_a_list_of_entities_of_another_length_is_refused(tmp_path: Path) -> None:
+    config = {"model_type": "ernie_thu", "entity_rows": 3, "pocketbert_form": "entities"}
+    with pytest.raises(InputError, match="lists 2 entities, not 3"):
+        tokenizer_of(tmp_path, "ernie-thu", config)
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ({"entity_rows": "x"}, "entity_rows is 'x'"),
+        ({"entity_rows": -1}, "entity_rows is -1"),
+        ({"entity_size": 10**9, "pocketbert_form": "entity-vectors"}, "entity_size is 1000000000"),
+        ({"pocketbert_form": 3}, "has no form '3'"),
+        ({"pocketbert_form": None}, "has no form 'None'"),
+    ],
+)
+def test_sizes_that_no_form_can_have_are_refused(tmp_path: Path, entry: dict[str, Any], what: str) -> None:
+    config = {"model_type": "ernie_thu", "entity_rows": 2, "pocketbert_form": "entities", **entry}
+    with pytest.raises(InputError, match=what):
+        tokenizer_of(tmp_path, "ernie-thu", config)
+
+
+@pytest.mark.parametrize("named", [{"de": 0, "en": 7}, {"de": "0"}, [1]])
+def test_languages_without_a_number_of_the_model_are_refused(tmp_path: Path, named: Any) -> None:
+    config = {"model_type": "xlm", "n_langs": 3, "lang2id": named, "pocketbert_form": "language"}
+    with pytest.raises(InputError, match="lang2id names numbers that are not 0 to 2"):
+        tokenizer_of(tmp_path, "xlm", config)
