@@ -18,9 +18,9 @@ import numpy as np
 from tokenizers import Tokenizer, models, processors
 
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
+from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.predict.tokenization import (
     Encoded,
     Text,

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.disk.files import sha256_file, write_json
 from pocketbert.core.disk.ownership import Contents
 from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.progress import Meter, say
-from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.recipe.corpus import CorpusSettings
 from pocketbert.distill.text.corpora.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard

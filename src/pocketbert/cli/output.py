@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pocketbert.core.host.terminal import is_unicode, one_field, visible
+from pocketbert.core.disk.encoding import is_unicode
+from pocketbert.core.host.terminal import one_field, visible
 
 
 def print_json(value: Any) -> None:

@@ -79,10 +79,17 @@ def test_broken_json_is_an_input_error(tmp_path: Path, raw: bytes, message: str)
         read_json(tmp_path / "a.json")
 
 
-@pytest.mark.parametrize("spelt", [r'{"a": ["x\udfffy"]}', r'{"\uD83D": 1}', r'"\ude00\ud83d"'])
-def test_half_of_a_surrogate_pair_is_an_input_error(tmp_path: Path, spelt: str) -> None:
+@pytest.mark.parametrize(
+    ("spelt", "where"),
+    [
+        (r'{"a": ["x", "x\udfffy"]}', r"a\.1"),
+        (r'{"\uD83D": 1}', r"'.ud83d'"),
+        (r'"\ude00\ud83d"', "the text"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_an_input_error(tmp_path: Path, spelt: str, where: str) -> None:
     (tmp_path / "a.json").write_text(spelt)
-    with pytest.raises(InputError, match=r"a\.json: holds half of a surrogate pair"):
+    with pytest.raises(InputError, match=rf"a\.json: {where}: half of a surrogate pair"):
         read_json(tmp_path / "a.json")
 
 

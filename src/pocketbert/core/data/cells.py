@@ -10,8 +10,8 @@ from typing import Any
 
 from pocketbert.core.data.numerals import is_visible, number_of
 from pocketbert.core.data.spans import OUTSIDE, Span, label_of, spans_of
+from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.errors import shown
-from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.tasks import LabelKind
 
 

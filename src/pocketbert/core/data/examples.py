@@ -13,8 +13,8 @@ from pocketbert.core.data.cells import Label, LabelError, joined, read_label
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.numerals import is_visible
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.predict.columns import with_columns
 from pocketbert.core.predict.encoded import Text
 from pocketbert.core.tasks import LabelKind

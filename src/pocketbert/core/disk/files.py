@@ -10,14 +10,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from pocketbert.core.disk.encoding import keys_without_encoding
 from pocketbert.core.disk.ownership import TEMPORARY, replace_file, temporary_file
 from pocketbert.core.disk.regular import open_regular, read_regular
 from pocketbert.core.errors import InputError, MachineError, Problem
 
 _MIB = 1 << 20
+_MOST_HALVES = 5
+"""Places of texts without an encoding that an error names."""
 _VERSION = 20
 """Characters of a version that are shown."""
 
@@ -127,16 +131,14 @@ def read_json(path: Path, limit_mib: int = 64) -> Any:
     raw = read_regular(path, limit_mib * _MIB)
     try:
         content = json.loads(raw.decode())
+        # only an escape can spell half of a pair
+        found = keys_without_encoding(content) if b"\\ud" in raw.lower() else iter(())
+        halves = [".".join(map(str, keys))[:80] or "the text" for keys in islice(found, _MOST_HALVES)]
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
-    if b"\\ud" in raw.lower():  # only an escape can spell one
-        try:
-            json.dumps(content, ensure_ascii=False).encode()
-        except RecursionError as error:
-            raise InputError(Problem(str(path), f"not valid JSON: {error}.")) from error
-        except UnicodeEncodeError as error:
-            what = "holds half of a surrogate pair, which is not Unicode text."
-            raise InputError(Problem(str(path), what, "Remove it.")) from error
+    if halves:
+        what = f"{', '.join(halves)}: half of a surrogate pair, which is not Unicode text."
+        raise InputError(Problem(str(path), what, "Remove it."))
     return content
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.rotary import rotary_problems
-from pocketbert.core.host.terminal import is_unicode
 
 FILE_NAME = "config.json"
 MAX_MIB = 8

@@ -22,15 +22,6 @@ _BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u20
 """What shows text in another order than it is read."""
 
 
-def is_unicode(text: str) -> bool:
-    """Whether text can be written in UTF-8: JSON can spell halves of surrogate pairs, which no encoding has."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def one_field(text: str) -> str:
     """Text that stays within one field of a line: breaks, tabs and halves of surrogate pairs as Python writes them."""
     return "".join(repr(c)[1:-1] if c in _SEPARATORS or "\ud800" <= c <= "\udfff" else c for c in text)

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import read_config
-from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.predict.column_reader import ColumnReader, reader_of
 from pocketbert.core.predict.encoded import Encoded, Places, Text, cut, tail_of
 from pocketbert.core.predict.tokenizer_file import library_errors, open_tokenizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from pocketbert.core.disk.encoding import keys_without_encoding
 from pocketbert.core.disk.regular import read_regular
 from pocketbert.core.errors import InputError, Problem, nearest
-from pocketbert.core.host.terminal import is_unicode
 from pocketbert.core.loading.plugins import load_plugins
 from pocketbert.core.recipe.methods import Stage, method_names, stage_sections
 from pocketbert.core.recipe.recipe import ContradictionError, Recipe
@@ -270,27 +270,13 @@ def _has_keys(value: Any) -> bool:
 
 def _validate(tree: _Tree, title: str) -> tuple[Recipe | None, list[Problem]]:
     load_plugins()  # a recipe may use the names that they register
-    strange = [_not_unicode(keys, tree, title) for keys in _texts_without_encoding(tree.value)]
+    strange = [_not_unicode(keys, tree, title) for keys in keys_without_encoding(tree.value)]
     if strange:  # pydantic does not name the key
         return None, strange
     try:
         return Recipe.model_validate(tree.value), []
     except ValidationError as error:
         return None, [p for e in error.errors(include_url=False) for p in _problems(e, tree, title)]
-
-
-def _texts_without_encoding(value: Any, keys: Keys = ()) -> Iterator[Keys]:
-    """Keys of texts that cannot be written in UTF-8, names of keys included."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not is_unicode(str(key)):
-                yield (*keys, ascii(key))
-            yield from _texts_without_encoding(item, (*keys, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield from _texts_without_encoding(item, (*keys, i))
-    elif isinstance(value, str) and not is_unicode(value):
-        yield keys
 
 
 def _not_unicode(keys: Keys, tree: _Tree, title: str) -> Problem:
