@@ -1,0 +1,26 @@
+package org.pocketbert.engines;
+
+import java.util.List;
+
+/** Opens model files of one format. Implementations are stateless and thread-safe. */
+public interface Engine {
+    /** Returns the name for people, such as {@code ONNX Runtime}. */
+    String name();
+
+    /** Returns the runtime names of {@code artifacts.json} whose files this engine runs with right answers. */
+    List<String> runtimes();
+
+    /** Returns the version of the library, such as {@code 1.26.0}. */
+    String version();
+
+    /** Returns the processors that this library offers on this machine; CPU is always first. */
+    List<Processor> processors();
+
+    /**
+     * Opens a model file.
+     *
+     * @throws EngineException if the file is corrupt, has an unsupported operator, does not fit into memory, or the processor is
+     *     not available
+     */
+    Session open(ModelSource source, SessionOptions options) throws EngineException;
+}
