@@ -1,4 +1,4 @@
-"""ONNX files that engines must refuse with a message: unknown operators, damage, more memory than there is."""
+"""Model files that engines must refuse with a message: unknown operators, damage, more memory than there is."""
 
 from __future__ import annotations
 
@@ -26,6 +26,22 @@ def write_engine_files(folder: Path) -> None:
     newer.ir_version = 99
     onnx.save(newer, folder / "newer.onnx")
     onnx.save(_greedy(), folder / "memory.onnx")
+    phone = folder.parent / "phones" / "text-classification"
+    (folder / "operator.tflite").write_bytes(_with_unknown_operator((phone / "tflite" / "model.tflite").read_bytes()))
+
+
+def _with_unknown_operator(model: bytes) -> bytes:
+    """A TFLite file in which one kind of operator has a name that no engine knows."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    unpacked = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    code = unpacked.operatorCodes[0]
+    code.builtinCode, code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM, schema.BuiltinOperator.CUSTOM
+    code.customCode = b"NoSuchOperator"
+    builder = flatbuffers.Builder(len(model))
+    builder.Finish(unpacked.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
 
 
 def _model(*kinds: str, **last: int) -> onnx.ModelProto:

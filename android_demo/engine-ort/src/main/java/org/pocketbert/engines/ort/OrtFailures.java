@@ -16,6 +16,7 @@ final class OrtFailures {
             return outOfMemory(file);
         }
         if (lower.contains("not a registered function") || lower.contains("could not find an implementation")
+                || lower.contains("no op registered")
                 || lower.contains("unsupported model ir version") || lower.contains("only guarantees support for models")
                 || error.getCode() == OrtException.OrtErrorCode.ORT_NOT_IMPLEMENTED) {
             return new EngineException(

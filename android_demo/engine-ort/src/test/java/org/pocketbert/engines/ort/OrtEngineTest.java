@@ -5,11 +5,11 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
+import static org.pocketbert.testing.Fixtures.inputs;
+import static org.pocketbert.testing.Fixtures.source;
 
 import com.google.gson.JsonObject;
-import com.google.gson.JsonParser;
 import java.io.File;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -19,62 +19,42 @@ import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 import org.pocketbert.engines.EngineException;
 import org.pocketbert.engines.EngineException.Reason;
-import org.pocketbert.engines.ModelSource;
 import org.pocketbert.engines.Processor;
 import org.pocketbert.engines.Session;
 import org.pocketbert.engines.SessionOptions;
 import org.pocketbert.engines.Tensor;
+import org.pocketbert.testing.Fixtures;
 
 /** Runs the files that the Python scripts wrote, sound and broken ones. */
 public class OrtEngineTest {
-    private static final Path FIXTURES = Path.of(System.getProperty("pocketbert.fixtures"));
-    private static final Path PHONE = FIXTURES.resolve("phones/text-classification");
+    private static final Path FIXTURES = Fixtures.path("");
+    private static final Path PHONE = Fixtures.phone("text-classification");
 
     @Rule
     public final TemporaryFolder folder = new TemporaryFolder();
 
     private final OrtEngine engine = new OrtEngine();
 
-    private static ModelSource source(Path file) throws Exception {
-        return ModelSource.copyOf(file.getFileName().toString(), "digest", Files.readAllBytes(file));
-    }
-
     private Session open(String path) throws Exception {
         return engine.open(source(PHONE.resolve(path)), SessionOptions.cpu(1));
     }
 
-    private static Map<String, long[][]> inputs(long[]... rows) {
-        long[][] mask = new long[rows.length][rows[0].length];
-        for (int i = 0; i < rows.length; i++) {
-            for (int j = 0; j < rows[i].length; j++) {
-                mask[i][j] = rows[i][j] == 0 ? 0 : 1;
-            }
-        }
-        return Map.of("input_ids", rows, "attention_mask", mask, "token_type_ids", new long[rows.length][rows[0].length]);
-    }
-
-    /** Ids and expected outputs of the first golden row: the toolkit wrote both. */
+    /** Ids of the first golden row: the toolkit wrote them. */
     private static long[] goldenIds() throws Exception {
-        JsonObject row = firstRow("golden_tokens.jsonl");
-        return row.getAsJsonArray("ids").asList().stream().mapToLong(x -> x.getAsLong()).toArray();
+        return Fixtures.longs(Fixtures.lines(PHONE.resolve("golden_tokens.jsonl")).get(0).getAsJsonArray("ids"));
     }
 
-    private static JsonObject firstRow(String file) throws Exception {
-        return JsonParser.parseString(Files.readAllLines(PHONE.resolve(file), StandardCharsets.UTF_8).get(0)).getAsJsonObject();
+    private static JsonObject golden() throws Exception {
+        return Fixtures.lines(PHONE.resolve("golden.jsonl")).get(0);
     }
 
     private static float[] expected(String path) throws Exception {
-        var values = firstRow("golden.jsonl").getAsJsonObject("outputs").getAsJsonArray(path);
-        float[] out = new float[values.size()];
-        for (int i = 0; i < out.length; i++) {
-            out[i] = values.get(i).getAsFloat();
-        }
-        return out;
+        return Fixtures.floats(golden().getAsJsonObject("outputs").getAsJsonArray(path));
     }
 
     @Test
     public void goldenRowsHaveOneText() throws Exception {
-        assertEquals(firstRow("golden.jsonl").get("text"), firstRow("golden_tokens.jsonl").get("text"));
+        assertEquals(golden().get("text"), Fixtures.lines(PHONE.resolve("golden_tokens.jsonl")).get(0).get("text"));
     }
 
     @Test
@@ -88,7 +68,7 @@ public class OrtEngineTest {
 
     @Test
     public void int8AnswersAreWithinTheGoldenTolerance() throws Exception {
-        float tolerance = firstRow("golden.jsonl").getAsJsonObject("tolerance").get("onnx/model_int8.onnx").getAsFloat();
+        float tolerance = golden().getAsJsonObject("tolerance").get("onnx/model_int8.onnx").getAsFloat();
         try (Session session = open("onnx/model_int8.onnx")) {
             assertArrayEquals(
                     expected("onnx/model_int8.onnx"), session.run(inputs(goldenIds())).get("logits").values(), tolerance);
