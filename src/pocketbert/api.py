@@ -235,15 +235,18 @@ def verify(
     return verify_folder(model, source, max_drop)
 
 
-def pack(run: Path, output: Path, overwrite: bool = False) -> Path:
-    """Pack the verified files of a run into an artefact folder.
+def pack(run: Path, output: Path, overwrite: bool = False, platform: str | None = None) -> Path:
+    """Pack the verified files of a run into an artefact folder, or what an app needs into its assets.
 
-    Raises:
-        GateError: If a file failed its gates or changed since.
+    Args:
+        run: A run folder; with `platform` also an artefact folder.
+        output: The folder to write; with `platform` it may hold other files, which stay.
+        overwrite: Whether what was packed before may be replaced.
+        platform: ``android`` for the files that an Android app needs.
     """
     from pocketbert.pipeline.direct import pack_run
 
-    return pack_run(run, output, overwrite)
+    return pack_run(run, output, overwrite, platform)
 
 
 def predict(
