@@ -8,6 +8,7 @@ import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.selftest.SelfTest;
 import org.pocketbert.selftest.SelfTestException;
 import org.pocketbert.text.TextEncoder;
+import org.pocketbert.text.TokenizerEncoder;
 
 /**
  * Holds an artefact folder whose list was read and whose tokenizer passed its self-test.
@@ -33,7 +34,7 @@ public record LoadedFolder(
         if (candidates.isEmpty()) {
             throw Artefacts.malformed(Artefacts.FILE_NAME, "no ONNX or TFLite file for the engines of this app is listed.");
         }
-        TextEncoder encoder = Encoders.read(artefacts);
+        TextEncoder encoder = TokenizerEncoder.read(artefacts);
         new SelfTest(artefacts, candidates.get(0).file()).checkTokenizer(encoder);
         return new LoadedFolder(folder, artefacts, encoder, candidates, new File(context.getCacheDir(), "engines"));
     }
