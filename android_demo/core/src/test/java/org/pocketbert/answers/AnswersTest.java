@@ -13,11 +13,16 @@ import java.util.List;
 import java.util.Map;
 import org.junit.Test;
 import org.pocketbert.artefacts.Artefacts;
+import org.pocketbert.artefacts.Configuration;
+import org.pocketbert.artefacts.Task;
 import org.pocketbert.engines.Tensor;
 import org.pocketbert.text.Batch;
 import org.pocketbert.text.Input;
+import org.pocketbert.text.TextEncoder;
 import org.pocketbert.text.TextException;
+import org.pocketbert.text.TokenizerEncoder;
 import org.pocketbert.tokenizers.Encoding;
+import org.pocketbert.tokenizers.Encodings;
 
 /** Random outputs of every task give the answers that the Python side gives. */
 public class AnswersTest {
@@ -64,6 +69,49 @@ public class AnswersTest {
         }
         assertEquals(where, expected.get("truncated").getAsBoolean(), answer.truncated());
         compare(where, expected, answer);
+    }
+
+    @Test
+    public void theTokenizerOfTheFolderGivesTheRowsThatPythonReads() throws Exception {
+        for (String kit : Cases.kits()) {
+            Cases cases = Cases.of(kit);
+            Artefacts artefacts = cases.artefacts();
+            TextEncoder encoder = TokenizerEncoder.read(artefacts);
+            boolean windows = artefacts.task() == Task.QUESTION_ANSWERING;
+            boolean places = windows || artefacts.task() == Task.TOKEN_CLASSIFICATION;
+            for (JsonObject example : cases.cases()) {
+                Input input = Cases.input(example.get("input"));
+                int stride = artefacts.processing().stride();
+                List<Encoding> found = windows ? encoder.windows(input, 24, stride) : List.of(encoder.encode(input, 24));
+                List<Encoding> rows = Cases.rows(example);
+                assertEquals(kit, rows.size(), found.size());
+                for (int i = 0; i < rows.size(); i++) {
+                    assertArrayEquals(kit, rows.get(i).ids(), found.get(i).ids());
+                    assertArrayEquals(kit, rows.get(i).typeIds(), found.get(i).typeIds());
+                    if (places) {
+                        assertArrayEquals(kit, rows.get(i).starts(), found.get(i).starts());
+                        assertArrayEquals(kit, rows.get(i).ends(), found.get(i).ends());
+                        assertArrayEquals(kit, rows.get(i).parts(), found.get(i).parts());
+                    }
+                    if (artefacts.task() == Task.TOKEN_CLASSIFICATION) { // of pairs the library numbers other things
+                        assertArrayEquals(kit, rows.get(i).words(), found.get(i).words());
+                    }
+                    assertEquals(kit, !windows && rows.get(i).truncated(), !windows && found.get(i).truncated());
+                }
+            }
+        }
+    }
+
+    @Test
+    public void tokensAreSpelledAsPythonSpellsThem() throws Exception {
+        Cases cases = Cases.of("fill-mask");
+        TextEncoder expected = cases.encoder(List.of());
+        TextEncoder found = TokenizerEncoder.read(cases.artefacts());
+        assertEquals(expected.maskId(), found.maskId());
+        for (int id = 0; id < Configuration.read(cases.artefacts()).vocabularySize(); id++) {
+            assertEquals(expected.token(id), found.token(id));
+            assertEquals(expected.decode(id), found.decode(id));
+        }
     }
 
     private static Matrix matrix(JsonObject example, int row) {
@@ -142,7 +190,7 @@ public class AnswersTest {
 
     @Test
     public void outputsOfAnotherTaskAreRefused() throws Exception {
-        Readout readout = new Readout(org.pocketbert.artefacts.Task.QUESTION_ANSWERING, -1);
+        Readout readout = new Readout(Task.QUESTION_ANSWERING, -1);
         Batch batch = batch();
         Map<String, Tensor> logits = Map.of("logits", new Tensor(new float[6], new int[] {1, 6}));
         AnswerException e = assertThrows(AnswerException.class, () -> readout.matrix(logits, batch, 0));
@@ -156,7 +204,7 @@ public class AnswersTest {
 
     @Test
     public void numbersThatAreNotFiniteAreRefused() {
-        Readout readout = new Readout(org.pocketbert.artefacts.Task.REGRESSION, -1);
+        Readout readout = new Readout(Task.REGRESSION, -1);
         for (float wrong : new float[] {Float.NaN, Float.POSITIVE_INFINITY}) {
             Map<String, Tensor> outputs = Map.of("logits", new Tensor(new float[] {wrong}, new int[] {1, 1}));
             assertThrows(AnswerException.class, () -> readout.matrix(outputs, batch(), 0));
@@ -165,18 +213,18 @@ public class AnswersTest {
 
     @Test
     public void probabilitiesOfAFileAreNotScoredTwice() throws Exception {
-        Readout readout = new Readout(org.pocketbert.artefacts.Task.TEXT_CLASSIFICATION, -1);
+        Readout readout = new Readout(Task.TEXT_CLASSIFICATION, -1);
         Tensor tensor = new Tensor(new float[] {0.25f, 0.75f}, new int[] {1, 2});
         Matrix matrix = readout.matrix(Map.of("probabilities", tensor), batch(), 0);
         Head head = new ClassificationHead(
-                org.pocketbert.artefacts.Task.TEXT_CLASSIFICATION, List.of("no", "yes"), new double[0]);
+                Task.TEXT_CLASSIFICATION, List.of("no", "yes"), new double[0]);
         Prediction answer = (Prediction) head.answer(Input.of("a"), List.of(row()), List.of(matrix), true);
         assertEquals(0.75, answer.score(), 0);
     }
 
     private static Encoding row() {
         int[] three = {1, 2, 3};
-        return new Encoding(three, three, three, three, three, three, false);
+        return Encodings.of(three, three);
     }
 
     private static Batch batch() {

@@ -15,6 +15,7 @@ import org.pocketbert.artefacts.FolderAssets;
 import org.pocketbert.text.Input;
 import org.pocketbert.text.TextEncoder;
 import org.pocketbert.tokenizers.Encoding;
+import org.pocketbert.tokenizers.Encodings;
 
 /** Reads what tests/android/answer_files.py wrote: random outputs, and what the Python side answers. */
 public final class Cases {
@@ -82,7 +83,7 @@ public final class Cases {
         List<Encoding> out = new ArrayList<>();
         for (JsonElement element : example.getAsJsonArray("rows")) {
             JsonObject row = element.getAsJsonObject();
-            out.add(new Encoding(
+            out.add(Encodings.of(
                     whole(row, "ids"),
                     whole(row, "type_ids"),
                     whole(row, "starts"),

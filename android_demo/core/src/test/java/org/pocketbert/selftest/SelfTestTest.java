@@ -4,12 +4,8 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
-import com.google.gson.JsonObject;
-import java.io.File;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import org.junit.Test;
 import org.pocketbert.answers.Cases;
 import org.pocketbert.answers.FakeSession;
@@ -23,9 +19,8 @@ import org.pocketbert.artefacts.FolderAssets;
 import org.pocketbert.artefacts.ModelFile;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.selftest.SelfTestException.Reason;
-import org.pocketbert.text.Input;
 import org.pocketbert.text.TextEncoder;
-import org.pocketbert.tokenizers.Encoding;
+import org.pocketbert.text.TokenizerEncoder;
 
 public class SelfTestTest {
     private static final int WIDTH = 7;
@@ -68,41 +63,8 @@ public class SelfTestTest {
         return new Matrix(values, rows.size(), width);
     }
 
-    /** A tokenizer that knows the recorded texts only. */
-    private static TextEncoder recorded(Cases cases) throws Exception {
-        Map<Input, Encoding> known = new HashMap<>();
-        for (JsonObject row : Cases.lines(new File(cases.folder, TokenRow.FILE_NAME))) {
-            int[] ids = Cases.whole(row, "ids");
-            int[] types = Cases.whole(row, "type_ids");
-            known.put(Cases.input(row.get("text")), new Encoding(ids, types, ids, ids, ids, ids, false));
-        }
-        TextEncoder spelled = cases.encoder(List.of());
-        return new TextEncoder() {
-            @Override
-            public Encoding encode(Input input, int maxLength) {
-                return known.get(input);
-            }
-
-            @Override
-            public List<Encoding> windows(Input input, int maxLength, int stride) {
-                throw new AssertionError("recorded rows are not read in windows");
-            }
-
-            @Override
-            public int maskId() {
-                return spelled.maskId();
-            }
-
-            @Override
-            public String token(int id) {
-                return spelled.token(id);
-            }
-
-            @Override
-            public String decode(int id) {
-                return spelled.decode(id);
-            }
-        };
+    private static TextEncoder tokenizer(Cases cases) throws Exception {
+        return TokenizerEncoder.read(cases.artefacts());
     }
 
     private static ModelFile file(Artefacts artefacts, String path) {
@@ -113,7 +75,7 @@ public class SelfTestTest {
     public void aRightEnginePassesEveryTask() throws Exception {
         for (String kit : Cases.kits()) {
             Cases cases = Cases.of(kit);
-            Predictor predictor = new Predictor(cases.artefacts(), recorded(cases), right(cases, 0));
+            Predictor predictor = new Predictor(cases.artefacts(), tokenizer(cases), right(cases, 0));
             for (ModelFile model : cases.artefacts().models()) {
                 SelfTest test = new SelfTest(cases.artefacts(), model);
                 SelfTest.Report report = test.check(predictor, "Fake 1.0");
@@ -122,7 +84,7 @@ public class SelfTestTest {
                 assertEquals(kit, 0.01, report.tolerance(), 0);
                 assertEquals(kit, 12, test.checkAll(predictor, "Fake 1.0").rows());
             }
-            assertEquals(kit, 60, new SelfTest(cases.artefacts(), cases.artefacts().standard()).checkTokenizer(recorded(cases)));
+            assertEquals(kit, 60, new SelfTest(cases.artefacts(), cases.artefacts().standard()).checkTokenizer(tokenizer(cases)));
         }
     }
 
@@ -131,7 +93,7 @@ public class SelfTestTest {
         for (String kit : Cases.kits()) {
             Cases cases = Cases.of(kit);
             Artefacts artefacts = cases.artefacts();
-            Predictor predictor = new Predictor(artefacts, recorded(cases), right(cases, 0.02f));
+            Predictor predictor = new Predictor(artefacts, tokenizer(cases), right(cases, 0.02f));
             SelfTest test = new SelfTest(artefacts, file(artefacts, "tflite/model_int8.tflite"));
             SelfTestException e = assertThrows(SelfTestException.class, () -> test.check(predictor, "TFLite 2.16.1"));
             assertEquals(Reason.ENGINE, e.reason());
@@ -149,7 +111,7 @@ public class SelfTestTest {
                 new Matrix(new float[] {Float.NaN, 0, 0}, 1, 3), new Matrix(new float[2], 1, 2), new Matrix(new float[4], 1, 4));
         for (Matrix matrix : wrong) {
             FakeSession session = new FakeSession(artefacts.task(), -1, List.of(), ids -> matrix);
-            Predictor predictor = new Predictor(artefacts, recorded(cases), session);
+            Predictor predictor = new Predictor(artefacts, tokenizer(cases), session);
             SelfTestException e = assertThrows(
                     SelfTestException.class, () -> new SelfTest(artefacts, artefacts.standard()).check(predictor, "Fake 1.0"));
             assertTrue(e.getMessage(), e.getMessage().contains("Choose another file or another version of the engine"));
@@ -173,7 +135,7 @@ public class SelfTestTest {
                 ? new java.io.ByteArrayInputStream("{}\n".getBytes())
                 : new FolderAssets(cases.folder).open(path);
         Artefacts artefacts = Artefacts.read(damaged);
-        Predictor predictor = new Predictor(artefacts, recorded(cases), right(cases, 0));
+        Predictor predictor = new Predictor(artefacts, tokenizer(cases), right(cases, 0));
         SelfTest test = new SelfTest(artefacts, artefacts.standard());
         ArtefactException e = assertThrows(ArtefactException.class, () -> test.check(predictor, "Fake 1.0"));
         assertEquals(GoldenRow.FILE_NAME, e.path());

@@ -8,13 +8,14 @@ import static org.junit.Assert.assertTrue;
 import java.util.List;
 import org.junit.Test;
 import org.pocketbert.tokenizers.Encoding;
+import org.pocketbert.tokenizers.Encodings;
 
 public class BatchTest {
     private static Encoding row(int... ids) {
         int[] zeros = new int[ids.length];
         int[] types = zeros.clone();
         types[ids.length - 1] = 1;
-        return new Encoding(ids, types, zeros, zeros, zeros, zeros, false);
+        return Encodings.of(ids, types);
     }
 
     @Test
