@@ -283,14 +283,14 @@ def benchmark(
     texts: Sequence[Text] = (),
     imports: Sequence[str | Path] = (),
 ) -> BenchmarkResult:
-    """Measure the model files of artefact folders in turns on each device, and add imported figures of a Mac.
+    """Measure the model files of artefact folders in turns on each device, and add imported figures of other machines.
 
     Args:
         models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
         options: Devices, thread counts, lengths, runs and budget; default as on the command line.
         texts: Real texts; default the project's own sentences.
-        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac. Their packages must be those of `models`;
-            without `models` that is not checked, and the result records it.
+        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. What they
+            measured must be files of `models`; without `models` that is not checked, and the result records it.
 
     Returns:
         The session of the first device, which holds those of the others and the imported ones; the first imported one

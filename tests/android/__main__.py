@@ -7,10 +7,11 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from android.answer_files import write_answer_files
 from android.engine_files import write_engine_files
 from android.phones import write_phones
 
-WRITERS = {"phones": write_phones, "engines": write_engine_files}
+WRITERS = {"answers": write_answer_files, "phones": write_phones, "engines": write_engine_files}
 STAMP = "stamp.txt"
 
 

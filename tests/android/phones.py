@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from clients.conftest import write_model
+
 from pocketbert import ExportOptions, api
 from pocketbert.core.tasks import TaskName
 from support.clients import LENGTH, answers, plain, texts_of
