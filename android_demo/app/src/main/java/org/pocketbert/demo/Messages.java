@@ -33,8 +33,8 @@ final class Messages {
         if (failure instanceof ArtefactException) {
             return R.string.bad_folder;
         }
-        if (failure instanceof SelfTestException) {
-            return R.string.self_test_failed;
+        if (failure instanceof SelfTestException test) {
+            return test.reason() == SelfTestException.Reason.ENGINE ? R.string.self_test_failed : R.string.bad_folder;
         }
         // Texts that a model cannot take have one sentence of their own, choices too; all else is not foreseen.
         boolean worded = failure instanceof org.pocketbert.text.TextException || failure instanceof IllegalArgumentException;
