@@ -220,7 +220,10 @@ def pack(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Pack the verified files of a run into an artefact folder, or into the assets of an app."""
+    """Pack the verified files of a run into an artefact folder.
+
+    With --for, pack what an app needs into its assets.
+    """
     from pocketbert import api
 
     _done(api.pack(model, output, overwrite, platform), json)

@@ -95,7 +95,11 @@ def awkward_texts(count: int, seed: int = 23) -> list[str]:
         lambda: "".join(_drawn(draw) for _ in range(draw.randint(1, 5))),
         lambda: _of_one_block(draw),
         lambda: str(draw.randint(0, 10**9)) + draw.choice(("", "%", ".5", ",000", "th", "²", "٣")),
-        lambda: draw.choice("👩👨👧🏳❤🧑") + draw.choice(("\u200d", "\ufe0f", "🏽", "\u200d\ufe0f")) + draw.choice("👩⚕🌈🔥ab"),
+        lambda: (
+            draw.choice("👩👨👧🏳❤🧑")
+            + draw.choice(("\u200d", "\ufe0f", "🏽", "\u200d\ufe0f"))
+            + draw.choice("👩⚕🌈🔥ab")
+        ),
         lambda: "".join(chr(0x1F1E6 + draw.randrange(26)) for _ in range(draw.randint(1, 5))),
         lambda: draw.choice(("\u200d", "\u200c", "\ufe0e", "\ufe0f", "\u200f", "\u202e", "\u2060", "\u00ad")),
         lambda: draw.choice(("'s", "'T", "'re", "n't", "'", "''", "``", "'LL", "’s")),

@@ -16,26 +16,21 @@ from pocketbert.benchmarks.statistics import Statistics, repeat_interval
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Provenance
 
-FILE: dict[str, Any] = {
-    "path": "onnx/model_int8.onnx", "sha256": "ab" * 32, "bytes": 1000, "format": "onnx", "scheme": "int8",
-    "engine": "ONNX Runtime", "engine_version": "1.26.0", "processor": "cpu", "threads": 2,
-    "load_ms": 12.5, "first_ms": 3.25, "memory_bytes": 3 << 20,
-    "answers": {"rows": 4, "largest": 0.001, "tolerance": 0.25},
-    "cells": [{"length": 32, "warmup_runs": 10, "warmup_stable": True,
-               "wall_ms": [[1.0, 2.0, 4.0], [1.5, 2.5, 3.5], [1.0, 2.0, 3.0]]}],
-    "sustained": [{"after_s": 1.0, "p50_ms": 2.0, "thermal": "none"}, {"after_s": 60.2, "p50_ms": 2.5, "thermal": "light"}],
-}  # fmt: skip
-RECORD: dict[str, Any] = {
-    "kind": "pocketbert-android-benchmark", "schema_version": "1.7", "made": "2026-11-23T08:00:00Z", "app": "0.1.0",
-    "phone": {"maker": "Maker", "model": "Model 7", "soc": "SOC1", "android": "14", "api": 34, "abi": "arm64-v8a",
-              "cores": 8, "memory_bytes": 8 << 30, "emulated": False},
-    "protocol": {"runs": 3, "repeats": 3, "inputs": "a typed text", "took_s": 60.5},
-    "thermal": {"before": "none", "after": "light"}, "power": "battery, 80 %", "files": [FILE], "later": 1,
-}  # fmt: skip
-
-
 JAVA = Path(__file__).parents[4] / "android_demo/core/src/test/resources/org/pocketbert/statistics/benchmark.json"
 """What BenchmarkRecordTest.java compares the app's writer with."""
+
+
+def _record() -> dict[str, Any]:
+    """One file on a phone that told everything, by a newer app of the same major schema."""
+    record: dict[str, Any] = json.loads(JAVA.read_text())
+    del record["files"][1:]
+    record["files"][0].update(first_ms=3.25)
+    record["files"][0]["sustained"][1].update(after_s=60.2)
+    record["phone"].update(model="Model 7")
+    return {**record, "schema_version": "1.7", "later": 1}
+
+
+RECORD = _record()
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
