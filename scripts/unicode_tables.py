@@ -28,13 +28,34 @@ FILE = Path(__file__).parents[1] / "android_demo/core/src/main/resources/org/poc
 CODES = [*range(0xD800), *range(0xE000, 0x110000)]
 ALL = "".join(map(chr, CODES))
 HANGUL = range(0xAC00, 0xD7A4)
-CATEGORIES = (
-    "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn Cs"
-).split()
+CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn Cs").split()
 """The order is the one that Java's `Unicode` class counts in."""
-CLASSES = {"alpha": r"\p{Alpha}", "lower": r"\p{Lower}", "upper": r"\p{Upper}", "space": r"\s", "word": r"\w"}
+CLASSES = {
+    "alpha": r"\p{Alpha}",
+    "lower": r"\p{Lower}",
+    "upper": r"\p{Upper}",
+    "space": r"\s",
+    "word": r"\w",
+    "classword": r"[\w]",
+}
+"""Of these the last one differs: Oniguruma takes fractions and superior digits of Latin-1 for parts of words, but not inside [...]."""
 SCRIPTS = ("Han", "Hiragana", "Katakana", "Hangul", "Thai")
-BREAKS = ("Other", "CR", "LF", "Control", "Extend", "ZWJ", "Regional_Indicator", "Prepend", "SpacingMark", "L", "V", "T", "LV", "LVT")
+BREAKS = (
+    "Other",
+    "CR",
+    "LF",
+    "Control",
+    "Extend",
+    "ZWJ",
+    "Regional_Indicator",
+    "Prepend",
+    "SpacingMark",
+    "L",
+    "V",
+    "T",
+    "LV",
+    "LVT",
+)
 CONJUNCTS = ("None", "Linker", "Consonant", "Extend")
 
 
@@ -139,19 +160,31 @@ def lookup_table(key: str, text: str) -> str:
 
 def tables() -> dict[str, tuple[str, dict[int, int] | dict[int, str] | set[int]]]:
     """All tables: sets of characters, a small number for each, or a text for each."""
-    category = {c: i for i, name in enumerate(CATEGORIES) if name not in ("Cn", "Cs") for c in matched(rf"\p{{{name}}}+")}
+    category = {
+        c: i for i, name in enumerate(CATEGORIES) if name not in ("Cn", "Cs") for c in matched(rf"\p{{{name}}}+")
+    }
     bert = {"clean_text": False, "handle_chinese_chars": False, "lowercase": False}
     out: dict[str, tuple[str, dict[int, int] | dict[int, str] | set[int]]] = {
         "rust_space": ("set", cut(pre_tokenizers.WhitespaceSplit(), "aXa", 2)),
         "rust_numeric": ("set", cut(pre_tokenizers.Digits(individual_digits=False), "aX", 2)),
         "punctuation": ("set", cut(pre_tokenizers.Punctuation(), "aX", 2)),
-        "word": ("set", {c for c in CODES if [t for t, _ in pre_tokenizers.Whitespace().pre_tokenize_str(f"a{chr(c)}")] == [f"a{chr(c)}"]}),
+        "word": (
+            "set",
+            {
+                c
+                for c in CODES
+                if [t for t, _ in pre_tokenizers.Whitespace().pre_tokenize_str(f"a{chr(c)}")] == [f"a{chr(c)}"]
+            },
+        ),
         "bert_removed": ("set", removed(normalizers.BertNormalizer(True, False, False, False))),
         "nonspacing": ("set", removed(normalizers.BertNormalizer(**bert, strip_accents=True))),
         "combining": ("set", removed(normalizers.StripAccents())),
         "lowercase": ("text", changed(normalizers.Lowercase())),
         "nfd": ("text", changed(normalizers.NFD())),
-        "nfkd": ("text", {c: t for c, t in changed(normalizers.NFKD()).items() if normalizers.NFD().normalize_str(chr(c)) != t}),
+        "nfkd": (
+            "text",
+            {c: t for c, t in changed(normalizers.NFKD()).items() if normalizers.NFD().normalize_str(chr(c)) != t},
+        ),
         "composed": ("text", compositions()),
         "combining_class": ("number", combining_classes()),
         "category": ("number", {c: i + 1 for c, i in category.items()}),
@@ -188,7 +221,9 @@ def packed(content: dict[str, tuple[str, dict[int, int] | dict[int, str] | set[i
             for code, text in sorted(table.items()):
                 number(code - last)
                 number(len(str(text)))
-                for c in str(text):  # near to the character itself in most cases: the difference, with the sign in the lowest bit
+                for c in str(
+                    text
+                ):  # near to the character itself in most cases: the difference, with the sign in the lowest bit
                     step = ord(c) - code
                     number(step << 1 if step >= 0 else -step << 1 | 1)
                 last = code

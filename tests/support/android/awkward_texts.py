@@ -38,10 +38,9 @@ FIXED = (
     "ＡＢＣ\u0301 Å\u030a ﬀ\u0301",
 )
 """One trap each."""
-SPECIAL = (
-    "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]", "<s>", "</s>", "<mask>", "<pad>", "<unk>", "<special1>", "<cls>", "<sep>",
-    "##", "▁", "</w>", "<0x41>", "Ġ",
-)  # fmt: skip
+SPECIAL = """
+[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <mask> <pad> <unk> <special1> <cls> <sep> ## ▁ </w> <0x41> Ġ
+""".split()
 BLANKS = " \t\n\r\u000b\f\u0085\u00a0\u1680\u2003\u200b\u2028\u2029\u202f\u3000\ufeff"
 MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u0323\u0327\u0328\u0345\u034f\u0591\u05b0\u064b\u0651\u093c\u094d\u0e38\u0e48\u1dc4\u20d0\u3099"
 RANGES: tuple[tuple[int, int], ...] = (
@@ -95,7 +94,11 @@ def awkward_texts(count: int, seed: int = 23) -> list[str]:
         lambda: "".join(_drawn(draw) for _ in range(draw.randint(1, 5))),
         lambda: _of_one_block(draw),
         lambda: str(draw.randint(0, 10**9)) + draw.choice(("", "%", ".5", ",000", "th", "²", "٣")),
-        lambda: draw.choice("👩👨👧🏳❤🧑") + draw.choice(("\u200d", "\ufe0f", "🏽", "\u200d\ufe0f")) + draw.choice("👩⚕🌈🔥ab"),
+        lambda: (
+            draw.choice("👩👨👧🏳❤🧑")
+            + draw.choice(("\u200d", "\ufe0f", "🏽", "\u200d\ufe0f"))
+            + draw.choice("👩⚕🌈🔥ab")
+        ),
         lambda: "".join(chr(0x1F1E6 + draw.randrange(26)) for _ in range(draw.randint(1, 5))),
         lambda: draw.choice(("\u200d", "\u200c", "\ufe0e", "\ufe0f", "\u200f", "\u202e", "\u2060", "\u00ad")),
         lambda: draw.choice(("'s", "'T", "'re", "n't", "'", "''", "``", "'LL", "’s")),

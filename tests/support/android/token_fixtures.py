@@ -77,7 +77,9 @@ def _rows(tokenizer: Tokenizer, texts: list[str]) -> Iterator[dict[str, Any]]:
             yield {"texts": numbers, "most": most, "encodings": [_columns(made, bool(made.overflowing))]}
         tokenizer.no_truncation()
         room = most - special - len(tokenizer.encode(pair[0], add_special_tokens=False).ids)
-        if room > 0 and special > 0:  # without a frame the library does not say which text the tokens of later windows come from
+        if (
+            room > 0 and special > 0
+        ):  # without a frame the library does not say which text the tokens of later windows come from
             stride = draw.randint(0, 6)
             tokenizer.enable_truncation(most, stride=min(stride, room - 1), strategy="only_second")
             first = tokenizer.encode(*pair)

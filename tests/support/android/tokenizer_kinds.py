@@ -38,7 +38,11 @@ NORMALIZERS: dict[str, Callable[[], Any]] = {
     "strip-right": lambda: normalizers.Strip(left=False, right=True),
     "prepend": lambda: normalizers.Sequence([normalizers.Prepend("▁é"), normalizers.Replace(" ", "▁")]),
     "replace": lambda: normalizers.Sequence(
-        [normalizers.Replace(Regex(r"\p{Mn}|\p{C}"), ""), normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace("a", "xyz")]
+        [
+            normalizers.Replace(Regex(r"\p{Mn}|\p{C}"), ""),
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Replace("a", "xyz"),
+        ]
     ),
     "replace-nothing": lambda: normalizers.Replace(Regex(r"\s*"), "_"),
     "bert": normalizers.BertNormalizer,
@@ -136,7 +140,9 @@ def _wordpiece(cased: bool) -> str:
     made.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    made.train_from_iterator(TRAINING, trainers.WordPieceTrainer(vocab_size=6000, special_tokens=special, show_progress=False))
+    made.train_from_iterator(
+        TRAINING, trainers.WordPieceTrainer(vocab_size=6000, special_tokens=special, show_progress=False)
+    )
     made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return str(made.to_str())
 
@@ -200,7 +206,9 @@ def _unigram_bytes() -> str:
     pieces = [*letters, *sorted({"".join(draw.choices(letters[:9], k=draw.randint(2, 5))) for _ in range(800)})]
     vocab = [("<unk>", 0.0), *((b, -20.0) for b in BYTES), *((p, -draw.random() * 12) for p in pieces)]
     made = Tokenizer(models.Unigram(vocab, 0, True))
-    made.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     return str(made.to_str())
 
@@ -209,7 +217,9 @@ def _bpe_bytes() -> str:
     """As the BPE models of SentencePiece that transformers converts: no words, blanks as a sign, bytes of unknown characters."""
     learner = Tokenizer(models.BPE(unk_token="<unk>"))
     learner.normalizer = normalizers.Replace(" ", "▁")
-    learner.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>"], show_progress=False))
+    learner.train_from_iterator(
+        SENTENCES, trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>"], show_progress=False)
+    )
     content = json.loads(learner.to_str())
     vocab = content["model"]["vocab"]
     for token in BYTES:
@@ -228,7 +238,9 @@ def _bpe_bytes() -> str:
 def _bpe_unknown(dropped: bool) -> str:
     learner = Tokenizer(models.BPE(unk_token=None if dropped else "<unk>", fuse_unk=True, end_of_word_suffix="</w>"))
     learner.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], show_progress=False, end_of_word_suffix="</w>")
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>"], show_progress=False, end_of_word_suffix="</w>"
+    )
     learner.train_from_iterator([s for s in SENTENCES if s.isascii()], trainer)
     return str(learner.to_str())
 
@@ -237,10 +249,27 @@ def _added() -> str:
     """Added tokens of every kind of option, in a text that is lower-cased."""
     made = Tokenizer.from_str(_wordpiece(False))
     made.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
-    made.add_special_tokens([AddedToken("<special1>", lstrip=True, rstrip=True), AddedToken("<s>", rstrip=True), AddedToken("</s>")])
-    made.add_tokens([AddedToken("The", single_word=True), AddedToken("ÉT", normalized=True), AddedToken("half past", lstrip=True)])
-    made.add_tokens([AddedToken("a", single_word=True, normalized=False), AddedToken("an", normalized=False), AddedToken("  ", rstrip=True)])
-    made.add_tokens([AddedToken("가"), AddedToken("👩", single_word=True), AddedToken("##"), AddedToken("n't", normalized=False, rstrip=True)])
+    made.add_special_tokens(
+        [AddedToken("<special1>", lstrip=True, rstrip=True), AddedToken("<s>", rstrip=True), AddedToken("</s>")]
+    )
+    made.add_tokens(
+        [AddedToken("The", single_word=True), AddedToken("ÉT", normalized=True), AddedToken("half past", lstrip=True)]
+    )
+    made.add_tokens(
+        [
+            AddedToken("a", single_word=True, normalized=False),
+            AddedToken("an", normalized=False),
+            AddedToken("  ", rstrip=True),
+        ]
+    )
+    made.add_tokens(
+        [
+            AddedToken("가"),
+            AddedToken("👩", single_word=True),
+            AddedToken("##"),
+            AddedToken("n't", normalized=False, rstrip=True),
+        ]
+    )
     return str(made.to_str())
 
 
