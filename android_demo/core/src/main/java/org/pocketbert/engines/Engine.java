@@ -7,7 +7,13 @@ public interface Engine {
     /** Returns the name for people, such as {@code ONNX Runtime}. */
     String name();
 
-    /** Returns the runtime names of {@code artifacts.json} whose files this engine runs with right answers. */
+    /** Returns the format of {@code artifacts.json} that this engine opens: {@code onnx} or {@code tflite}. */
+    String format();
+
+    /**
+     * Returns the special runtimes of {@code artifacts.json}, such as {@code tflite216}, whose files are made for this engine.
+     * Files without a runtime open too; whether their answers are right here is for the self-test to say.
+     */
     List<String> runtimes();
 
     /** Returns the version of the library, such as {@code 1.26.0}. */

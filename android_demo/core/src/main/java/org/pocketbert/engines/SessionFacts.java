@@ -12,7 +12,7 @@ import java.util.List;
  * @param firstRunMillis time of the first inference in milliseconds, or NaN before it
  * @param memoryBytes growth of the process's resident memory while loading and at the first inference, in bytes; -1 where the
  *     system does not tell
- * @param cache state of the engine's cache: {@code none}, {@code written} or {@code read}
+ * @param cache state of the engine's cache: {@code none}, {@code written}, {@code read}, or {@code driver} where the driver keeps one
  * @param inputs names of the inputs that {@link Session#run} expects
  * @param lengths the sequence lengths in tokens that the file takes, ascending; empty where every length is taken
  */
@@ -25,4 +25,9 @@ public record SessionFacts(
         long memoryBytes,
         String cache,
         List<String> inputs,
-        List<Integer> lengths) {}
+        List<Integer> lengths) {
+    /** Returns the same facts with the cost of the first inference. */
+    public SessionFacts afterFirstRun(double millis, long bytes) {
+        return new SessionFacts(engine, processor, threads, loadMillis, millis, bytes, cache, inputs, lengths);
+    }
+}

@@ -26,15 +26,23 @@ public final class Tokenizer {
     private final PreTokenizer preTokenizer;
     private final Model model;
     private final Frame frame;
+    private final TokenNames names;
 
     Tokenizer(
-            AddedTokens plain, AddedTokens normalized, Normalizer normalizer, PreTokenizer preTokenizer, Model model, Frame frame) {
+            AddedTokens plain,
+            AddedTokens normalized,
+            Normalizer normalizer,
+            PreTokenizer preTokenizer,
+            Model model,
+            Frame frame,
+            TokenNames names) {
         this.plain = plain;
         this.normalized = normalized;
         this.normalizer = normalizer;
         this.preTokenizer = preTokenizer;
         this.model = model;
         this.frame = frame;
+        this.names = names;
     }
 
     /**
@@ -51,6 +59,21 @@ public final class Tokenizer {
     /** Returns the number of special tokens around a text, or around a pair of texts. */
     public int specialTokens(boolean pair) {
         return frame.specialTokens(pair);
+    }
+
+    /** Returns the id of a token of the vocabulary, or -1 where it has none of this name. */
+    public int id(String token) {
+        return names.id(token);
+    }
+
+    /** Returns a token as the vocabulary spells it. */
+    public String token(int id) {
+        return names.token(id);
+    }
+
+    /** Returns a single token as it reads; empty for a special token. */
+    public String decode(int id) {
+        return names.decode(id);
     }
 
     /** Tokenizes a text of any length. */

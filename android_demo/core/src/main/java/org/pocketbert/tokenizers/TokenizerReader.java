@@ -29,6 +29,7 @@ final class TokenizerReader {
     private Object preTokenizer;
     private Object postProcessor;
     private Object added;
+    private Object decoder;
     private Model model;
 
     private TokenizerReader(Reader reader) {
@@ -79,7 +80,13 @@ final class TokenizerReader {
         });
         try {
             return new Tokenizer(
-                    new AddedTokens(tokens, plain), new AddedTokens(tokens, normalized), ownNormalizer, ownPreTokenizer, model, frame);
+                    new AddedTokens(tokens, plain),
+                    new AddedTokens(tokens, normalized),
+                    ownNormalizer,
+                    ownPreTokenizer,
+                    model,
+                    frame,
+                    new TokenNames(model.vocabulary(), tokens, decoder));
         } catch (IllegalArgumentException error) {
             throw new TokenizerException(FILE + ": added_tokens: " + error.getMessage() + ".", error);
         }
@@ -95,8 +102,9 @@ final class TokenizerReader {
             case "post_processor" -> postProcessor = Fields.value(json, FILE + ": post_processor");
             case "added_tokens" -> added = Fields.value(json, FILE + ": added_tokens");
             case "model" -> model = ModelReader.read(json, FILE + ": model");
-            // the app cuts and pads by itself, and turns no ids into text
-            case "truncation", "padding", "decoder" -> json.skipValue();
+            case "decoder" -> decoder = Fields.value(json, FILE + ": decoder");
+            // the app cuts and pads by itself
+            case "truncation", "padding" -> json.skipValue();
             case "version" -> {
                 String version = json.nextString();
                 if (!version.equals("1.0")) {

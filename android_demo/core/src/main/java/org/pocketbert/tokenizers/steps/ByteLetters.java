@@ -1,5 +1,8 @@
 package org.pocketbert.tokenizers.steps;
 
+import java.io.ByteArrayOutputStream;
+import java.nio.charset.Charset;
+
 /** Spells each byte of UTF-8 as one visible character, as byte-level BPE vocabularies do: a blank is {@code Ġ}. */
 public final class ByteLetters {
     /** What a blank is spelt as. */
@@ -25,6 +28,22 @@ public final class ByteLetters {
             }
         }
         piece.transform(made, 0);
+    }
+
+    /** Returns the text of bytes that a token spells; what is no byte letter stays as it is. */
+    public static String read(String token, Charset charset) {
+        ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+        token.codePoints().forEach(letter -> {
+            for (int b = 0; b < LETTERS.length; b++) {
+                if (LETTERS[b] == letter) {
+                    bytes.write(b);
+                    return;
+                }
+            }
+            byte[] other = new String(Character.toChars(letter)).getBytes(charset);
+            bytes.write(other, 0, other.length);
+        });
+        return new String(bytes.toByteArray(), charset);
     }
 
     private static int[] letters() {
