@@ -158,8 +158,10 @@ final class ModelReader {
     }
 
     private Model unigram(Fields fields, Vocabulary vocabulary) throws TokenizerException {
-        int unknown = fields.has("unk_id") ? fields.number("unk_id", null, vocabulary.size() - 1) : -1;
-        fields.drop("unk_id");
+        if (!fields.has("unk_id")) {
+            throw fields.refused("'unk_id' is missing: a model of type Unigram must name the piece of unknown characters.");
+        }
+        int unknown = fields.number("unk_id", null, vocabulary.size() - 1);
         return new Unigram(vocabulary, scores, unknown, fields.flag("byte_fallback", false));
     }
 

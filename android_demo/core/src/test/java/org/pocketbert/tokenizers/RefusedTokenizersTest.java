@@ -102,6 +102,7 @@ public final class RefusedTokenizersTest {
         refused(with("model", "{'type':'BPE'," + VOCABULARY + "}"), "not those of a model of type 'BPE'");
         refused(with("model", "{'type':'BPE','byte_fallback':true,'end_of_word_suffix':'_'," + VOCABULARY + ",'merges':[]}"), "'byte_fallback' with");
         refused(with("model", "{'type':'Unigram','unk_id':7,'vocab':[['a',-1.0]]}"), "'unk_id' is 7");
+        refused(with("model", "{'type':'Unigram','unk_id':null,'vocab':[['a',-1.0]]}"), "'unk_id' is missing");
         refused(with("model", "{'type':'Unigram','unk_id':0,'vocab':[['a','x']]}"), "the score 'STRING' is no number");
         refused(with("model", "{'type':'Unigram','unk_id':0,'vocab':[['a',-1.0]],'nbest':3}"), "'nbest' is not known here");
         refused(with("model", "{'type':'WordLevel','unk_token':'a','vocab':{'a':0},'vocab':{'a':0}}"), "the key 'vocab' is there twice");
