@@ -4,6 +4,8 @@
 # Called by apk/pom.xml with the folders of the other modules; ANDROID_ALL is the framework that D8 compiles against. The key is made
 # here and is good for nothing but this check. Never installed on a phone.
 set -euo pipefail
+trap 'echo "apk/build.sh: line $LINENO failed; see apk/target/build/*.log"' ERR
+: "${ANDROID_ALL:?path of the jar android-all}"
 demo=$(cd "$(dirname "$0")/.." && pwd)
 out=$demo/apk/target
 tools=$out/tools
@@ -41,8 +43,8 @@ for abi in arm64-v8a x86_64; do
     mkdir -p "lib/$abi"
     cp "$demo/vendor-tflite/target/aar/jni/$abi/libtensorflowlite_jni.so" "lib/$abi/"
 done
-zip -qX0r unaligned.apk lib
-zipalign -f 16384 unaligned.apk aligned.apk
+zip -qX0rD unaligned.apk lib
+zipalign -f -p 4 unaligned.apk aligned.apk
 keytool -genkeypair -keystore key.jks -storepass pocketbert -alias demo -keyalg RSA -keysize 2048 -validity 30 \
     -dname "CN=PocketBERT demo" 2> /dev/null
 apksigner sign --ks key.jks --ks-pass pass:pocketbert --min-sdk-version 24 --out pocketbert-demo.apk aligned.apk

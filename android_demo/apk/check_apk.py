@@ -7,7 +7,7 @@ import struct
 import sys
 import zipfile
 
-PAGE = 16384
+PAGE = 4096  # what apksigner keeps; the TFLite 2.16 library is linked for pages of 4 KB anyway, not for 16 KB
 WORD = 4
 
 

@@ -35,6 +35,11 @@ def write_phones(folder: Path) -> None:
         write_answers(phone, task, folder / f"{task}.answers.jsonl")
 
 
+def write_assets(folder: Path) -> None:
+    """Pack the classifier as the app under test carries it."""
+    api.pack(folder.parent / "phones" / TaskName.TEXT_CLASSIFICATION, folder, platform="android")
+
+
 def write_answers(phone: Path, task: TaskName, destination: Path) -> None:
     """Write what the toolkit answers with the fp32 ONNX file: one object per text, `text` and `answer`."""
     texts = texts_of(task)
