@@ -30,7 +30,15 @@ ALL = "".join(map(chr, CODES))
 HANGUL = range(0xAC00, 0xD7A4)
 CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn Cs").split()
 """The order is the one that Java's `Unicode` class counts in."""
-CLASSES = {"alpha": r"\p{Alpha}", "lower": r"\p{Lower}", "upper": r"\p{Upper}", "space": r"\s", "word": r"\w"}
+CLASSES = {
+    "alpha": r"\p{Alpha}",
+    "lower": r"\p{Lower}",
+    "upper": r"\p{Upper}",
+    "space": r"\s",
+    "word": r"\w",
+    "classword": r"[\w]",
+}
+"""Of these the last one differs: Oniguruma takes fractions and superior digits of Latin-1 for parts of words, but not inside [...]."""
 SCRIPTS = ("Han", "Hiragana", "Katakana", "Hangul", "Thai")
 BREAKS = (
     "Other",

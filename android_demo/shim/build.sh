@@ -4,7 +4,9 @@
 # Every undefined symbol of LIBRARY becomes a stub in FOLDER/libc.so that jumps to glibc, or to shim/bionic.c where they differ.
 # Needs gcc and binutils on x86-64 Linux. Test-only; see android_demo/README.md.
 set -euo pipefail
+[ "$(uname -sm)" = "Linux x86_64" ] && command -v gcc nm > /dev/null || { echo "shim: not built: it needs x86-64 Linux, gcc and nm"; exit 1; }
 library=$1 folder=$2 here=$(cd "$(dirname "$0")" && pwd)
+rm -rf "$folder"
 mkdir -p "$folder"
 cd "$folder"
 

@@ -10,8 +10,14 @@ from pathlib import Path
 from android.answer_files import write_answer_files
 from android.engine_files import write_engine_files
 from android.phones import write_phones
+from android.token_files import write_token_files
 
-WRITERS = {"answers": write_answer_files, "phones": write_phones, "engines": write_engine_files}
+WRITERS = {
+    "answers": write_answer_files,
+    "phones": write_phones,
+    "engines": write_engine_files,
+    "tokens": write_token_files,
+}
 STAMP = "stamp.txt"
 
 

@@ -25,6 +25,7 @@ import org.junit.After;
 import org.junit.Test;
 import org.junit.runner.RunWith;
 import org.pocketbert.demo.share.ShareProvider;
+import org.pocketbert.testing.Shim;
 import org.robolectric.Robolectric;
 import org.robolectric.RobolectricTestRunner;
 import org.robolectric.RuntimeEnvironment;
@@ -33,6 +34,10 @@ import org.robolectric.shadows.ShadowLog;
 
 @RunWith(RobolectricTestRunner.class)
 public class BenchmarkActivityTest {
+    static {
+        Shim.loadIfThere(); // Before TFLite's class is loaded, which tries only once.
+    }
+
     private ActivityController<BenchmarkActivity> controller;
 
     private void open(Intent intent) {

@@ -152,9 +152,9 @@ public class MainActivityTest {
         Screen.push(Fixtures.phone("text-classification"));
         try (Screen screen = new Screen().open()) {
             Spinner files = screen.activity().findViewById(R.id.file);
-            assertEquals("onnx/model_int8.onnx · ONNX Runtime", files.getSelectedItem());
+            assertEquals("model_int8.onnx · ONNX Runtime", files.getSelectedItem());
             for (int i = 0; i < files.getCount(); i++) {
-                if (files.getItemAtPosition(i).toString().startsWith("onnx/model.onnx ")) {
+                if (files.getItemAtPosition(i).toString().startsWith("model.onnx ")) {
                     files.setSelection(i);
                 }
             }
@@ -163,7 +163,7 @@ public class MainActivityTest {
             Screens.until("closed", () -> !screen.activity().findViewById(R.id.benchmark).isEnabled());
             screen.settle();
             screen.type("no");
-            assertEquals("onnx/model.onnx · ONNX Runtime", files.getSelectedItem());
+            assertEquals("model.onnx · ONNX Runtime", files.getSelectedItem());
             assertEquals("", screen.message());
         }
     }
@@ -173,12 +173,12 @@ public class MainActivityTest {
         Shim.loadOrSkip();
         Path pushed = Screen.push(Fixtures.phone("text-classification"));
         try (Screen screen = new Screen().open()) {
-            choose(screen, "tflite/model_int8_tflite216.tflite");
+            choose(screen, "model_int8_tflite216.tflite");
             screen.settle();
             assertEquals("", screen.message());
             screen.type("the film was far better than I had expected, would recommend it");
             assertTrue(Screens.texts(screen.result()).contains(", chosen]"));
-            choose(screen, "tflite/model_int8.tflite");
+            choose(screen, "model_int8.tflite");
             Screens.until("refused", () -> !screen.message().isEmpty());
             String refusal = screen.message();
             assertTrue(refusal, refusal.startsWith("Self-test failed: this engine computes wrong answers with this file."));
@@ -189,16 +189,16 @@ public class MainActivityTest {
         assertTrue(pushed.toFile().isDirectory());
     }
 
-    private static void choose(Screen screen, String path) throws Exception {
+    private static void choose(Screen screen, String name) throws Exception {
         Spinner files = screen.activity().findViewById(R.id.file);
         for (int i = 0; i < files.getCount(); i++) {
-            if (files.getItemAtPosition(i).toString().startsWith(path + " ")) {
+            if (files.getItemAtPosition(i).toString().startsWith(name + " ")) {
                 files.setSelection(i);
                 Screens.until("closed", () -> !screen.activity().findViewById(R.id.benchmark).isEnabled());
                 return;
             }
         }
-        throw new AssertionError(path + " is not offered");
+        throw new AssertionError(name + " is not offered");
     }
 
     @Test

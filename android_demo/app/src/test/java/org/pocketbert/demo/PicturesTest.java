@@ -7,6 +7,7 @@ import java.util.List;
 import org.junit.Test;
 import org.junit.runner.RunWith;
 import org.pocketbert.testing.Fixtures;
+import org.pocketbert.testing.Shim;
 import org.robolectric.Robolectric;
 import org.robolectric.RobolectricTestRunner;
 import org.robolectric.android.controller.ActivityController;
@@ -18,6 +19,10 @@ import org.robolectric.annotation.GraphicsMode;
 @GraphicsMode(GraphicsMode.Mode.NATIVE)
 @Config(qualifiers = "w360dp-h640dp-xhdpi")
 public class PicturesTest {
+    static {
+        Shim.loadIfThere(); // Before TFLite's class is loaded, which tries only once.
+    }
+
     private static final String TEXT = "The film was far better than I had expected.";
 
     @Test

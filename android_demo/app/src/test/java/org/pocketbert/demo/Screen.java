@@ -11,6 +11,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.stream.Stream;
 import org.pocketbert.demo.model.AppFolder;
+import org.pocketbert.testing.Shim;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
 import org.robolectric.android.controller.ActivityController;
@@ -38,6 +39,7 @@ final class Screen implements AutoCloseable {
 
     /** Opens the screen and waits until the model is open or a message says why not. */
     Screen open() throws InterruptedException {
+        Shim.loadIfThere(); // Before TFLite's class is loaded, which tries only once.
         controller.setup();
         settle();
         return this;

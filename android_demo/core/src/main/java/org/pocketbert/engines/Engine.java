@@ -16,6 +16,9 @@ public interface Engine {
      */
     List<String> runtimes();
 
+    /** Returns whether the library can be loaded: an app may lack its native part for this CPU. */
+    boolean available();
+
     /** Returns the version of the library, such as {@code 1.26.0}. */
     String version();
 

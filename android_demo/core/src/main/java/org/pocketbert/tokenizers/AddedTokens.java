@@ -76,6 +76,8 @@ final class AddedTokens {
         List<Pieces.Part> out = new ArrayList<>();
         int last = 0;
         int at = 0;
+        int spaceEnd = 0;
+        int[] blanks = {0, 0};
         while (at < text.length()) {
             int found = firsts.contains(text.code(at)) ? longest(text, at) : 0;
             if (found == 0) {
@@ -97,22 +99,48 @@ final class AddedTokens {
                 }
                 start = Math.max(first, last);
             }
-            while (token.rstrip() && stop < text.length() && Unicode.SPACE.contains(text.code(stop))) {
-                stop++;
+            if (token.rstrip()) {
+                spaceEnd = stop < spaceEnd ? spaceEnd : spaceEnd(text, stop); // tokens of blanks may overlap: each run is read once
+                stop = spaceEnd;
             }
             if (last < start) {
-                out.add(new Pieces.Part(text.slice(last, start), Pieces.NO_TOKEN));
+                out.add(Pieces.Part.of(text.slice(last, start)));
             }
-            out.add(new Pieces.Part(text.slice(start, stop), id));
+            out.add(new Pieces.Part(null, found(text, start, stop, id, blanks)));
             last = stop;
         }
         if (last == 0) {
-            return List.of(new Pieces.Part(text, Pieces.NO_TOKEN));
+            return List.of(Pieces.Part.of(text));
         }
         if (last != text.length()) {
-            out.add(new Pieces.Part(text.slice(last, text.length()), Pieces.NO_TOKEN));
+            out.add(Pieces.Part.of(text.slice(last, text.length())));
         }
         return out;
+    }
+
+    private static int spaceEnd(Piece text, int from) {
+        int end = from;
+        while (end < text.length() && Unicode.SPACE.contains(text.code(end))) {
+            end++;
+        }
+        return end;
+    }
+
+    /** Counts the blanks at both ends of a token; {@code run} is the last run of blanks that was read, and is kept up to date. */
+    private static Pieces.Found found(Piece text, int from, int to, int id, int[] run) {
+        if (from < run[0] || from >= run[1]) {
+            run[0] = from;
+            run[1] = from;
+            while (run[1] < text.length() && Tokenizer.isBlank(text.code(run[1]))) {
+                run[1]++;
+            }
+        }
+        int leading = Math.min(run[1], to) - from;
+        int trailing = 0;
+        while (leading < to - from && Tokenizer.isBlank(text.code(to - 1 - trailing))) {
+            trailing++;
+        }
+        return new Pieces.Found(id, text.start(from), text.end(to - 1), leading, leading == to - from ? leading : trailing);
     }
 
     private int longest(Piece text, int from) {

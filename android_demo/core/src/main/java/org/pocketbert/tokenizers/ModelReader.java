@@ -109,15 +109,16 @@ final class ModelReader {
                 json.beginArray();
                 pieces.add(json.nextString());
                 ids[index] = index;
-                scores[index] = Scores.parse(json.nextString());
+                scores[index] = Scores.parse(json.peek() == JsonToken.NUMBER ? json.nextString() : String.valueOf(json.peek()));
                 json.endArray();
             } else {
                 pieces.add(json.nextName());
-                ids[index] = json.nextInt();
-                if (ids[index] < 0 || ids[index] > MOST_ID) {
-                    throw new TokenizerException(where + ": piece '" + pieces.get(index) + "' has the id " + ids[index]
-                            + ", allowed are 0 to " + MOST_ID + ".");
+                String id = json.peek() == JsonToken.NUMBER ? json.nextString() : String.valueOf(json.peek());
+                if (!id.matches("[0-9]{1,8}") || Integer.parseInt(id) > MOST_ID) {
+                    throw new TokenizerException(
+                            where + ": piece '" + pieces.get(index) + "' has the id " + id + ", allowed are 0 to " + MOST_ID + ".");
                 }
+                ids[index] = Integer.parseInt(id);
             }
         }
         if (scored) {
@@ -157,8 +158,10 @@ final class ModelReader {
     }
 
     private Model unigram(Fields fields, Vocabulary vocabulary) throws TokenizerException {
-        int unknown = fields.has("unk_id") ? fields.number("unk_id", null, vocabulary.size() - 1) : -1;
-        fields.drop("unk_id");
+        if (!fields.has("unk_id")) {
+            throw fields.refused("'unk_id' is missing: a model of type Unigram must name the piece of unknown characters.");
+        }
+        int unknown = fields.number("unk_id", null, vocabulary.size() - 1);
         return new Unigram(vocabulary, scores, unknown, fields.flag("byte_fallback", false));
     }
 

@@ -168,7 +168,7 @@ public final class Tokenizer {
         Pieces pieces = new Pieces(Piece.of(text));
         plain.extract(pieces);
         for (Pieces.Part piece : pieces.parts()) {
-            if (piece.token() == Pieces.NO_TOKEN) {
+            if (piece.token() == null) {
                 normalizer.normalize(piece.text());
             }
         }
@@ -180,17 +180,18 @@ public final class Tokenizer {
         Utf8 bytes = new Utf8();
         int word = 0;
         for (Pieces.Part piece : pieces.parts()) {
-            Piece content = piece.text();
-            if (piece.token() != Pieces.NO_TOKEN) {
-                add(out, piece.token(), part, content.start(0), content.end(content.length() - 1), word, null, content);
+            Pieces.Found found = piece.token();
+            if (found != null) {
+                out.add(found.id(), part, found.start(), found.end(), part, word, found.leading(), found.trailing());
             } else {
+                Piece content = piece.text();
                 bytes.encode(content.codes(), content.length());
                 tokens.clear();
                 model.tokenize(bytes.bytes(), bytes.length(), tokens);
                 for (int i = 0; i < tokens.size(); i++) {
                     int start = content.start(bytes.index(tokens.start(i)));
                     int end = content.end(bytes.index(tokens.end(i) - 1));
-                    add(out, tokens.id(i), part, start, end, word, model, null);
+                    add(out, tokens.id(i), part, start, end, word);
                 }
             }
             word++;
@@ -198,25 +199,24 @@ public final class Tokenizer {
         return out;
     }
 
-    /** Adds a token. Where the frame cuts white space from places, the token's text is looked at: a piece, or as it stands. */
-    private void add(Row out, int id, int part, int start, int end, int word, Model of, Piece text) {
+    /** Adds a token of the vocabulary. Where the frame cuts white space from places, that of the piece is counted. */
+    private void add(Row out, int id, int part, int start, int end, int word) {
         int leading = 0;
         int trailing = 0;
         if (frame.trims()) {
-            int[] codes = of == null ? null : of.vocabulary().piece(id).codePoints().toArray();
-            int length = of == null ? text.length() : codes.length;
-            int[] all = of == null ? text.codes() : codes;
-            while (leading < length && isBlank(all[leading])) {
+            String piece = model.vocabulary().piece(id);
+            while (leading < piece.length() && isBlank(piece.charAt(leading))) {
                 leading++;
             }
-            while (trailing < length && isBlank(all[length - 1 - trailing])) {
+            while (trailing < piece.length() && isBlank(piece.charAt(piece.length() - 1 - trailing))) {
                 trailing++;
             }
         }
         out.add(id, part, start, end, part, word, leading, trailing);
     }
 
-    private static boolean isBlank(int code) {
+    /** Whether a character is white space, or the letter that byte-level BPE writes for a blank; all are in the first plane. */
+    static boolean isBlank(int code) {
         return code == ByteLetters.BLANK || Unicode.SPACE.contains(code);
     }
 }

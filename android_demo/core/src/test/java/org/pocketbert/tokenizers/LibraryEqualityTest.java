@@ -24,8 +24,8 @@ import org.junit.runners.Parameterized;
 /**
  * Compares ids, segment ids, places, words and windows with what the {@code tokenizers} library gave, on all texts of each kind.
  *
- * <p>The rows come from {@code python -m support.android.token_fixtures}, in {@code tokens} of the folder of fixtures; without that
- * folder the test is skipped.
+ * <p>The rows come from {@code python -m android}, in {@code tokens} of the folder of fixtures; without that folder the test is
+ * skipped.
  */
 @RunWith(Parameterized.class)
 public final class LibraryEqualityTest {

@@ -14,13 +14,24 @@ public final class Shim {
     private Shim() {}
 
     /** Loads the libraries, or skips the test that calls. */
-    public static synchronized void loadOrSkip() {
-        File folder = new File(System.getProperty("pocketbert.shim", ""));
+    public static void loadOrSkip() {
         Assume.assumeTrue(
-                "skipped: no libraries that stand in for Android's C library in '" + folder + "' (see shim/build.sh)",
-                new File(folder, LIBRARIES[0]).isFile());
-        for (String name : LIBRARIES) {
-            System.load(new File(folder, name).getAbsolutePath()); // A library that is loaded already is left as it is.
+                "skipped: no libraries that stand in for Android's C library in '" + folder() + "' (see shim/build.sh)",
+                loadIfThere());
+    }
+
+    /** Loads the libraries where they were built, and returns whether they were. */
+    public static synchronized boolean loadIfThere() {
+        if (!new File(folder(), LIBRARIES[0]).isFile()) {
+            return false;
         }
+        for (String name : LIBRARIES) {
+            System.load(new File(folder(), name).getAbsolutePath()); // A library that is loaded already is left as it is.
+        }
+        return true;
+    }
+
+    private static File folder() {
+        return new File(System.getProperty("pocketbert.shim", ""));
     }
 }

@@ -8,6 +8,8 @@ package org.pocketbert.tokenizers.models;
  */
 public final class Scores {
     private static final int MOST_POWER = 308;
+    private static final int MOST_CHARACTERS = 400;
+    private static final double[] POWERS = powers();
 
     private Scores() {}
 
@@ -18,8 +20,8 @@ public final class Scores {
      * @throws IllegalArgumentException If it is none, or too large.
      */
     public static double parse(String text) {
-        if (!text.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]{1,5})?") || text.length() > 400) {
-            throw new IllegalArgumentException("the score " + text.substring(0, Math.min(60, text.length())) + " is no number");
+        if (text.length() > MOST_CHARACTERS || !isNumber(text)) {
+            throw new IllegalArgumentException("the score '" + text.substring(0, Math.min(60, text.length())) + "' is no number");
         }
         boolean negative = text.startsWith("-");
         int at = negative ? 1 : 0;
@@ -55,6 +57,43 @@ public final class Scores {
         return negative ? -out : out;
     }
 
+    /** Whether it is a number as JSON writes them, with an exponent of at most five digits. */
+    private static boolean isNumber(String text) {
+        int at = text.startsWith("-") ? 1 : 0;
+        int whole = digits(text, at);
+        boolean right = whole > at && (text.charAt(at) != '0' || whole == at + 1);
+        at = whole;
+        if (right && at < text.length() && text.charAt(at) == '.') {
+            int end = digits(text, at + 1);
+            right = end > at + 1;
+            at = end;
+        }
+        if (right && at < text.length() && (text.charAt(at) == 'e' || text.charAt(at) == 'E')) {
+            at++;
+            at += at < text.length() && (text.charAt(at) == '+' || text.charAt(at) == '-') ? 1 : 0;
+            int end = digits(text, at);
+            right = end > at && end <= at + 5;
+            at = end;
+        }
+        return right && at == text.length();
+    }
+
+    private static int digits(String text, int from) {
+        int at = from;
+        while (at < text.length() && text.charAt(at) >= '0' && text.charAt(at) <= '9') {
+            at++;
+        }
+        return at;
+    }
+
+    private static double[] powers() {
+        double[] out = new double[MOST_POWER + 1];
+        for (int i = 0; i < out.length; i++) {
+            out[i] = Double.parseDouble("1e" + i);
+        }
+        return out;
+    }
+
     private static double scaled(double digits, int power) {
         double out = digits;
         int exponent = power;
@@ -68,7 +107,7 @@ public final class Scores {
         if (out == 0) {
             return 0;
         }
-        double ten = Double.parseDouble("1e" + Math.abs(exponent));
+        double ten = POWERS[Math.abs(exponent)];
         out = exponent >= 0 ? out * ten : out / ten;
         if (Double.isInfinite(out)) {
             throw new IllegalArgumentException("a score is too large for a number");

@@ -18,7 +18,7 @@ public final class Unigram implements Model {
      *
      * @param vocabulary The pieces; the id of each is its index.
      * @param scores The score of each piece, a logarithm of its probability.
-     * @param unknown Id of the unknown piece; -1 where the model has none, which fails on unknown characters.
+     * @param unknown Id of the unknown piece.
      * @param byteFallback Whether unknown characters become the pieces of their bytes, {@code <0x41>}, where all are there.
      */
     public Unigram(Vocabulary vocabulary, double[] scores, int unknown, boolean byteFallback) {
@@ -57,9 +57,6 @@ public final class Unigram implements Model {
                 end++;
             }
             if (!reach(word, length, start, end, best, from, ids)) {
-                if (unknown < 0) {
-                    throw new IllegalStateException("the text has a character that the vocabulary lacks, and it names no unknown piece");
-                }
                 offer(best, from, ids, start, end, unknownScore, unknown);
             }
             start = end;

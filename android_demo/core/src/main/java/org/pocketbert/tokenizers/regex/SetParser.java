@@ -48,7 +48,7 @@ final class SetParser {
             text.next();
             if (text.take(':')) {
                 boolean negative = text.take('^');
-                CodePointSet named = property(text.until(':'));
+                CodePointSet named = property(text.until(':'), true);
                 if (!text.take(']')) {
                     throw text.refused("a class [: without :]");
                 }
@@ -59,7 +59,7 @@ final class SetParser {
         int first;
         if (text.peek() == '\\') {
             text.next();
-            CodePointSet made = classEscape();
+            CodePointSet made = classEscape(true);
             if (made != null) {
                 return made;
             }
@@ -86,7 +86,7 @@ final class SetParser {
 
     /** Reads an escape whose backslash was taken, as a set. */
     CodePointSet escaped() {
-        CodePointSet made = classEscape();
+        CodePointSet made = classEscape(false);
         if (made != null) {
             return made;
         }
@@ -95,7 +95,7 @@ final class SetParser {
     }
 
     /** Reads an escape of a class of characters; null where it is one of a single character. */
-    private CodePointSet classEscape() {
+    private CodePointSet classEscape(boolean inside) {
         int kind = text.peek();
         String name = switch (kind) {
             case 's', 'S' -> "space";
@@ -116,12 +116,14 @@ final class SetParser {
             negative ^= text.take('^');
             name = text.until('}');
         }
-        CodePointSet out = property(name);
+        CodePointSet out = property(name, inside);
         return negative ? out.complement() : out;
     }
 
-    private CodePointSet property(String name) {
-        CodePointSet out = name.equals("digit") ? Unicode.property("Nd") : Unicode.property(name);
+    /** Returns a class of characters; Oniguruma has another one for words inside [...] than outside. */
+    private CodePointSet property(String name, boolean inside) {
+        String known = name.equals("digit") ? "Nd" : inside && name.equalsIgnoreCase("word") ? "classword" : name;
+        CodePointSet out = Unicode.property(known);
         if (out == null) {
             throw text.refused("the class of characters '" + name + "'");
         }

@@ -82,7 +82,7 @@ public final class Splitters {
                         : new int[] {0, piece.length()};
             });
             for (Pieces.Part part : pieces.parts()) {
-                if (part.token() == Pieces.NO_TOKEN) {
+                if (part.token() == null) {
                     ByteLetters.spell(part.text());
                 }
             }

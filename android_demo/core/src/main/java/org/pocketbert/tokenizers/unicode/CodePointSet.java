@@ -1,7 +1,6 @@
 package org.pocketbert.tokenizers.unicode;
 
 import java.util.Arrays;
-import java.util.function.IntPredicate;
 
 /** Holds a set of Unicode code points; asking for one of the first 65,536 is one look into a bit field. Immutable. */
 public final class CodePointSet {
@@ -16,8 +15,16 @@ public final class CodePointSet {
         this.firsts = firsts;
         this.lasts = lasts;
         for (int i = 0; i < firsts.length && firsts[i] < PLANE; i++) {
-            for (int code = firsts[i]; code <= Math.min(lasts[i], PLANE - 1); code++) {
-                plane[code >> 6] |= 1L << (code & 63);
+            int last = Math.min(lasts[i], PLANE - 1);
+            for (int block = firsts[i] >> 6; block <= last >> 6; block++) {
+                long bits = -1L;
+                if (block == firsts[i] >> 6) {
+                    bits &= -1L << (firsts[i] & 63);
+                }
+                if (block == last >> 6) {
+                    bits &= -1L >>> (63 - (last & 63));
+                }
+                plane[block] |= bits;
             }
         }
     }
@@ -51,25 +58,6 @@ public final class CodePointSet {
             }
         }
         return new CodePointSet(Arrays.copyOf(firsts, made), Arrays.copyOf(lasts, made));
-    }
-
-    /** Makes the set of all code points for which a condition holds. */
-    public static CodePointSet where(IntPredicate condition) {
-        int[] runs = new int[64];
-        int used = 0;
-        boolean inside = false;
-        for (int code = 0; code <= LAST + 1; code++) {
-            boolean is = code <= LAST && condition.test(code);
-            if (is == inside) {
-                continue;
-            }
-            if (used == runs.length) {
-                runs = Arrays.copyOf(runs, 2 * used);
-            }
-            runs[used++] = is ? code : code - 1;
-            inside = is;
-        }
-        return of(Arrays.copyOf(runs, used));
     }
 
     /** Tells whether a code point is in the set. */

@@ -41,7 +41,7 @@ public final class Unicode {
     private static final List<String> CATEGORIES = List.of(
             "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc",
             "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cn", "Cs");
-    private static final List<String> CLASSES = List.of("alpha", "lower", "upper", "space", "word");
+    private static final List<String> CLASSES = List.of("alpha", "lower", "upper", "space", "word", "classword");
     private static final List<String> SCRIPTS = List.of("han", "hiragana", "katakana", "hangul", "thai");
     private static final Map<String, Object> TABLES = read();
 

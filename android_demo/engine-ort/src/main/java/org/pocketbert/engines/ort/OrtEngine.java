@@ -32,6 +32,15 @@ public final class OrtEngine implements Engine {
     }
 
     @Override
+    public boolean available() {
+        try {
+            return environment() != null;
+        } catch (LinkageError e) {
+            return false; // UnsatisfiedLinkError the first time, NoClassDefFoundError later.
+        }
+    }
+
+    @Override
     public String version() {
         return environment().getVersion();
     }

@@ -48,12 +48,18 @@ public final class TfliteEngine implements Engine {
     }
 
     @Override
-    public String version() {
+    public boolean available() {
         try {
-            return TensorFlowLite.runtimeVersion();
+            TensorFlowLite.init();
+            return true;
         } catch (LinkageError e) {
-            return "not loaded";
+            return false;
         }
+    }
+
+    @Override
+    public String version() {
+        return TensorFlowLite.runtimeVersion();
     }
 
     /** Returns CPU, then GPU where the app has the library tensorflow-lite-gpu, then NPU where the system has NNAPI. */
@@ -76,11 +82,8 @@ public final class TfliteEngine implements Engine {
                     Reason.PROCESSOR,
                     "TensorFlow Lite has no " + options.processor() + " on this device; it has " + processors() + ".");
         }
-        try {
-            TensorFlowLite.init();
-        } catch (LinkageError e) {
-            throw new EngineException(
-                    Reason.OTHER, "This app has no native library of TensorFlow Lite for this CPU: " + e.getMessage());
+        if (!available()) {
+            throw new EngineException(Reason.OTHER, "This app has no native library of TensorFlow Lite for this CPU.");
         }
         try {
             return TfliteModel.open(source, options);

@@ -1,6 +1,6 @@
 """Writes tokenizers, texts, and what the `tokenizers` library makes of them, for the tests of the Java tokenizers.
 
-    cd tests && python -m support.android.token_fixtures DIR [--strings 10000]
+    cd tests && python -m android.token_files DIR [--strings 10000]
 
 makes DIR/strings.jsonl (a text a line) and, of each kind, DIR/KIND/tokenizer.json and DIR/KIND/rows.jsonl. A row names its texts by
 their number and, where it has them, the limits; then come the encodings, each as lists of ids, segment ids, starts, ends (code points),
@@ -19,16 +19,17 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from support.android.awkward_texts import awkward_texts
-from support.android.tokenizer_kinds import tokenizer_kinds
+from android.awkward_texts import awkward_texts
+from android.tokenizer_kinds import tokenizer_kinds
 
+STRINGS = 10_000
 PAIRS = 10
 """One row in so many is a pair as well, one has limits, and one is read in windows."""
 FEWER = ("normalizer-", "splitter-")
 """Kinds of single steps, which are compared on fewer texts."""
 
 
-def write_token_fixtures(folder: Path, strings: int) -> dict[str, int]:
+def write_token_files(folder: Path, strings: int = STRINGS) -> dict[str, int]:
     """Write everything.
 
     Args:
@@ -98,9 +99,9 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--strings", type=int, default=10_000)
+    parser.add_argument("--strings", type=int, default=STRINGS)
     options = parser.parse_args()
-    for name, rows in write_token_fixtures(options.folder, options.strings).items():
+    for name, rows in write_token_files(options.folder, options.strings).items():
         print(f"{name}: {rows:,} rows")
     return 0
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from android.awkward_texts import awkward_texts
 from pocketbert.core.compare.sample_texts import SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.families import family_named
 from pocketbert.core.models.folder import open_model_folder
-from support.android.awkward_texts import awkward_texts
 from support.tiny import ENTRIES, NAMES, tiny_config, write_own_tokenizer
 from support.tiny_sentencepiece import write_sentencepiece
 

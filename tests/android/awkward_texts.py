@@ -38,10 +38,9 @@ FIXED = (
     "ＡＢＣ\u0301 Å\u030a ﬀ\u0301",
 )
 """One trap each."""
-SPECIAL = (
-    "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]", "<s>", "</s>", "<mask>", "<pad>", "<unk>", "<special1>", "<cls>", "<sep>",
-    "##", "▁", "</w>", "<0x41>", "Ġ",
-)  # fmt: skip
+SPECIAL = """
+[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <mask> <pad> <unk> <special1> <cls> <sep> ## ▁ </w> <0x41> Ġ
+""".split()
 BLANKS = " \t\n\r\u000b\f\u0085\u00a0\u1680\u2003\u200b\u2028\u2029\u202f\u3000\ufeff"
 MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u0323\u0327\u0328\u0345\u034f\u0591\u05b0\u064b\u0651\u093c\u094d\u0e38\u0e48\u1dc4\u20d0\u3099"
 RANGES: tuple[tuple[int, int], ...] = (
