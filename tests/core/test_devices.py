@@ -56,7 +56,10 @@ def test_names_with_arguments():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("locla", r"unknown device 'locla'; did you mean 'local'\? \(allowed: android, chip, coreml, local, paper, wire\)"),
+        (
+            "locla",
+            r"unknown device 'locla'; did you mean 'local'\? \(allowed: android, chip, coreml, local, paper, wire\)",
+        ),
         ("local:0", "'local' takes no argument; write local"),
         ("wire", "HOST is missing; write wire:HOST"),
         ("wire:", "HOST is missing"),
