@@ -12,6 +12,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.junit.Test;
+import org.pocketbert.answers.heads.Head;
+import org.pocketbert.answers.heads.Heads;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.Configuration;
 import org.pocketbert.artefacts.Task;
@@ -216,8 +218,8 @@ public class AnswersTest {
         Readout readout = new Readout(Task.TEXT_CLASSIFICATION, -1);
         Tensor tensor = new Tensor(new float[] {0.25f, 0.75f}, new int[] {1, 2});
         Matrix matrix = readout.matrix(Map.of("probabilities", tensor), batch(), 0);
-        Head head = new ClassificationHead(
-                Task.TEXT_CLASSIFICATION, List.of("no", "yes"), new double[0]);
+        Cases cases = Cases.of("pairs"); // two labels
+        Head head = Heads.of(cases.artefacts(), cases.encoder(List.of()));
         Prediction answer = (Prediction) head.answer(Input.of("a"), List.of(row()), List.of(matrix), true);
         assertEquals(0.75, answer.score(), 0);
     }

@@ -1,6 +1,9 @@
-package org.pocketbert.answers;
+package org.pocketbert.answers.heads;
 
 import java.util.List;
+import org.pocketbert.answers.Answer;
+import org.pocketbert.answers.AnswerException;
+import org.pocketbert.answers.Matrix;
 import org.pocketbert.text.Input;
 import org.pocketbert.tokenizers.Encoding;
 

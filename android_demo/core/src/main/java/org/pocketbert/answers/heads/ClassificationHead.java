@@ -1,6 +1,11 @@
-package org.pocketbert.answers;
+package org.pocketbert.answers.heads;
 
 import java.util.List;
+import org.pocketbert.answers.Answer;
+import org.pocketbert.answers.Labelling;
+import org.pocketbert.answers.Matrix;
+import org.pocketbert.answers.Prediction;
+import org.pocketbert.answers.Scores;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.text.Input;
 import org.pocketbert.tokenizers.Encoding;

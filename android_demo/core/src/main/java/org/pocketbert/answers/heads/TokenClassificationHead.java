@@ -1,7 +1,13 @@
-package org.pocketbert.answers;
+package org.pocketbert.answers.heads;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.pocketbert.answers.Answer;
+import org.pocketbert.answers.CodePoints;
+import org.pocketbert.answers.FoundSpan;
+import org.pocketbert.answers.Matrix;
+import org.pocketbert.answers.Scores;
+import org.pocketbert.answers.Spans;
 import org.pocketbert.text.Input;
 import org.pocketbert.tokenizers.Encoding;
 

@@ -1,4 +1,4 @@
-package org.pocketbert.answers;
+package org.pocketbert.answers.heads;
 
 import java.util.ArrayList;
 import java.util.List;

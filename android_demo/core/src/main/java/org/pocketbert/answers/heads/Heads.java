@@ -1,5 +1,7 @@
-package org.pocketbert.answers;
+package org.pocketbert.answers.heads;
 
+import org.pocketbert.answers.Embedding;
+import org.pocketbert.answers.Value;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.Processing;
 import org.pocketbert.text.TextEncoder;

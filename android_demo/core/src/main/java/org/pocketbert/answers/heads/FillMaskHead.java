@@ -1,7 +1,12 @@
-package org.pocketbert.answers;
+package org.pocketbert.answers.heads;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.pocketbert.answers.Answer;
+import org.pocketbert.answers.Filled;
+import org.pocketbert.answers.Guess;
+import org.pocketbert.answers.Matrix;
+import org.pocketbert.answers.Scores;
 import org.pocketbert.text.Input;
 import org.pocketbert.text.TextEncoder;
 import org.pocketbert.tokenizers.Encoding;
