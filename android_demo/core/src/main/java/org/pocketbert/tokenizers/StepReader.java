@@ -1,7 +1,6 @@
 package org.pocketbert.tokenizers;
 
 import java.util.ArrayList;
-import java.util.Base64;
 import java.util.List;
 import java.util.Locale;
 import org.pocketbert.tokenizers.regex.Regex;
@@ -136,7 +135,7 @@ final class StepReader {
     private static Normalizer precompiled(Fields fields) throws TokenizerException {
         String table = fields.text("precompiled_charsmap", "");
         try {
-            return new Precompiled(Base64.getDecoder().decode(table));
+            return new Precompiled(Base64Text.decode(table));
         } catch (IllegalArgumentException error) {
             throw new TokenizerException(fields.where() + ": 'precompiled_charsmap' " + error.getMessage() + ".", error);
         }
