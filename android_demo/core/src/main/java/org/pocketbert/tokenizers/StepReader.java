@@ -135,7 +135,7 @@ final class StepReader {
     private static Normalizer precompiled(Fields fields) throws TokenizerException {
         String table = fields.text("precompiled_charsmap", "");
         try {
-            return new Precompiled(Base64Bytes.of(table));
+            return new Precompiled(Base64Text.decode(table));
         } catch (IllegalArgumentException error) {
             throw new TokenizerException(fields.where() + ": 'precompiled_charsmap' " + error.getMessage() + ".", error);
         }

@@ -39,6 +39,8 @@ public final class RefusedTokenizersTest {
         refused(with("normalizer", "{}"), "'type' is null, it must be a text");
         refused(with("normalizer", "{'type':'Precompiled','precompiled_charsmap':'AAAA'}"), "has 3 bytes, at least 4");
         refused(with("normalizer", "{'type':'Precompiled','precompiled_charsmap':'/////w=='}"), "'precompiled_charsmap' names");
+        refused(with("normalizer", "{'type':'Precompiled','precompiled_charsmap':'AAA'}"), "has 3 characters, Base64 has groups of four");
+        refused(with("normalizer", "{'type':'Precompiled','precompiled_charsmap':'AA!A'}"), "is no Base64 at character 2");
         refused(with("pre_tokenizer", "{'type':'UnicodeScripts'}"), "the pre-tokenizer 'UnicodeScripts' is not supported");
         refused(with("pre_tokenizer", "{'type':'CharDelimiterSplit','delimiter':'ab'}"), "must be one character");
         refused(with("pre_tokenizer", "{'type':'Punctuation','behavior':'Dropped'}"), "'behavior' is 'Dropped'; allowed are Removed");

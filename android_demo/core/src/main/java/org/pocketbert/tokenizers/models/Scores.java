@@ -9,6 +9,7 @@ package org.pocketbert.tokenizers.models;
 public final class Scores {
     private static final int MOST_POWER = 308;
     private static final int MOST_CHARACTERS = 400;
+    private static final long TENTH = 1_844_674_407_370_955_161L; // of the largest unsigned number
     private static final double[] POWERS = powers();
 
     private Scores() {}
@@ -40,7 +41,7 @@ public final class Scores {
                 break;
             }
             int digit = next - '0';
-            full |= Long.compareUnsigned(digits, Long.divideUnsigned(-1L - digit, 10)) > 0;
+            full |= digits < 0 || digits > TENTH || (digits == TENTH && digit > 5); // the next digit would not fit
             if (!full) {
                 digits = digits * 10 + digit;
             }
