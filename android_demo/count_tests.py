@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-MODULES = ("core", "engine-ort", "engine-tflite", "app")
+MODULES = ("core", "engine-ort", "engine-tflite", "snippets", "app")
 REPORTS = {"": "surefire-reports", " under API level 36": "surefire-reports-36"}
 
 
