@@ -35,7 +35,7 @@ public class CardSnippetsTest {
     /** Returns the code under the card's paragraph that begins with a lead. */
     private static String snippet(String lead) throws Exception {
         String card = Files.readString(PHONE.resolve("README.md"));
-        Matcher found = Pattern.compile(Pattern.quote(lead) + "[^\n]*\n\n```kotlin\n(.*?)\n```", Pattern.DOTALL).matcher(card);
+        Matcher found = Pattern.compile(Pattern.quote(lead) + "(?:[^\n]+\n)*?\n```kotlin\n(.*?)\n```", Pattern.DOTALL).matcher(card);
         if (!found.find()) {
             throw new AssertionError("the card has no paragraph that begins with " + lead);
         }
