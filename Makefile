@@ -16,13 +16,18 @@ export OMP_WAIT_POLICY := PASSIVE
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-all matrix check fuzz bench study dev latest lock clean reference
+.PHONY: demo test test-android test-all matrix check fuzz bench study dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
 
 test: $(VENV)/.installed ## the test suite, on the installed wheel
 	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 -m "not slow" ../tests
+	android_demo/test.sh $(PY)
+
+ARTEFACTS ?=
+test-android: $(VENV)/.installed ## the Android demo: build, tests, screens, signed APK; ARTEFACTS=FOLDER carries that model
+	android_demo/test.sh $(PY) $(ARTEFACTS)
 
 test-all: $(VENV)/.installed ## the slow matrices too
 	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 ../tests

@@ -101,12 +101,12 @@ class Measurement(Record):
         load: What else the machine did.
         wall: Wall time per inference, all repeats together; None on a device whose times are no latency (an emulator).
         wall_interval: Interval of the typical wall time from the repeats; None for fewer than three.
-        cpu: CPU time of the process per inference, all its threads added up; None where `wall` is.
+        cpu: CPU time of the process per inference, all its threads added up; None where `wall` is, and on a phone.
         cold: Load time, first inference and memory in a fresh process; None where the device does not tell.
         warmup_runs: Untimed inferences before the first timed one, in the measuring process.
         warmup_stable: Whether they became stable within the bound.
         wall_ms: Raw wall times in ms, [repeats][runs], in the order they were taken.
-        cpu_ms: Raw CPU times in ms, same shape.
+        cpu_ms: Raw CPU times in ms, same shape; empty where `cpu` is None.
         engine_wall: Wall time by the engine's own clock, without the Python binding; None where it has none.
         engine_ms: Raw times by that clock.
         guest_instructions: Instructions that an emulated processor executed per inference; None elsewhere.

@@ -235,15 +235,18 @@ def verify(
     return verify_folder(model, source, max_drop)
 
 
-def pack(run: Path, output: Path, overwrite: bool = False) -> Path:
-    """Pack the verified files of a run into an artefact folder.
+def pack(run: Path, output: Path, overwrite: bool = False, platform: str | None = None) -> Path:
+    """Pack the verified files of a run into an artefact folder, or what an app needs into its assets.
 
-    Raises:
-        GateError: If a file failed its gates or changed since.
+    Args:
+        run: A run folder; with `platform` also an artefact folder.
+        output: The folder to write; with `platform` it may hold other files, which stay.
+        overwrite: Whether what was packed before may be replaced.
+        platform: ``android`` for the files that an Android app needs.
     """
     from pocketbert.pipeline.direct import pack_run
 
-    return pack_run(run, output, overwrite)
+    return pack_run(run, output, overwrite, platform)
 
 
 def predict(
@@ -280,14 +283,14 @@ def benchmark(
     texts: Sequence[Text] = (),
     imports: Sequence[str | Path] = (),
 ) -> BenchmarkResult:
-    """Measure the model files of artefact folders in turns on each device, and add imported figures of a Mac.
+    """Measure the model files of artefact folders in turns on each device, and add imported figures of other machines.
 
     Args:
         models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
         options: Devices, thread counts, lengths, runs and budget; default as on the command line.
         texts: Real texts; default the project's own sentences.
-        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac. Their packages must be those of `models`;
-            without `models` that is not checked, and the result records it.
+        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. What they
+            measured must be files of `models`; without `models` that is not checked, and the result records it.
 
     Returns:
         The session of the first device, which holds those of the others and the imported ones; the first imported one

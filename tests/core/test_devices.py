@@ -33,14 +33,14 @@ def devices():
 
 
 def test_the_built_in_devices():
-    assert list(DEVICES) == ["local", "coreml"]
+    assert list(DEVICES) == ["local", "coreml", "android"]
     assert {d.provenance for d in DEVICES.values()} == {Provenance.MEASURED}
     assert DEVICES["coreml"].yields.endswith("; estimated: placement")
 
 
 @pytest.mark.usefixtures("devices")
 def test_names_with_arguments():
-    assert [d.spelled for d in DEVICES.values()] == ["local", "coreml", "wire:HOST", "chip[:CPU]", "paper"]
+    assert [d.spelled for d in DEVICES.values()] == ["local", "coreml", "android", "wire:HOST", "chip[:CPU]", "paper"]
     for text, name, argument in (
         ("local", "local", ""),
         ("wire:pi4", "wire", "pi4"),
@@ -56,7 +56,10 @@ def test_names_with_arguments():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("locla", r"unknown device 'locla'; did you mean 'local'\? \(allowed: chip, coreml, local, paper, wire\)"),
+        (
+            "locla",
+            r"unknown device 'locla'; did you mean 'local'\? \(allowed: android, chip, coreml, local, paper, wire\)",
+        ),
         ("local:0", "'local' takes no argument; write local"),
         ("wire", "HOST is missing; write wire:HOST"),
         ("wire:", "HOST is missing"),

@@ -225,15 +225,29 @@ def verify(
 
 
 def pack(
-    model: Annotated[Path, typer.Option("-m", "--model", help="Pack the files of this run folder.")],
+    model: Annotated[
+        Path,
+        typer.Option("-m", "--model", help="Pack the files of this run folder; with --for also of an artefact folder."),
+    ],
     output: options.Output,
+    platform: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            help="Pack only what an app of this platform needs: android. The folder may be the app's assets folder: other "
+            "files in it are not changed.",
+        ),
+    ] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Pack the verified files of a run into an artefact folder."""
+    """Pack the verified files of a run into an artefact folder.
+
+    With --for, pack what an app needs into its assets.
+    """
     from pocketbert import api
 
-    _done(api.pack(model, output, overwrite), json)
+    _done(api.pack(model, output, overwrite, platform), json)
 
 
 def _done(folder: Path, json: bool) -> None:
@@ -249,4 +263,10 @@ def _done(folder: Path, json: bool) -> None:
         )
     for path, reason in artefacts.absent.items():
         print(f"not written: {path}: {reason}")
-    print(f"model card: {folder}/README.md")
+    if artefacts.packed_for is None:
+        print(f"model card: {folder}/README.md")
+        return
+    print(
+        f"for {artefacts.packed_for}: {sum(r.bytes for r in artefacts.files):,} bytes in {len(artefacts.files) + 1} files"
+    )
+    print(f"golden rows hold texts of your data and are part of the app: {folder}/golden.jsonl")

@@ -30,8 +30,8 @@ def benchmark(
         list[Path] | None,
         typer.Option(
             "--import",
-            help="Add the JSON file that the folder's coreml/benchmark_on_mac.py wrote on a Mac; may be repeated. With -m "
-            "its packages must be those of the folder.",
+            help="Add the JSON file that the folder's coreml/benchmark_on_mac.py wrote on a Mac, or the Android demo app on a "
+            "phone; may be repeated. With -m its files must be those of the folder.",
         ),
     ] = None,
     local: Annotated[
@@ -83,7 +83,7 @@ def benchmark(
     """Measure the latency of every model file.
 
     The files are run in turns, so that a change of load affects all of them. The table shows the median latency, the
-    time relative to the first file with its interval, and figures that were imported from a Mac.
+    time relative to the first file with its interval, and figures that were imported from a Mac or a phone.
     """
     from pocketbert import api
     from pocketbert.benchmarks.options import BenchmarkOptions

@@ -91,6 +91,7 @@ class DeviceInfo:
 
 LOCAL = "local"
 COREML = "coreml"
+ANDROID = "android"
 
 _BUILT_IN = (
     DeviceInfo(
@@ -128,6 +129,16 @@ _BUILT_IN = (
         },
         "a Mac, by a script in the artefact folder; its figures are imported",
         instead="run coreml/benchmark_on_mac.py of the artefact folder on a Mac, then "
+        "'pocketbert benchmark -m FOLDER --import FILE'",
+    ),
+    DeviceInfo(
+        ANDROID,
+        dict.fromkeys(
+            (Figure.LATENCY, Figure.LOAD_TIME, Figure.FIRST_INFERENCE, Figure.MEMORY, Figure.ANSWERS),
+            Provenance.MEASURED,
+        ),
+        "an Android phone, by the app android_demo; its figures are imported",
+        instead="run the benchmark of android_demo on a phone and share its file, then "
         "'pocketbert benchmark -m FOLDER --import FILE'",
     ),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -14,8 +15,9 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import file_destination, folder_destination, leaving_nothing
 from pocketbert.core.disk.files import digests, write_json
 from pocketbert.core.disk.marker import is_marked
-from pocketbert.core.disk.ownership import refuse_strangers
+from pocketbert.core.disk.ownership import refuse_strangers, temporary_folder
 from pocketbert.core.disk.workspace import (
+    adding,
     beside_workspaces,
     building,
     finish_interrupted,
@@ -23,7 +25,7 @@ from pocketbert.core.disk.workspace import (
     remove_interrupted,
     workspace,
 )
-from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -34,6 +36,7 @@ from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, optio
 from pocketbert.pipeline.gates.verify import Verification, report_gates, verify_artefacts
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
+from pocketbert.pipeline.phone.android import PLATFORM, choose, earlier_pack, is_packed, write_assets
 from pocketbert.pipeline.phone.pack import check_packable, make_pack
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND, Permission
@@ -245,21 +248,66 @@ def _verify_run(folder: Path) -> Verification:
     return result
 
 
-def pack_run(run_folder: Path, output: Path, overwrite: bool) -> Path:
+def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | None = None) -> Path:
     """See `pocketbert.api.pack`."""
+    if platform is not None:
+        return _pack_assets(run_folder, output, platform, overwrite)
     run = open_run(run_folder)
     output = folder_destination(output, run_folder)
     finish_interrupted(output)
     with run.folder.locked(), leaving_nothing(output):
-        steps = {s.name for s in run.steps()}  # an earlier recipe may have left others
-        for mark in run.folder.marks.all():
-            if mark.name in steps and mark.status is Status.FAILED:
-                raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
-        check_packable(run.exported)
+        _check_steps(run)
         if not _is_finished(output, run, overwrite):
             with building(output, strangers, FILE_NAME) as target:
                 make_pack(run.exported, run.data.pair, run.origin, target)
     return output
+
+
+def _pack_assets(model: Path, output: Path, platform: str, overwrite: bool) -> Path:
+    if platform != PLATFORM:
+        raise InputError(Problem("--for", f"'{platform}' is not a platform; {nearest(platform, [PLATFORM])}."))
+    output = folder_destination(output, model)
+    finish_interrupted(output)
+    with leaving_nothing(output), _artefact_folder(model) as folder:
+        artefacts, earlier = read_artefacts(folder), earlier_pack(output)
+        choice = choose(folder, artefacts)
+        if earlier is not None and is_packed(output, earlier, artefacts, choice):
+            say(f"{output}: finished before with the same files, skipped")
+            return output
+        if earlier is not None and not overwrite:
+            what = "holds files that were packed before; nothing was written."
+            raise InputError(Problem(str(output), what, "Choose another -o/--output, or --overwrite to replace them."))
+        names = [r.path for r in earlier.files] if earlier is not None else []
+        with adding(output, [FILE_NAME, *names] if earlier is not None else [], FILE_NAME) as target:
+            write_assets(folder, artefacts, choice, target)
+    return output
+
+
+@contextlib.contextmanager
+def _artefact_folder(model: Path) -> Iterator[Path]:
+    """An artefact folder; of a run folder the one that `pack_run` would write, for as long as the block lasts."""
+    if not is_marked(model, KIND):
+        yield model
+        return
+    run = open_run(model)
+    with run.folder.locked(), temporary_folder(model) as place:
+        _check_steps(run)
+        (place / "phone").mkdir()
+        make_pack(run.exported, run.data.pair, run.origin, place / "phone")
+        yield place / "phone"
+
+
+def _check_steps(run: Run) -> None:
+    """Refuse a run with a failed step.
+
+    Raises:
+        GateError: If a step failed, or a file did not pass or changed since.
+    """
+    steps = {s.name for s in run.steps()}  # an earlier recipe may have left others
+    for mark in run.folder.marks.all():
+        if mark.name in steps and mark.status is Status.FAILED:
+            raise GateError([*mark.failures, f"Step {mark.name} failed; nothing was packed."])
+    check_packable(run.exported)
 
 
 def write_report(run_folder: Path, output: Path, overwrite: bool) -> Path:

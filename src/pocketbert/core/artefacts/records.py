@@ -220,6 +220,8 @@ class Artefacts(_Record):
         versions: Libraries that made the files.
         machine: CPU and ISA that measured the figures.
         made_from: Digest of recipe, model, data and library versions: with equal ones, the same folder would be written.
+        packed_for: The platform whose app carries these files, e.g. ``android``: a choice of an artefact folder's files. None
+            in an artefact folder.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -236,6 +238,7 @@ class Artefacts(_Record):
     versions: dict[str, str] = {}
     machine: str = ""
     made_from: str = ""
+    packed_for: str | None = None
     generator: Literal["pocketbert"] = "pocketbert"
 
     def head(self) -> Head:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from pocketbert.core.disk.ownership import (
     remove,
     sibling_prefix,
 )
-from pocketbert.core.errors import InputError, MachineError, MissingBackendError, note_kept
+from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem, note_kept
 
 _KIND = "temporary folder"
 _NEW, _OLD = "new", "old"
@@ -78,6 +78,21 @@ class Workspace:
         inside = _names_inside(self.output)
         old = [name for name in filling.files_below(self.output) if Path(name).parts[0] not in inside]
         filling.begin(self.path, made, old, last)
+        filling.carry_out(self.path, self.output)
+
+    def add(self, made: Path, earlier: Sequence[str], last: str) -> None:
+        """Move the files of a folder into the output, in place of files that were added before; all others stay.
+
+        Args:
+            made: A folder in the workspace, pushed to disk.
+            earlier: Files in the output that were added before.
+            last: Name of the file that lists what was added.
+
+        Raises:
+            InputError: If something else has the name of a file or folder to add; nothing was changed.
+        """
+        _refuse_taken(self.output, filling.files_below(made), earlier)
+        filling.begin(self.path, made, list(earlier), last)
         filling.carry_out(self.path, self.output)
 
     def _put_back(self) -> None:
@@ -184,6 +199,49 @@ def building(output: Path, recognise: Recognise = everything, last: str = "") ->
         yield new
         sync_tree(new)
         own.install(new, recognise, last)
+
+
+@contextlib.contextmanager
+def adding(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]:
+    """Build files in a workspace and move them into a folder, that may hold other things, when the block ends without an error.
+
+    Args:
+        output: The folder; made where it is not there.
+        earlier: Files in it that an earlier call added; they are replaced or removed.
+        last: Name of the file that lists what was added: it goes first and comes last.
+
+    Yields:
+        The folder to write into.
+
+    Raises:
+        InputError: If something else has the name of a file or folder to add; nothing was changed.
+    """
+    with workspace(output) as own:
+        new = own.path / _NEW
+        new.mkdir()
+        yield new
+        sync_tree(new)
+        own.add(new, earlier, last)
+
+
+def _refuse_taken(output: Path, names: Sequence[str], earlier: Sequence[str]) -> None:
+    """Refuse names in a folder that are taken by what was not added before: files, and links and files in place of folders."""
+    taken = [n for n in names if n not in earlier and os.path.lexists(output / n)]
+    taken += [n for n in names if n in earlier and (output / n).is_dir()]
+    folders = sorted({p.as_posix() for n in names for p in Path(n).parents if p.name})
+    taken += [f for f in folders if os.path.lexists(output / f) and not _is_plain_folder(output / f)]
+    if taken:
+        raise InputError(
+            Problem(
+                str(output),
+                f"has something else under the name {', '.join(sorted(set(taken))[:5])}; nothing was written.",
+                "Move it away, or choose a new folder, such as a subfolder of this one, with -o/--output.",
+            )
+        )
+
+
+def _is_plain_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def sync_tree(folder: Path) -> None:

@@ -130,12 +130,12 @@ def benchmark_folders(
     models: Sequence[Path], options: BenchmarkOptions | None, texts: Sequence[Text], imports: Sequence[Path]
 ) -> BenchmarkResult:
     """Measure the files of artefact folders; see `pocketbert.api.benchmark`."""
-    from pocketbert.benchmarks.devices.mac.importing import import_mac
+    from pocketbert.benchmarks.devices.importing import import_results
     from pocketbert.benchmarks.options import FOLDER_OPTIONS
 
     chosen = options or FOLDER_OPTIONS
     names = [str(name) for name in devices_named(list(chosen.devices), "--device")]
-    imported = import_mac(imports, models)
+    imported = import_results(imports, models)
     variants = folder_variants(models, names) if names else []
     if imported and not variants:
         return imported[0].model_copy(update={"others": imported[1:]})

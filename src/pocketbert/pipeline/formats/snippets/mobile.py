@@ -26,7 +26,8 @@ def onnx_kotlin(artefacts: Artefacts, record: ModelRecord) -> str:
         f'val {camel(n)} = outputs.get("{n}").get().value as {kind}   // {_shape(artefacts, record, "tokens")}'
         for n in row_of(artefacts).answer
     )
-    return f"""Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android` ({_IDS}; not run by this project yet):
+    return f"""Kotlin, with `com.microsoft.onnxruntime:onnxruntime-android` ({_IDS}; this project compiles and
+runs the code for classification on a desktop, not on a phone):
 
 ```kotlin
 android.system.Os.setenv("ORT_DISABLE_TELEMETRY", "1", true)   // {_BEFORE}
@@ -70,7 +71,8 @@ def litert_kotlin(artefacts: Artefacts, record: ModelRecord) -> str:
     outputs = ", ".join(f'"{n}" to {camel(n)}' for n in names)
     note = comment(artefacts, "//")
     behind = ", and to leave out of the answer" if per_token(artefacts) else ""
-    return f"""Kotlin, with `com.google.ai.edge.litert:litert` ({_IDS}; not run by this project yet):
+    return f"""Kotlin, with `com.google.ai.edge.litert:litert` ({_IDS}; this project compiles the code for
+classification and runs it on a desktop with TensorFlow Lite 2.16 and the file for it, not on a phone):
 
 ```kotlin
 val interpreter = Interpreter(File("{record.path}"))

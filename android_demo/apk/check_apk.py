@@ -1,0 +1,54 @@
+"""Check a signed APK as Android reads it: native libraries and model files are stored and aligned, and nothing is missing.
+
+    python check_apk.py APK TOOL_OUTPUT_OF_AAPT
+"""
+
+import struct
+import sys
+import zipfile
+
+PAGE = 4096  # what apksigner keeps; the TFLite 2.16 library is linked for pages of 4 KB anyway, not for 16 KB
+WORD = 4
+
+
+def offset(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """Where the bytes of an entry begin: its local header has a name and extra bytes of any length before them."""
+    archive.fp.seek(entry.header_offset + 26)
+    name, extra = struct.unpack("<HH", archive.fp.read(4))
+    return entry.header_offset + 30 + name + extra
+
+
+def problems(path: str) -> list[str]:
+    """What is wrong, a sentence each."""
+    found = []
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        for entry in archive.infolist():
+            native, model = entry.filename.endswith(".so"), entry.filename.endswith((".onnx", ".tflite"))
+            if (native or model) and entry.compress_type != zipfile.ZIP_STORED:
+                found.append(f"{entry.filename} is compressed: it cannot be mapped into memory")
+            elif (native or model) and offset(archive, entry) % (PAGE if native else WORD):
+                found.append(f"{entry.filename} begins at {offset(archive, entry)}, not at a multiple of the page size")
+    for wanted in ("classes.dex", "resources.arsc", "AndroidManifest.xml", "assets/artifacts.json", "assets/tokenizer.json"):
+        if wanted not in names:
+            found.append(f"{wanted} is missing")
+    for abi in ("arm64-v8a", "x86_64"):
+        if f"lib/{abi}/libtensorflowlite_jni.so" not in names:
+            found.append(f"the native library for {abi} is missing")
+    return found
+
+
+def main() -> int:
+    """Print what is wrong; the exit status is 1 if anything is."""
+    badging = open(sys.argv[2], encoding="utf-8").read()
+    found = problems(sys.argv[1])
+    for wanted in ("package: name='org.pocketbert.demo'", "sdkVersion:'24'", "targetSdkVersion:'36'", "launchable-activity"):
+        if wanted not in badging:
+            found.append(f"aapt does not print {wanted}")
+    for line in found:
+        print(f"apk: {line}")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

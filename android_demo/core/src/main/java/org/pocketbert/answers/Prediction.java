@@ -1,0 +1,15 @@
+package org.pocketbert.answers;
+
+import java.util.List;
+
+/**
+ * Holds one label of several.
+ *
+ * @param label the most probable label
+ * @param score its probability
+ * @param labels all labels in order of their ids
+ * @param scores probability of every label, in the same order
+ * @param truncated whether the end of the text was not read
+ */
+public record Prediction(String label, double score, List<String> labels, double[] scores, boolean truncated)
+        implements Answer {}

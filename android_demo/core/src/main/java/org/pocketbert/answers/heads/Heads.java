@@ -1,0 +1,32 @@
+package org.pocketbert.answers.heads;
+
+import org.pocketbert.answers.Embedding;
+import org.pocketbert.answers.Value;
+import org.pocketbert.artefacts.Artefacts;
+import org.pocketbert.artefacts.Processing;
+import org.pocketbert.text.TextEncoder;
+
+/** Chooses the head of a folder's task. */
+public final class Heads {
+    private Heads() {}
+
+    /**
+     * Returns the head of a folder.
+     *
+     * @param artefacts the folder
+     * @param encoder its tokenizer, which spells the guesses of fill-mask
+     */
+    public static Head of(Artefacts artefacts, TextEncoder encoder) {
+        Processing processing = artefacts.processing();
+        return switch (artefacts.task()) {
+            case TEXT_CLASSIFICATION, MULTI_LABEL -> new ClassificationHead(
+                    artefacts.task(), artefacts.labels(), processing.thresholds());
+            case TOKEN_CLASSIFICATION -> new TokenClassificationHead(artefacts.labels());
+            case QUESTION_ANSWERING -> new QuestionAnsweringHead(processing.answerLength(), processing.nullAnswers());
+            case FILL_MASK -> new FillMaskHead(encoder);
+            case REGRESSION -> (input, rows, outputs, scored) -> new Value(outputs.get(0).at(0, 0), rows.get(0).truncated());
+            case FEATURE_EXTRACTION -> (input, rows, outputs, scored) -> new Embedding(
+                    outputs.get(0).row(0), rows.get(0).truncated());
+        };
+    }
+}

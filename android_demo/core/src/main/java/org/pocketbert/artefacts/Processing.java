@@ -1,0 +1,59 @@
+package org.pocketbert.artefacts;
+
+import java.util.List;
+
+/**
+ * Says how texts become inputs and outputs become answers.
+ *
+ * @param maxLength longest input in tokens, special ones included
+ * @param pairOrder meaning of the two texts of a pair, in order
+ * @param padsLeft whether padding stands before the text
+ * @param thresholds probability from which each label is given (multi-label); empty for other tasks
+ * @param stride tokens that two windows of a long context share (question answering)
+ * @param answerLength longest answer in tokens (question answering)
+ * @param nullAnswers whether a question may have no answer (question answering)
+ * @param pooling how the file makes one vector of the tokens: {@code mean} or {@code cls}; empty for other tasks
+ * @param normalize whether that vector has length 1
+ */
+public record Processing(
+        int maxLength,
+        List<String> pairOrder,
+        boolean padsLeft,
+        double[] thresholds,
+        int stride,
+        int answerLength,
+        boolean nullAnswers,
+        String pooling,
+        boolean normalize) {
+    private static final int MAX_LENGTH = 1 << 20;
+    private static final int STRIDE = 128;
+    private static final int ANSWER_LENGTH = 30;
+
+    static Processing of(Fields fields, Task task, int labels) {
+        String side = fields.text("padding_side", "right");
+        if (!side.equals("right") && !side.equals("left")) {
+            throw new Fields.WrongField("processing.padding_side is '" + side + "'; allowed: right, left.");
+        }
+        String score = fields.text("score");
+        if (!score.equals(task.score())) {
+            throw new Fields.WrongField(
+                    "processing.score is '" + score + "'; of " + task.hubName() + " it is " + task.score() + ".");
+        }
+        double[] thresholds = fields.numbers("thresholds");
+        if (task == Task.MULTI_LABEL && thresholds.length != labels) {
+            throw new Fields.WrongField(
+                    "processing.thresholds has " + thresholds.length + " numbers for " + labels + " labels.");
+        }
+        List<String> order = fields.texts("pair_order");
+        return new Processing(
+                (int) fields.whole("max_length", 1, MAX_LENGTH),
+                order.size() == 2 ? List.copyOf(order) : List.of("text", "text_pair"),
+                side.equals("left"),
+                thresholds,
+                fields.has("stride") ? (int) fields.whole("stride", 1, MAX_LENGTH) : STRIDE,
+                fields.has("answer_length") ? (int) fields.whole("answer_length", 1, MAX_LENGTH) : ANSWER_LENGTH,
+                fields.flag("null_answers", false),
+                fields.text("pooling", ""),
+                fields.flag("normalize", false));
+    }
+}

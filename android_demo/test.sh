@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Build and test the demo: android_demo/test.sh PYTHON [ARTEFACTS]
+#
+# PYTHON has PocketBERT installed and writes the fixtures. ARTEFACTS is an artefact folder that the app carries instead of a tiny
+# model's. What cannot run here is skipped with a line that says so. MVN_FLAGS passes options, such as -o for no network.
+set -euo pipefail
+python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+artefacts=${2:+$(realpath "$2")}
+cd "$(dirname "$0")"
+
+for tool in javac mvn; do
+    command -v "$tool" > /dev/null || { echo "test-android: SKIPPED: $tool is not installed (apt-get install openjdk-17-jdk-headless maven)"; exit 0; }
+done
+[ -x /usr/bin/aapt2 ] || echo "test-android: SKIPPED: the app and its screens: aapt2 is not installed (apt-get install aapt)"
+[ -x /usr/bin/apksigner ] && [ -x /usr/bin/zipalign ] || echo "test-android: SKIPPED: the APK: apt-get install apksigner zipalign dexdump"
+
+fixtures=$PWD/target/fixtures
+mkdir -p "$fixtures"
+(cd ../tests && "$python" -m android "$fixtures") > "$fixtures.log" 2>&1 || { tail -30 "$fixtures.log"; exit 1; }
+flags=(-B -q ${MVN_FLAGS:-})
+if [ -n "$artefacts" ]; then
+    rm -rf target/carried
+    "$(dirname "$python")/pocketbert" pack -m "$artefacts" -o target/carried --for android -q
+    flags+=("-Dassets=$PWD/target/carried" "-Dartefacts=$artefacts")
+fi
+
+# Java 17 is what the demo compiles with; tests with API level 36 need Java 21.
+mvn "${flags[@]}" clean verify
+newer=
+for home in /usr/lib/jvm/*; do
+    major=$(sed -n 's/^JAVA_VERSION="\([0-9]*\).*/\1/p' "$home/release" 2> /dev/null || true)
+    [ "${major:-0}" -ge 21 ] && newer=$home
+done
+if [ -z "$newer" ]; then
+    echo "test-android: SKIPPED: the app under API level 36: Robolectric needs a JDK 21 or newer there"
+elif [ -x /usr/bin/aapt2 ]; then
+    JAVA_HOME=$newer mvn "${flags[@]}" verify -Psdk36 -pl app -am -Dtest='org.pocketbert.demo.*Test' -Dsurefire.failIfNoSpecifiedTests=false
+fi
+"$python" count_tests.py

@@ -1,0 +1,1 @@
+"""Figures that the Android demo app measured on a phone; they are imported."""

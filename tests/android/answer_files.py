@@ -1,0 +1,266 @@
+"""Random outputs for every task with the answers that the toolkit makes of them: what Java must make of them too.
+
+No model is needed: heads see numbers only. The artefact folders hold model files of a few bytes, which no engine opens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pocketbert.benchmarks.statistics import Statistics, burst_medians, repeat_interval
+from pocketbert.core.artefacts import (
+    Artefacts,
+    FileRecord,
+    Kind,
+    ModelRecord,
+    Processing,
+    Signature,
+    Tensor,
+    write_artefacts,
+)
+from pocketbert.core.compare.golden import FILE_NAME, TOKENS_FILE_NAME, write_golden
+from pocketbert.core.data.examples import Example
+from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.heads import Head, Prepared
+from pocketbert.core.predict.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.pooling import PoolingKind
+from pocketbert.core.predict.readout import Matrix, per_token
+from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Runtime, Scheme, Status
+from pocketbert.pipeline.make.golden import blank_row
+from support.tiny_tokenizers import vocabulary, write_tokenizer
+
+SEED = 20261123
+CASES = 60
+LENGTH = 24
+LENGTHS = (12, LENGTH)
+WIDTH = 7
+"""Numbers of a vector."""
+WORDS = (*"the quick fox jumps over lazy dog café Ärger 東京 naïve don't it's end. 42 10% 🙂 a😀b night".split(), "")
+TAGS = ("O", "B-time", "I-time", "B-place", "I-place", "E-place", "S-name", "thing")
+MODELS = {
+    "onnx/model.onnx": (Format.ONNX, Scheme.FP32, None),
+    "tflite/model_int8.tflite": (Format.TFLITE, Scheme.INT8, None),
+    "tflite/model_int8_tflite216.tflite": (Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16),
+}
+
+
+@dataclass(frozen=True)
+class Kit:
+    """One artefact folder of the fixtures.
+
+    Attributes:
+        task: What the model does.
+        labels: Its labels.
+        pair: Whether inputs are pairs.
+        more: Entries of ``processing`` in addition to those that all have.
+    """
+
+    task: TaskName
+    labels: Sequence[str] = ()
+    pair: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+KITS = {
+    "classification": Kit(TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "Ünsure")),
+    "pairs": Kit(TaskName.TEXT_CLASSIFICATION, ("same", "other"), pair=True, more={"padding_side": "left"}),
+    "multi-label": Kit(TaskName.MULTI_LABEL, ("a", "b", "c", "d"), more={"thresholds": [0.3, 0.5, 0.5, 0.9]}),
+    "regression": Kit(TaskName.REGRESSION, more={"padding_side": "left"}),
+    "token-classification": Kit(TaskName.TOKEN_CLASSIFICATION, TAGS),
+    "question-answering": Kit(TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 4, "answer_length": 5}),
+    "null-answers": Kit(
+        TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 2, "answer_length": 30, "null_answers": True}
+    ),
+    "fill-mask": Kit(TaskName.FILL_MASK),
+    "feature-extraction": Kit(TaskName.FEATURE_EXTRACTION, more={"pooling": PoolingKind.MEAN, "normalize": True}),
+}
+
+
+def write_answer_files(folder: Path) -> None:
+    """Write one artefact folder for each kit, with ``cases.jsonl`` and ``tokens.json`` beside the listed files."""
+    for number, (name, kit) in enumerate(KITS.items()):
+        (folder / name).mkdir(parents=True)
+        _write_kit(folder / name, kit, np.random.default_rng(SEED + number))
+    (folder / "statistics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in _statistics()))
+
+
+def _statistics() -> Iterator[dict[str, Any]]:
+    """Timings with what the benchmark says of them."""
+    random = np.random.default_rng(SEED)
+    for count in (1, 2, 3, 5, 10, 33, 99, 100, 101, 250):
+        samples = [float(x) for x in random.lognormal(1, 0.5, count)]
+        interval = repeat_interval(samples)
+        told = None if interval is None else [interval.low, interval.high]
+        median = burst_medians([samples], count)[0]
+        yield {"samples": samples, **Statistics.of(samples).model_dump(), "median": median, "interval": told}
+
+
+def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
+    write_tokenizer(folder)
+    config = {"pad_token_id": 0, "vocab_size": len(vocabulary(0)), "id2label": dict(enumerate(kit.labels))}
+    (folder / "config.json").write_text(json.dumps(config))
+    task = TASKS[kit.task]
+    processing = Processing(max_length=LENGTH, score=task.score, **kit.more)
+    artefacts = Artefacts(
+        name="tiny",
+        task=kit.task,
+        family="bert",
+        labels=list(kit.labels),
+        pair=kit.pair,
+        processing=processing,
+        files=[],
+    )
+    tokenizer = TextTokenizer(folder, LENGTH, pad_id=0, padding_side=processing.padding_side)
+    head, texts = artefacts.head(), _texts(kit, random)
+    examples = [Example(*((t, None) if isinstance(t, str) else t), None, row) for row, t in enumerate(texts, 1)]
+    prepared = head.prepare(examples, tokenizer, "texts", labelled=False)
+    columns = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
+    columns[TaskName.FILL_MASK] = tokenizer.vocabulary_size
+    outputs = [_matrix(e, head, tokenizer, columns.get(kit.task, len(kit.labels)), random) for e in prepared.encoded]
+    cases = _cases(prepared, outputs, head.answers(outputs, prepared), tokenizer)
+    (folder / "cases.jsonl").write_text("".join(json.dumps(c, ensure_ascii=False) + "\n" for c in cases), "utf-8")
+    spelled = [[tokenizer.token(i), tokenizer.decode([i])] for i in range(tokenizer.vocabulary_size)]
+    (folder / "tokens.json").write_text(json.dumps({"mask_id": tokenizer.mask_id, "tokens": spelled}))
+    _write_golden(folder, kit, texts, head, tokenizer, random)
+    _write_list(folder, artefacts, task.outputs)
+
+
+def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
+    def words(most: int) -> str:
+        return " ".join(random.choice(WORDS, int(random.integers(1, most))))
+
+    out: list[Text] = []
+    for number in range(CASES):
+        if kit.task is TaskName.QUESTION_ANSWERING:
+            out.append((words(4) + " who?", words(40)))
+        elif kit.pair:
+            out.append((words(9), words(9)))
+        elif kit.task is TaskName.FILL_MASK and number % 4:
+            out.append(f"{words(6)} [MASK] {words(6)} [MASK]")
+        else:
+            out.append(words(30 if number % 5 == 0 else 9))
+    return out
+
+
+def _matrix(row: Encoded, head: Head, tokenizer: TextTokenizer, columns: int, random: np.random.Generator) -> Matrix:
+    """Outputs of one row; every third one has many equal numbers, so that ties are decided alike."""
+    count = len(row) if per_token(head.task) else 1
+    if head.task.name is TaskName.FILL_MASK:
+        count = int((row.ids == tokenizer.mask_id).sum()) or count
+    values = random.normal(0, 3, (count, columns))
+    return (np.round(values / 2) * 2 if random.random() < 1 / 3 else values).astype(np.float32)
+
+
+def _cases(
+    prepared: Prepared, outputs: Sequence[Matrix], answers: Sequence[Answer], tokenizer: TextTokenizer
+) -> list[dict[str, Any]]:
+    out = []
+    for example, numbers, answer in zip(prepared.examples, prepared.rows_of(), answers, strict=True):
+        rows = [_row(prepared.encoded[i], outputs[i]) for i in numbers]
+        out.append({"input": [example.text, example.pair], "rows": rows, "answer": _plain(answer)})
+    return out
+
+
+def _row(encoded: Encoded, matrix: Matrix) -> dict[str, Any]:
+    blank = [0] * len(encoded)
+    places = encoded.places
+    return {
+        "ids": encoded.ids.tolist(),
+        "type_ids": encoded.type_ids.tolist(),
+        "starts": blank if places is None else places.offsets[:, 0].tolist(),
+        "ends": blank if places is None else places.offsets[:, 1].tolist(),
+        "words": blank if places is None else places.words.tolist(),
+        "parts": blank if places is None else places.parts.tolist(),
+        "truncated": encoded.truncated,
+        "columns": matrix.shape[1],
+        "values": [float(v) for v in matrix.ravel()],
+    }
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    """An answer with all digits."""
+    told: dict[str, Any] = {"truncated": answer.truncated}
+    match answer:
+        case Prediction():
+            told |= {"label": answer.label, "score": answer.score, "scores": list(answer.scores.values())}
+        case Labelling():
+            told |= {"labels": list(answer.labels), "scores": list(answer.scores.values())}
+        case Value():
+            told |= {"value": answer.value}
+        case Spans():
+            told |= {"spans": [vars(s) for s in answer.spans]}
+        case Excerpt():
+            told |= {"text": answer.text, "start": answer.start, "end": answer.end, "score": answer.score}
+        case Filled():
+            told |= {"places": [[vars(g) for g in place] for place in answer.places]}
+        case Embedding():
+            told |= {"vector": [float(v) for v in answer.vector]}
+    return told
+
+
+def _write_golden(
+    folder: Path, kit: Kit, texts: Sequence[Text], head: Head, tokenizer: TextTokenizer, random: np.random.Generator
+) -> None:
+    """Golden rows that hold the whole answer of a fake engine: its numbers are a sum over the ids, so that Java can make them."""
+    rows = []
+    for text in texts[:12]:
+        (encoded,) = tokenizer.encode([text])
+        matrix = fake_answer(encoded, head, tokenizer, kit)
+        row = blank_row(text, matrix, head.task, list(kit.labels))
+        picked = [float(v) for v in row.pick(matrix).ravel()]
+        told = {"reference": picked, "outputs": dict.fromkeys(MODELS, picked), "tolerance": dict.fromkeys(MODELS, 0.01)}
+        rows.append(row.model_copy(update=told))
+    write_golden(folder / FILE_NAME, rows)
+    lines = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in texts]
+    (folder / TOKENS_FILE_NAME).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def fake_answer(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit) -> Matrix:
+    """What the tests' engine answers: of column c at token i the id there plus c, of a text the mean of its ids plus c."""
+    columns = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
+    width = {**columns, TaskName.FILL_MASK: tokenizer.vocabulary_size}.get(kit.task, len(kit.labels))
+    ids = encoded.ids.astype(np.float64)
+    if not per_token(head.task):
+        return (ids.mean() / 100 + np.arange(width))[None].astype(np.float32)
+    masked = encoded.ids == tokenizer.mask_id
+    chosen = ids[masked] if kit.task is TaskName.FILL_MASK and masked.any() else ids
+    return (chosen[:, None] / 100 + np.arange(width)).astype(np.float32)
+
+
+def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str]) -> None:
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    files: list[FileRecord] = []
+    for path, (format, scheme, runtime) in MODELS.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(path.encode())
+        signature = Signature(
+            inputs=[Tensor(name=n, dtype="int64", shape=["batch", "sequence"]) for n in names],
+            outputs=[Tensor(name=n, dtype="float32", shape=["batch"]) for n in outputs],
+            lengths=[] if format is Format.ONNX else list(LENGTHS),
+        )
+        files.append(
+            ModelRecord(
+                path=path,
+                sha256=sha256_file(folder / path),
+                bytes=(folder / path).stat().st_size,
+                format=format,
+                scheme=scheme,
+                runtime=runtime,
+                default=path == next(iter(MODELS)),
+                status=Status.PASSED,
+                signature=signature,
+            )
+        )
+    kinds = {"config.json": Kind.CONFIG, "tokenizer.json": Kind.TOKENIZER, FILE_NAME: Kind.GOLDEN}
+    for name, kind in {**kinds, TOKENS_FILE_NAME: Kind.GOLDEN}.items():
+        size = (folder / name).stat().st_size
+        files.append(FileRecord(path=name, sha256=sha256_file(folder / name), bytes=size, kind=kind))
+    write_artefacts(folder, artefacts.model_copy(update={"files": files}))
