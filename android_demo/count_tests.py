@@ -1,6 +1,6 @@
 """Count the tests that ran and compare with those in the sources: a build can be green with no test at all.
 
-    python count_tests.py
+python count_tests.py
 """
 
 import re
@@ -20,11 +20,13 @@ def main() -> int:
         sources = (ROOT / module / "src" / "test").rglob("*Test.java")
         written = sum(len(re.findall(r"^\s*@Test\b", path.read_text("utf-8"), re.M)) for path in sources)
         for where, folder in REPORTS.items():
-            suites = [ElementTree.parse(p).getroot() for p in (ROOT / module / "target" / folder).glob("TEST-*.xml")]
-            if not suites and (where or module == "app" and not Path("/usr/bin/aapt2").exists()):
+            suites = [ElementTree.parse(p).getroot() for p in (ROOT / module / "target" / folder).glob("TEST-*.xml")]  # noqa: S314  # surefire wrote them
+            if not suites and (where or (module == "app" and not Path("/usr/bin/aapt2").exists())):
                 continue
             ran = sum(int(s.get("tests", 0)) for s in suites)
-            skipped = {(c.get("name"), m.get("message")) for s in suites for c in s.iter("testcase") for m in c.iter("skipped")}
+            skipped = {
+                (c.get("name"), m.get("message")) for s in suites for c in s.iter("testcase") for m in c.iter("skipped")
+            }
             print(f"test-android: {module}{where}: {ran} tests ran, {len(skipped)} of them skipped")
             for name, message in sorted(skipped, key=str):
                 print(f"test-android: SKIPPED: {name}: {message}")

@@ -1,14 +1,17 @@
 """Check a signed APK as Android reads it: native libraries and model files are stored and aligned, and nothing is missing.
 
-    python check_apk.py APK TOOL_OUTPUT_OF_AAPT
+python check_apk.py APK TOOL_OUTPUT_OF_AAPT
 """
 
 import struct
 import sys
 import zipfile
+from pathlib import Path
 
 PAGE = 4096  # what apksigner keeps; the TFLite 2.16 library is linked for pages of 4 KB anyway, not for 16 KB
 WORD = 4
+NEEDED = ("classes.dex", "resources.arsc", "AndroidManifest.xml", "assets/artifacts.json", "assets/tokenizer.json")
+STATED = ("package: name='org.pocketbert.demo'", "sdkVersion:'24'", "targetSdkVersion:'36'", "launchable-activity")
 
 
 def offset(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
@@ -29,22 +32,16 @@ def problems(path: str) -> list[str]:
                 found.append(f"{entry.filename} is compressed: it cannot be mapped into memory")
             elif (native or model) and offset(archive, entry) % (PAGE if native else WORD):
                 found.append(f"{entry.filename} begins at {offset(archive, entry)}, not at a multiple of the page size")
-    for wanted in ("classes.dex", "resources.arsc", "AndroidManifest.xml", "assets/artifacts.json", "assets/tokenizer.json"):
-        if wanted not in names:
-            found.append(f"{wanted} is missing")
-    for abi in ("arm64-v8a", "x86_64"):
-        if f"lib/{abi}/libtensorflowlite_jni.so" not in names:
-            found.append(f"the native library for {abi} is missing")
+    native_names = [f"lib/{abi}/libtensorflowlite_jni.so" for abi in ("arm64-v8a", "x86_64")]
+    found += [f"{wanted} is missing" for wanted in (*NEEDED, *native_names) if wanted not in names]
     return found
 
 
 def main() -> int:
     """Print what is wrong; the exit status is 1 if anything is."""
-    badging = open(sys.argv[2], encoding="utf-8").read()
+    badging = Path(sys.argv[2]).read_text(encoding="utf-8")
     found = problems(sys.argv[1])
-    for wanted in ("package: name='org.pocketbert.demo'", "sdkVersion:'24'", "targetSdkVersion:'36'", "launchable-activity"):
-        if wanted not in badging:
-            found.append(f"aapt does not print {wanted}")
+    found += [f"aapt does not print {wanted}" for wanted in STATED if wanted not in badging]
     for line in found:
         print(f"apk: {line}")
     return bool(found)
