@@ -168,6 +168,12 @@ def test_the_scheme_of_the_default_file_decides(folder: Path) -> None:
         choose(folder, artefacts.model_copy(update={"files": [*none, *coreml]}))
 
 
+def test_files_with_further_inputs_are_refused(folder: Path) -> None:
+    artefacts = read_artefacts(folder)
+    with pytest.raises(InputError, match=r"form 'language'.*--form text"):
+        choose(folder, artefacts.model_copy(update={"form": "language"}))
+
+
 def test_the_operators_are_those_of_the_file_and_of_what_onnx_runtime_makes_of_it(
     folder: Path, cli: Cli, tmp_path: Path
 ) -> None:

@@ -59,8 +59,12 @@ def choose(folder: Path, artefacts: Artefacts) -> Choice:
     wrongly, so the file that is made for it goes along.
 
     Raises:
-        InputError: If there is no such model file, a file is missing or changed, or the golden rows are too few.
+        InputError: If there is no such model file, a file is missing or changed, the golden rows are too few, or the files take
+            more inputs than the text gives.
     """
+    if artefacts.form is not None:
+        what = f"its files have the form '{artefacts.form}', with inputs that the Android app does not make."
+        raise InputError(Problem(str(folder), what, "Export the model again with --form text."))
     wanted, absent, models = _scheme(artefacts.default_model()), dict[str, str](), list[ModelRecord]()
     for format in _FORMATS:
         of_format = [r for r in artefacts.models() if r.format is format and r.status is not Status.FAILED]
