@@ -30,8 +30,12 @@ def main() -> int:
             print(f"test-android: {module}{where}: {ran} tests ran, {len(skipped)} of them skipped")
             for name, message in sorted(skipped, key=str):
                 print(f"test-android: SKIPPED: {name}: {message}")
-            if ran != written:
-                print(f"test-android: FAILED: {module}{where}: the sources have {written} tests")
+            # a test that runs with several parameters is written once
+            methods = {
+                (c.get("classname"), str(c.get("name")).split("[")[0]) for s in suites for c in s.iter("testcase")
+            }
+            if len(methods) != written:
+                print(f"test-android: FAILED: {module}{where}: the sources have {written} tests, {len(methods)} ran")
                 status = 1
     return status
 
