@@ -40,6 +40,7 @@ if [ -n "$artefacts" ]; then
     exit 0
 fi
 
+rm -rf ./*/target/surefire-reports* # those of a module that is left out today would be counted
 # Java 17 is what the demo compiles with; tests with API level 36 need Java 21.
 build clean verify
 newer=
