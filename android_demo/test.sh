@@ -35,8 +35,9 @@ if [ -n "$artefacts" ]; then
     rm -rf target/carried
     "$(dirname "$python")/pocketbert" pack -m "$artefacts" -o target/carried --for android -q
     # the other tests know the tiny models; the APK is built with the folder
-    build clean verify "-Dassets=$PWD/target/carried" -Dtest=CarriedModelTest -Dsurefire.failIfNoSpecifiedTests=false
-    echo "test-android: the app opens $artefacts and answers"
+    build clean verify "-Dassets=$PWD/target/carried" "-Dartefacts=$artefacts" -Dtest=CarriedModelTest -Dsurefire.failIfNoSpecifiedTests=false
+    (cd ../tests && "$python" -m android.imported_record ../android_demo/target/records/carried.json "$artefacts")
+    echo "test-android: the app opens $artefacts and answers as Python recorded"
     exit 0
 fi
 
@@ -51,6 +52,12 @@ done
 if [ -z "$newer" ]; then
     echo "test-android: SKIPPED: the app under API level 36: Robolectric needs a JDK 21 or newer there"
 elif [ -x /usr/bin/aapt2 ]; then
-    JAVA_HOME=$newer build verify -Psdk36 -pl app -am -Dtest='org.pocketbert.demo.*Test' -Dsurefire.failIfNoSpecifiedTests=false
+    JAVA_HOME=$newer build verify -Psdk36 -pl app -am '-Dtest=org/pocketbert/demo/**/*Test' -Dsurefire.failIfNoSpecifiedTests=false
+fi
+if [ -x /usr/bin/aapt2 ]; then
+    phone=$fixtures/phones/text-classification
+    for record in benchmark carried; do
+        (cd ../tests && "$python" -m android.imported_record "../android_demo/target/records/$record.json" "$phone")
+    done
 fi
 "$python" count_tests.py

@@ -8,6 +8,7 @@ from pathlib import Path
 from clients.conftest import write_model
 
 from pocketbert import ExportOptions, api
+from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.tasks import TaskName
 from support.clients import LENGTH, answers, plain, texts_of
 from support.tiny import tiny_classifier
@@ -42,7 +43,8 @@ def write_assets(folder: Path) -> None:
 
 def write_answers(phone: Path, task: TaskName, destination: Path) -> None:
     """Write what the toolkit answers with the fp32 ONNX file: one object per text, `text` and `answer`."""
-    texts = texts_of(task)
+    more = ASCII_SENTENCES if task is TaskName.TEXT_CLASSIFICATION else ()
+    texts = [*texts_of(task), *more]
     with destination.open("w", encoding="utf-8") as out:
         for text, answer in zip(texts, answers(phone, "onnx/model.onnx", texts), strict=True):
             out.write(json.dumps({"text": text, "answer": plain(answer)}, ensure_ascii=False) + "\n")

@@ -126,7 +126,11 @@ public final class BenchmarkActivity extends Activity {
 
     private void show() {
         ModelChoice choice = choiceOrFirst();
-        setText(R.id.setting, choice.path() + " · " + choice.processor() + " · " + choice.threads());
+        FileMeasurement measured = state.measured();
+        String path = measured == null ? choice.path() : measured.file().path();
+        String file = path.isEmpty() ? getString(R.string.default_file) : path;
+        String threads = getResources().getQuantityString(R.plurals.thread_count, choice.threads(), choice.threads());
+        setText(R.id.setting, file + " · " + choice.processor() + " · " + threads);
         TextView message = findViewById(R.id.message);
         message.setText(state.message());
         message.setVisibility(state.message().isEmpty() ? View.GONE : View.VISIBLE);
@@ -136,7 +140,7 @@ public final class BenchmarkActivity extends Activity {
         progress.setVisibility(state.running() ? View.VISIBLE : View.INVISIBLE);
         this.<Button>findViewById(R.id.start).setText(state.running() ? R.string.stop : R.string.start);
         findViewById(R.id.share).setEnabled(!state.json().isEmpty());
-        showFigures(state.measured());
+        showFigures(measured);
         boolean over = !state.running() && (!state.json().isEmpty() || !state.message().isEmpty());
         if (over && headless() && !written) {
             written = true;

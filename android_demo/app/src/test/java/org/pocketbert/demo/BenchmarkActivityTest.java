@@ -75,6 +75,7 @@ public class BenchmarkActivityTest {
         View histogram = controller.get().findViewById(R.id.histogram);
         assertEquals(View.VISIBLE, histogram.getVisibility());
         assertTrue(histogram.getContentDescription().toString().startsWith("Distribution of 60 runs: from "));
+        assertEquals("onnx/model_int8.onnx · CPU · 1 thread", text(R.id.setting));
         assertEquals("", text(R.id.sustained));
     }
 
@@ -106,7 +107,7 @@ public class BenchmarkActivityTest {
             JsonObject record = JsonParser.parseString(json).getAsJsonObject();
             assertEquals("onnx/model_int8.onnx",
                     record.getAsJsonArray("files").get(0).getAsJsonObject().get("path").getAsString());
-            keep("benchmark.json", json); // Python imports it: tests/android/test_import.py
+            keep("benchmark.json", json); // Python imports it: tests/android/imported_record.py
         }
         assertThrows(FileNotFoundException.class, () -> provider.openFile(stream, "w"));
         Uri outside = new Uri.Builder().scheme("content").authority(stream.getAuthority()).appendPath("..").build();

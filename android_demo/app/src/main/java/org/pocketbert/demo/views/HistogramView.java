@@ -9,9 +9,15 @@ import android.view.View;
 import java.util.Arrays;
 import org.pocketbert.demo.R;
 
-/** Draws how often a run took how long: bars over milliseconds, with lines at the median and at the 95th percentile. */
+/**
+ * Draws how often a run took how long: bars over milliseconds, with lines at the median and at the 95th percentile.
+ *
+ * <p>The axis ends somewhat beyond the 95th percentile, since one slow run would press all others into the first bar; the last bar
+ * counts the slower ones too.
+ */
 public final class HistogramView extends View {
     private static final int BINS = 30;
+    private static final double BEYOND_PERCENTILE = 1.5;
 
     private final Paint bars = new Paint();
     private final Paint lines = new Paint(Paint.ANTI_ALIAS_FLAG);
@@ -49,11 +55,17 @@ public final class HistogramView extends View {
         invalidate();
     }
 
-    /** Counts the runs of each of the bars; a single value fills the first one. */
-    static int[] counts(double[] sorted, int bins) {
+    /** Returns where the axis ends, in milliseconds. */
+    static double end(double[] sorted, double percentile95) {
+        double low = sorted[0];
+        return Math.min(sorted[sorted.length - 1], low + BEYOND_PERCENTILE * (percentile95 - low));
+    }
+
+    /** Counts the runs of each of the bars between the fastest run and the end; without a range all are in the first one. */
+    static int[] counts(double[] sorted, int bins, double end) {
         int[] counts = new int[bins];
         double low = sorted[0];
-        double width = (sorted[sorted.length - 1] - low) / bins;
+        double width = (end - low) / bins;
         for (double value : sorted) {
             counts[width == 0 ? 0 : Math.min(bins - 1, (int) ((value - low) / width))]++;
         }
@@ -66,22 +78,24 @@ public final class HistogramView extends View {
             return;
         }
         float bottom = getHeight() - words.getTextSize() * 1.4f;
-        int[] counts = counts(sorted, BINS);
+        double end = end(sorted, high);
+        int[] counts = counts(sorted, BINS, end);
         int most = Arrays.stream(counts).max().orElse(1);
         float width = getWidth() / (float) BINS;
         for (int i = 0; i < BINS; i++) {
             canvas.drawRect(i * width, bottom - bottom * counts[i] / most, (i + 1) * width - 1, bottom, bars);
         }
-        drawLine(canvas, median, bottom);
-        drawLine(canvas, high, bottom);
+        drawLine(canvas, median, end, bottom);
+        drawLine(canvas, high, end, bottom);
         String low = getResources().getString(R.string.milliseconds, sorted[0]);
-        String top = getResources().getString(R.string.milliseconds, sorted[sorted.length - 1]);
+        int unit = end < sorted[sorted.length - 1] ? R.string.milliseconds_or_more : R.string.milliseconds;
+        String top = getResources().getString(unit, end);
         canvas.drawText(low, 0, getHeight() - words.descent(), words);
         canvas.drawText(top, getWidth() - words.measureText(top), getHeight() - words.descent(), words);
     }
 
-    private void drawLine(Canvas canvas, double millis, float bottom) {
-        double range = sorted[sorted.length - 1] - sorted[0];
+    private void drawLine(Canvas canvas, double millis, double end, float bottom) {
+        double range = end - sorted[0];
         float x = range == 0 ? 0 : (float) ((millis - sorted[0]) / range * getWidth());
         canvas.drawLine(x, 0, x, bottom, lines);
     }
