@@ -26,7 +26,7 @@ function refuse(problem) {
 
 if (!texts.length) refuse("A folder, a task and at least one text are needed.");
 const listed = JSON.parse(
-  await readFile(path.join(folder, "artifacts.json"), "utf8").catch(() => refuse(`${folder} is no artefact folder.`)),
+  await readFile(path.join(folder, "artifacts.json"), "utf8").catch(() => refuse(`${folder} is not an artefact folder.`)),
 );
 if (listed.task !== task) refuse(`${folder} is for ${listed.task}, not for ${task}.`);
 const pairs = listed.pair || task === "question-answering";
