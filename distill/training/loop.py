@@ -124,7 +124,7 @@ class TrainingLoop:
 
         torch.set_num_threads(default_threads())
         keep_freed_memory()
-        self.dtype = training_dtype()
+        self.dtype = training_dtype(model)
         self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
         self.purpose, self.work = purpose, work
         # A term may leave a head without gradient, and an empty part leaves all parameters without.

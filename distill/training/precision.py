@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
+
+from pocketbert.core.families import all_families
 
 
 def bf16_is_fast() -> bool:
@@ -15,6 +18,12 @@ def bf16_is_fast() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def training_dtype() -> torch.dtype:
-    """The dtype that matrix products of a training run use here."""
-    return torch.bfloat16 if bf16_is_fast() else torch.float32
+def training_dtype(model: nn.Module | None = None) -> torch.dtype:
+    """The dtype that matrix products of a training run use here.
+
+    Args:
+        model: What is trained: some families cannot be trained in bf16. Without it, the dtype of the others.
+    """
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    barred = any(kind in row.model_types and not row.trains_in_bf16 for row in all_families())
+    return torch.bfloat16 if bf16_is_fast() and not barred else torch.float32

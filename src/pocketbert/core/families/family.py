@@ -85,6 +85,8 @@ class Family:
         invalid_signals: Reason why a signal is missing above.
         invalid_tasks: Reason why a task is not possible with the family, by the task's name.
         objectives: General-stage objectives valid for its checkpoints.
+        trains_in_bf16: Whether its code in transformers runs with matrix products in bf16; where it does not, training is in
+            fp32 on every machine.
         parity_atol: Bound on max|file - model| / spread of the logits, fp32.
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
         capture: Key of the code that captures attention signals; see `register_capture`.
@@ -140,6 +142,7 @@ class Family:
     invalid_signals: Mapping[Signal, str] = field(default_factory=dict)
     invalid_tasks: Mapping[str, str] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = (Objective.MASKED_LM,)
+    trains_in_bf16: bool = True
     parity_atol: float = 1e-4
     limits: tuple[str, ...] = ()
     capture: str = "attention-interface"

@@ -22,6 +22,10 @@ _LIMITS = (
     "inputs are padded on the right",
     "talking_head is refused",
 )
+_FP32 = (
+    "training is in fp32 also where the hardware computes in bf16: attention of transformers fills masked places with the "
+    "smallest fp32 number, which bf16 cannot hold"
+)
 _SETTINGS = {
     # transformers' own classes build normalizer and template anew, and differently, whatever tokenizer.json says
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -43,7 +47,8 @@ ROWS = (
         unread=("lm_predictions.", "embeddings.position_embeddings."),
         noise={"lm_predictions.": _LEGACY},
         tokenizer_settings=_SETTINGS,
-        limits=_LIMITS,
+        limits=(*_LIMITS, _FP32),
+        trains_in_bf16=False,
         capture="disentangled",
         adapter="disentangled",
         checkpoints="deberta",
