@@ -11,6 +11,7 @@ from pocketbert.core.data.examples import Example, Label
 from pocketbert.core.data.labels import Labels, placeholder_names, resolve_labels
 from pocketbert.core.data.numerals import name_problems
 from pocketbert.core.errors import InputError
+from pocketbert.core.tasks import LabelKind
 
 NAMES = Labels(("negative", "neutral", "positive"))
 
@@ -97,6 +98,15 @@ def test_then_the_teachers_order_wins() -> None:
     labels = resolve_labels(None, ["b", "a"], rows("a", "b"))
     assert labels.names == ("b", "a")
     assert "teacher" in labels.note
+
+
+def test_the_labels_of_a_tagger_are_tags_as_they_are() -> None:
+    speech = ["NOUN", "VERB", "ADJ"]  # a tag for every word, so that none is outside
+    assert resolve_labels(None, speech, [], LabelKind.SPANS).names == tuple(speech)
+    assert resolve_labels(sorted(speech), speech, [], LabelKind.SPANS).names == ("ADJ", "NOUN", "VERB")
+    assert resolve_labels(["person"], None, [], LabelKind.SPANS).names == ("O", "B-person", "I-person")
+    with pytest.raises(InputError, match="tags need 'O'"):
+        resolve_labels(["B-person", "I-person"], speech, [], LabelKind.SPANS)
 
 
 def test_placeholders_of_a_teacher_do_not_count() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data.spans import OUTSIDE, Span, count_spans, label_of, spans_of, tag_places, tags_of
 
+UNMARKED = -100
 TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
 ROWS = st.lists(st.sampled_from(TAGS), max_size=12)
 
@@ -79,7 +80,7 @@ def aligned(draw: st.DrawFn) -> tuple[int, list[Span]]:
 @given(aligned())
 def test_spans_of_whole_words_come_back(case: tuple[int, list[Span]]) -> None:
     words, spans = case
-    ids = tag_places(spans, places(words), TAGS)
+    ids = tag_places(spans, places(words), TAGS, UNMARKED)
     assert spans_of([TAGS[i] for i in ids], places(words)) == spans
 
 
@@ -87,7 +88,7 @@ def test_spans_of_whole_words_come_back(case: tuple[int, list[Span]]) -> None:
 def test_without_prefixes_only_neighbours_of_one_label_run_together(case: tuple[int, list[Span]]) -> None:
     words, spans = case
     tags = (OUTSIDE, "per", "loc")
-    found = spans_of([tags[i] for i in tag_places(spans, places(words), tags)], places(words))
+    found = spans_of([tags[i] for i in tag_places(spans, places(words), tags, UNMARKED)], places(words))
     together: list[Span] = []
     for span in spans:
         if together and (together[-1].end + 1, together[-1].label) == (span.start, span.label):
@@ -99,8 +100,12 @@ def test_without_prefixes_only_neighbours_of_one_label_run_together(case: tuple[
 
 def test_a_word_belongs_to_the_span_its_first_character_lies_in() -> None:
     spans = [Span(1, 6, "per"), Span(8, 9, "loc")]  # half of word 0, most of word 1, the beginning of word 2
-    assert tag_places(spans, places(4), TAGS) == [0, 1, 3, 0]
-    assert tag_places([Span(0, 3, "per")], [(0, 0), (0, 3)], TAGS) == [0, 1], "no empty word is tagged"
+    assert tag_places(spans, places(4), TAGS, UNMARKED) == [0, 1, 3, 0]
+    assert tag_places([Span(0, 3, "per")], [(0, 0), (0, 3)], TAGS, UNMARKED) == [0, 1], "no empty word is tagged"
+
+
+def test_without_a_tag_for_it_a_word_of_no_span_is_left_out() -> None:
+    assert tag_places([Span(4, 7, "VERB")], places(3), ("NOUN", "VERB"), UNMARKED) == [UNMARKED, 1, UNMARKED]
 
 
 @pytest.mark.parametrize(

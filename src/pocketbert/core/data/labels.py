@@ -150,7 +150,8 @@ def resolve_labels(
         declared: `data.labels` of the recipe.
         teacher: Labels of a teacher that already has a head.
         examples: Training rows.
-        kind: What their labels are. Of spans the labels become tags: ``O``, ``B-x``, ``I-x``.
+        kind: What their labels are. Of spans the labels become tags: ``O``, ``B-x``, ``I-x``; those of a teacher are tags
+            already, also where none is ``O``.
 
     Returns:
         The declared order; else the teacher's; else the sorted names in the data; else LABEL_i. None of tasks without.
@@ -168,7 +169,7 @@ def resolve_labels(
         labels = _from_data(examples, kind)
     if problems := [Problem("data.labels", f"{what}.", _TWIN_FIX) for what in name_problems(labels.names)]:
         raise InputError(problems)
-    if kind is LabelKind.SPANS:
+    if kind is LabelKind.SPANS and set(labels.names) != set(teacher or ()):
         labels = Labels(tags_of(labels.names), labels.note)
         if OUTSIDE not in labels.names:
             raise InputError(

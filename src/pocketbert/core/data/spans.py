@@ -69,19 +69,22 @@ def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[Spa
     return out
 
 
-def tag_places(spans: Iterable[Span], places: Sequence[tuple[int, int]], tags: Sequence[str]) -> list[int]:
+def tag_places(
+    spans: Iterable[Span], places: Sequence[tuple[int, int]], tags: Sequence[str], unmarked: int
+) -> list[int]:
     """Which tag each word of a text gets.
 
     Args:
         spans: Spans of the text, none inside another.
         places: First and behind-last character of each word, N of them.
         tags: Tags in order of their ids, with ``B-`` and ``I-`` or without.
+        unmarked: What a word of no span gets where the tags have no ``O``, as those of parts of speech have none.
 
     Returns:
         Tag ids, N of them. A word belongs to the span that its first character lies in.
     """
     index = {tag: i for i, tag in enumerate(tags)}
-    out = [index[OUTSIDE]] * len(places)
+    out = [index.get(OUTSIDE, unmarked)] * len(places)
     starts = [start for start, _ in places]
     ordered = all(one <= other for one, other in pairwise(starts))
     for span in spans:

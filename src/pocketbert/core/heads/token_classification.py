@@ -48,7 +48,7 @@ class TokenClassificationHead:
     def _targets(self, encoded: Encoded, spans: Sequence[Span]) -> NDArray[np.int64]:
         first, places = words_of(encoded)
         out = np.full(len(encoded), IGNORED, np.int64)
-        out[first] = tag_places(spans, places, self.labels.names)
+        out[first] = tag_places(spans, places, self.labels.names, IGNORED)
         return out
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:

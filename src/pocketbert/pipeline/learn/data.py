@@ -176,7 +176,8 @@ def _no_rows(recipe: Recipe, model: ModelFolder, theirs: list[str] | None) -> Ru
             )
         )
     names = tuple(section.labels or theirs or ()) if task.names_labels else ()
-    labels = Labels(tags_of(names) if task.labels is LabelKind.SPANS else names)
+    tagged = task.labels is LabelKind.SPANS and set(names) != set(theirs or ())  # a model's labels are tags already
+    labels = Labels(tags_of(names) if tagged else names)
     return RunData(head_of(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
 
 
