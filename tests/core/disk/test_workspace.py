@@ -43,7 +43,7 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
         (folder / "sub" / "a").write_text("1")
         assert not output.exists()
         [own] = names(output.parent)
-        assert re.fullmatch(r"\.out\.[a-z0-9_]{8}", own)
+        assert re.fullmatch(r"\.out\.[a-z0-9_]{8}\.pocketbert-tmp", own)
     assert (output / "sub" / "a").read_text() == "1"
     assert names(output.parent) == {"out"}
 

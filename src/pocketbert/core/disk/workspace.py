@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from pocketbert.core.disk.ownership import (
     remove,
     sibling_prefix,
 )
+from pocketbert.core.disk.unmarked import new_folder, of_no_process, unmarked_in
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem, note_kept
 
 _KIND = "temporary folder"
@@ -34,7 +34,7 @@ _INSIDE, _ITSELF = ".pocketbert.", "."
 
 @dataclass(frozen=True)
 class Workspace:
-    """A temporary folder next to an output, or in it: ``.NAME.<random>`` with an owner marker.
+    """A temporary folder next to an output, or in it: ``.NAME.<random>.pocketbert-tmp`` with an owner marker.
 
     Attributes:
         path: The folder.
@@ -120,6 +120,7 @@ def workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
         MachineError: If another process makes the same output, where `resume` is given.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
+    _remove_unmarked(output)
     with contextlib.ExitStack() as held:
         own = _take_up(output, resume, held) or _create(output, resume, held)
         try:
@@ -137,6 +138,7 @@ def workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
 
 def remove_interrupted(output: Path, resume: str = "") -> None:
     """Remove the workspaces that killed processes left for an output."""
+    _remove_unmarked(output)
     for path in _siblings(output, resume):
         with contextlib.suppress(MachineError, InputError, OSError), _claimed(path, output, resume):
             Workspace(path, output).discard()
@@ -170,7 +172,8 @@ def beside_workspaces(recognise: Recognise) -> Recognise:
 
 def _names_inside(output: Path) -> set[str]:
     lost = {LOST_FOUND} if (output / LOST_FOUND).is_dir() and not (output / LOST_FOUND).is_symlink() else set()
-    return {p.name for p in _marked_in(output, _INSIDE, {"output": _ITSELF})} | lost
+    made = (*_marked_in(output, _INSIDE, {"output": _ITSELF}), *unmarked_in(output, _INSIDE))
+    return {p.name for p in made} | lost
 
 
 @contextlib.contextmanager
@@ -255,8 +258,8 @@ def sync_tree(folder: Path) -> None:
 def _create(output: Path, resume: str, held: contextlib.ExitStack) -> Workspace:
     inside = keeps_place(output)
     prefix, place = (_INSIDE, output) if inside else (sibling_prefix(output), output.parent)
-    path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-    held.enter_context(_claimed(path, output, resume))
+    with new_folder(place, prefix) as path:
+        held.enter_context(_claimed(path, output, resume))
     own = Workspace(path, output)
     # after its own is marked: of two processes that begin at once, at least one sees the other
     others = [p for p in _siblings(output, resume) if p != path] if resume else []
@@ -264,6 +267,13 @@ def _create(output: Path, resume: str, held: contextlib.ExitStack) -> Workspace:
         own.discard()
         raise _busy(output)
     return own
+
+
+def _remove_unmarked(output: Path) -> None:
+    """Remove the workspaces of processes that were killed before they could mark them."""
+    for path in (*unmarked_in(output.parent, sibling_prefix(output)), *unmarked_in(output, _INSIDE)):
+        with contextlib.suppress(MachineError, InputError, OSError), of_no_process(path), _claimed(path, output, ""):
+            Workspace(path, output).discard()
 
 
 def _take_up(output: Path, resume: str, held: contextlib.ExitStack) -> Workspace | None:
