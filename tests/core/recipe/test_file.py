@@ -12,6 +12,7 @@ import yaml
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe import file as recipe_file
 from pocketbert.core.recipe.file import dump_recipe, load_recipe, recipe_schema
+from pocketbert.pipeline.shipped import recipe_path
 
 GOOD = """\
 schema: 1
@@ -246,6 +247,23 @@ def test_overrides_reach_nested_keys_list_entries_and_whole_mappings(recipe: Pat
     assert made.benchmark is not None
     assert made.benchmark.runs == 10
     assert made.data.labels == ["a", "b"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_path_replaces_a_data_set_and_what_belonged_to_it(tmp_path: Path, order: int) -> None:
+    rows = tmp_path / "rows.csv"
+    words = [f"data.train.path={rows}", "data.train.label=intent"][::order]
+    source = load_recipe(recipe_path("sst2"), words).data.train
+    assert source is not None
+    assert (source.path, source.dataset, source.config, source.split) == (str(rows), None, None, None)
+    assert (source.text, source.label) == ("text", "intent")
+
+
+def test_a_data_set_replaces_a_path(recipe: Path) -> None:
+    words = ["data.train.split=train", "data.train.dataset=some/set"]
+    source = load_recipe(recipe, words).data.train
+    assert source is not None
+    assert (source.path, source.dataset, source.split) == (None, "some/set", "train")
 
 
 def test_paths_in_overrides_count_from_the_working_folder(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:

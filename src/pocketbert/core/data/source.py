@@ -38,8 +38,8 @@ class DataSource(PlainNumbers):
     def _one_origin(self) -> DataSource:
         if (self.path is None) == (self.dataset is None):
             raise ValueError(
-                "give exactly one of 'path' and 'dataset'; on the command line replace the whole source, "
-                "e.g. 'data.train={path: rows.csv, text: text, label: label}'"
+                "give exactly one of 'path' and 'dataset'; on the command line either one replaces the other, "
+                "e.g. data.train.path=rows.csv data.train.label=intent"
             )
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")

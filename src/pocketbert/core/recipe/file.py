@@ -257,11 +257,19 @@ def _apply(tree: _Tree, override: str) -> list[Problem]:
         return [Problem(where, f"the recipe has no entry '{_dotted(keys)}'.")]
     if not _has_keys(target):  # a number or a text that an override before put there
         return [Problem(where, f"'{_dotted(keys[:-1])}' is {_shown(target)}, which has no keys.")]
+    if isinstance(target, dict) and _RIVALS.get(str(last)) in target:
+        # another origin: columns and splits of the former one mean nothing there, what other overrides said does
+        for key in [k for k in target if tree.lines.get((*keys[:-1], k)) != 0]:
+            del target[key]
     target[last] = value
     for known in [k for k in tree.lines if k[: len(keys)] == keys]:
         del tree.lines[known]
     tree.lines[keys] = 0
     return []
+
+
+_RIVALS = {"path": "dataset", "dataset": "path"}
+"""Keys of one mapping of which an override replaces the other, with everything that belonged to it."""
 
 
 def _has_keys(value: Any) -> bool:
