@@ -13,6 +13,7 @@ from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import Machine
+from pocketbert.core.host.notebook import html_table
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.runtime.engines import EngineFile
 
@@ -166,6 +167,10 @@ class Comparison(Record):
     provenance: Provenance
 
 
+_RAW: Any = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
+"""Raw samples of measurements."""
+
+
 class BenchmarkResult(Record):
     """The content of ``benchmark.json``: the session of one device, and those of other devices.
 
@@ -196,6 +201,26 @@ class BenchmarkResult(Record):
     profiles: list[Profile]
     answers: list[AnswerCheck] = Field(default_factory=list)
     others: list[BenchmarkResult] = Field(default_factory=list)
+
+    def __repr__(self) -> str:
+        devices = ", ".join(dict.fromkeys(s.device for s in self.sessions))
+        files = len({v.name for s in self.sessions for v in s.variants})
+        return f"<BenchmarkResult {files} files, {sum(len(s.measurements) for s in self.sessions)} measurements on {devices}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (m.variant, m.device, m.threads, m.length, f"{m.wall.p50:.3g}", f"{m.wall.p90:.3g}")
+            for session in self.sessions
+            for m in session.measurements
+            if m.wall is not None
+        ]
+        return html_table(("file", "device", "threads", "length", "p50 ms", "p90 ms"), rows, repr(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it, without the raw samples; `write` keeps those."""
+        return self.model_dump(
+            mode="json", exclude={"measurements": _RAW, "others": {"__all__": {"measurements": _RAW}}}
+        )
 
     @property
     def sessions(self) -> list[BenchmarkResult]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketbert.core.loading.facade import importer
+from pocketbert.core.loading.facade import importer, listing
 
 if TYPE_CHECKING:
     from pocketbert.core.predict.predictor import Predictor, feed
@@ -44,6 +44,4 @@ _PLACES = {
 
 __getattr__ = importer(__name__, _PLACES)
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__dir__ = listing(__name__, __all__)

@@ -9,6 +9,7 @@ from pocketbert.core.artefacts import (
     Artefacts,
     FileRecord,
     ModelRecord,
+    artefact_folder,
     check_label_names,
     checked_config,
     read_artefacts,
@@ -53,6 +54,26 @@ class Model:
         most = artefacts.processing.max_length
         check_outputs(predictor, self._head.task, folder / record.path)
         self.tokenizer = TextTokenizer(folder, min(most, max(predictor.lengths, default=most)))
+
+    def __repr__(self) -> str:
+        facts = [f"{self.artefacts.name!r}", self.task, f"file={self.file!r}"]
+        facts += [f"{len(self.labels)} labels"] if self.labels else []
+        return f"<Model {', '.join(facts)}, max_length={self.max_length}, folder={str(self.folder)!r}>"
+
+    @property
+    def task(self) -> str:
+        """What the model does, such as ``text-classification``."""
+        return self._head.task.name
+
+    @property
+    def file(self) -> str:
+        """Path of the model file in the folder; with the engine ``fastest``, of the first of those that take turns."""
+        return self.record.path
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of an input; of a longer text the end is not read, and the answer is marked as truncated."""
+        return self.tokenizer.max_length
 
     @property
     def labels(self) -> list[str]:
@@ -127,7 +148,7 @@ class Model:
 
 
 def check_texts(task: Task, texts: Sequence[Text]) -> None:
-    """Refuse single texts where a task takes pairs, and pairs where it takes single texts.
+    """Refuse what is no text, single texts where a task takes pairs, and pairs where it takes single texts.
 
     Raises:
         InputError: Naming the first that does not fit.
@@ -135,6 +156,10 @@ def check_texts(task: Task, texts: Sequence[Text]) -> None:
     pairs_only = task.labels is LabelKind.ANSWERS
     single_only = task.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
     for number, text in enumerate(texts, 1):
+        parts = [text] if isinstance(text, str) else list(text) if isinstance(text, tuple | list) else []
+        if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
+            what = f"is {type(text).__name__}, neither a text nor a pair of texts."
+            raise InputError(Problem(f"text {number}", what, "Give a list of texts, or of pairs (first, second)."))
         if pairs_only and isinstance(text, str):
             raise InputError(
                 Problem(
@@ -161,7 +186,7 @@ def load(
     """Open an artefact folder.
 
     Args:
-        folder: The folder that `pocketbert export` or `pocketbert run` wrote.
+        folder: The folder that `pocketbert export` wrote, or the run folder of `pocketbert run`, which holds one.
         scheme: ``int8``, ``fp32``, ...; default that of the variant marked as default.
         threads: Threads; default all cores this process may use.
         format: ``onnx``, ``tflite`` or ``coreml``; default that of the variant marked as default.
@@ -177,7 +202,7 @@ def load(
         GateError: If this machine computes the file wrongly, or the file failed its gates.
         MissingBackendError: If nothing here runs files of that format.
     """
-    path = Path(folder)
+    path = artefact_folder(Path(folder))
     artefacts = read_artefacts(path)
     if engine not in (None, "fastest"):
         raise InputError(

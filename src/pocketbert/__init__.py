@@ -7,13 +7,14 @@ Names are imported when they are first used, so that ``import pocketbert`` loads
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.host.telemetry import switch_off_telemetry
-from pocketbert.core.loading.facade import importer
+from pocketbert.core.loading.facade import importer, listing
 from pocketbert.core.loading.registry import add_wing
 
 if TYPE_CHECKING:
+    __version__: str
     from pocketbert import api, distill, plugins, runtime
     from pocketbert.api import PlannedStep
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.formats.gate import Gate
-    from pocketbert.pipeline.gates.verify import Verification
+    from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
     from pocketbert.pipeline.options import AnswerOptions, ExportOptions
     from pocketbert.pipeline.run import RunResult
@@ -116,7 +117,7 @@ _PLACES = {
     "pipeline.options": ("ExportOptions", "AnswerOptions"),
     "api": ("PlannedStep",),
     "pipeline.run": ("RunResult",),
-    "pipeline.gates.verify": ("Verification",),
+    "pipeline.gates.verification": ("Verification",),
     "pipeline.formats.gate": ("Gate",),
     "benchmarks.measurement": ("BenchmarkResult",),
     "benchmarks.options": ("BenchmarkOptions",),
@@ -144,8 +145,15 @@ def _checkpoints_of_distill() -> None:
 add_wing("checkpoints", _checkpoints_of_distill)
 switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
 
-__getattr__ = importer(__name__, _PLACES, modules=("api", "distill", "plugins", "runtime"))
+_import = importer(__name__, _PLACES, modules=("api", "distill", "plugins", "runtime"))
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from pocketbert.core.host.versions import version_of
+
+        return version_of("pocketbert")
+    return _import(name)
+
+
+__dir__ = listing(__name__, [*__all__, "__version__"])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pocketbert.core.predict.tokenization import Text
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
-    from pocketbert.pipeline.gates.verify import Verification
+    from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
     from pocketbert.pipeline.run import Run, RunResult
 
@@ -86,7 +86,7 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return load(recipe_path(recipe), overrides)
 
 
-def run(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
+def run(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
     """Run the whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder and report.
 
     Started again with the same arguments it continues where it was, however it ended.
@@ -109,7 +109,7 @@ def run(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bo
     return whole.finish()
 
 
-def finetune(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
+def finetune(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
     """Load or fine-tune the teacher of a recipe, without making a student or files.
 
     Returns:
@@ -120,7 +120,7 @@ def finetune(recipe: Recipe, output: Path, overwrite: bool = False, resume_anywa
     return whole.path / "teacher"
 
 
-def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
+def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
     """Make the teacher and the student of a recipe, without exporting files.
 
     Returns:
@@ -140,16 +140,16 @@ def distill(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway
     return whole.path / "student"
 
 
-def plan(recipe: Recipe, output: Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
+def plan(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
     """List what `run` would do, without doing it."""
     return [PlannedStep(*row) for row in _run_at(recipe, output, overwrite, resume_anyway).plan()]
 
 
-def _run_at(recipe: Recipe, output: Path, overwrite: bool, resume_anyway: bool) -> Run:
+def _run_at(recipe: Recipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
     from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    return Run(recipe, run_destination(recipe, output), Permission(overwrite, resume_anyway))
+    return Run(recipe, run_destination(recipe, Path(output)), Permission(overwrite, resume_anyway))
 
 
 def export(
@@ -175,8 +175,8 @@ def export(
 
 
 def quantize(
-    model: Path,
-    output: Path,
+    model: str | Path,
+    output: str | Path,
     schemes: Sequence[str] = ("int8",),
     runtimes: Sequence[str] = (),
     overwrite: bool = False,
@@ -195,12 +195,12 @@ def quantize(
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(model, output, schemes=schemes, runtimes=runtimes, overwrite=overwrite)
+    return quantize_folder(Path(model), Path(output), schemes=schemes, runtimes=runtimes, overwrite=overwrite)
 
 
 def verify(
-    model: Path,
-    data: Path | None = None,
+    model: str | Path,
+    data: str | Path | None = None,
     *,
     text: str = "text",
     text_pair: str | None = None,
@@ -232,10 +232,10 @@ def verify(
         source = DataSource(
             path=str(data), text=text, text_pair=text_pair, label=label, max_line_mb=max_line_mb, max_rows=max_rows
         )
-    return verify_folder(model, source, max_drop)
+    return verify_folder(Path(model), source, max_drop)
 
 
-def pack(run: Path, output: Path, overwrite: bool = False, platform: str | None = None) -> Path:
+def pack(run: str | Path, output: str | Path, overwrite: bool = False, platform: str | None = None) -> Path:
     """Pack the verified files of a run into an artefact folder, or what an app needs into its assets.
 
     Args:
@@ -246,11 +246,11 @@ def pack(run: Path, output: Path, overwrite: bool = False, platform: str | None 
     """
     from pocketbert.pipeline.direct import pack_run
 
-    return pack_run(run, output, overwrite, platform)
+    return pack_run(Path(run), Path(output), overwrite, platform)
 
 
 def predict(
-    model: Path,
+    model: str | Path,
     texts: Sequence[Text],
     *,
     scheme: str | None = None,
@@ -304,7 +304,7 @@ def benchmark(
     return benchmark_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports])
 
 
-def report(run: Path, output: Path, overwrite: bool = False) -> Path:
+def report(run: str | Path, output: str | Path, overwrite: bool = False) -> Path:
     """Write the HTML report of a run folder.
 
     Args:
@@ -317,7 +317,7 @@ def report(run: Path, output: Path, overwrite: bool = False) -> Path:
     """
     from pocketbert.pipeline.direct import write_report
 
-    return write_report(run, output, overwrite)
+    return write_report(Path(run), Path(output), overwrite)
 
 
 def data_check(recipe: Recipe) -> DataReport | None:
@@ -328,7 +328,7 @@ def data_check(recipe: Recipe) -> DataReport | None:
     return load_data(recipe, open_teacher(recipe.teacher)).report
 
 
-def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
+def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:
     """Tokenize a recipe's plain text (``data.corpus``) into prepared corpora, which recipes can name as sources.
 
     Args:
@@ -343,10 +343,10 @@ def data_prepare(recipe: Recipe, output: Path) -> list[Path]:
     """
     from pocketbert.pipeline.learn.corpora import prepare_corpora
 
-    return prepare_corpora(recipe, output)
+    return prepare_corpora(recipe, Path(output))
 
 
-def data_augment(recipe: Recipe, output: Path, overwrite: bool = False) -> AugmentCounts:
+def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) -> AugmentCounts:
     """Write a recipe's training rows, each followed by copies in which words are replaced (``data.augment``).
 
     Started again after it was stopped it continues. A run makes these rows by itself for stages with ``augmented: true``.
@@ -364,10 +364,10 @@ def data_augment(recipe: Recipe, output: Path, overwrite: bool = False) -> Augme
     """
     from pocketbert.pipeline.learn.augmenting import augment_file
 
-    return augment_file(recipe, output, overwrite=overwrite)
+    return augment_file(recipe, Path(output), overwrite=overwrite)
 
 
-def data_demo(output: Path) -> dict[str, Path]:
+def data_demo(output: str | Path) -> dict[str, Path]:
     """Write the built-in corpus of assistant commands.
 
     Args:
@@ -378,7 +378,7 @@ def data_demo(output: Path) -> dict[str, Path]:
     """
     from pocketbert.pipeline.demo import write_corpus
 
-    return write_corpus(output)
+    return write_corpus(Path(output))
 
 
 def doctor() -> Diagnosis:
@@ -388,7 +388,7 @@ def doctor() -> Diagnosis:
     return diagnose()
 
 
-def demo(output: Path, overwrite: bool = False, overrides: Sequence[str] = ()) -> RunResult:
+def demo(output: str | Path, overwrite: bool = False, overrides: Sequence[str] = ()) -> RunResult:
     """Run the whole chain on the built-in corpus with the real MiniLM teacher.
 
     Raises:
@@ -396,4 +396,4 @@ def demo(output: Path, overwrite: bool = False, overrides: Sequence[str] = ()) -
     """
     from pocketbert.pipeline.demo import run_demo
 
-    return run_demo(output, overwrite, overrides)
+    return run_demo(Path(output), overwrite, overrides)

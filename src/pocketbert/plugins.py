@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketbert.core.loading.facade import importer
+from pocketbert.core.loading.facade import importer, listing
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.devices.protocol import Connection, Device, OpenedFile, Sample, Watch
@@ -195,6 +195,4 @@ _PLACES = {
 
 __getattr__ = importer(__name__, _PLACES)
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__dir__ = listing(__name__, __all__)

@@ -37,6 +37,26 @@ def test_the_default_variant_is_opened(phone: Path) -> None:
     assert opened.labels == ["negative", "neutral", "positive"]
 
 
+def test_a_run_folder_stands_for_the_artefact_folder_in_it(phone: Path) -> None:
+    assert pocketbert.load(str(phone.parent)).folder == phone
+
+
+def test_a_model_says_what_it_is(phone: Path) -> None:
+    opened = pocketbert.load(phone)
+    assert (opened.task, opened.file) == ("text-classification", "onnx/model_int8.onnx")
+    assert opened.max_length == opened.artefacts.processing.max_length
+    shown = repr(opened)
+    assert "text-classification" in shown
+    assert "3 labels" in shown
+    assert len(shown) < 300
+
+
+@pytest.mark.parametrize("wrong", [1, None, (1, "a"), ("a", "b", "c"), (), b"bytes"])
+def test_what_is_no_text_is_refused(phone: Path, wrong: Any) -> None:
+    with pytest.raises(InputError, match="text 2: is .*, neither a text nor a pair of texts"):
+        pocketbert.load(phone).predict(["fine", wrong])
+
+
 def test_answers_are_those_of_the_file(phone: Path) -> None:
     opened = load(str(phone), scheme="fp32", threads=1)
     tokenizer, predictor = TextTokenizer(phone, 32), OnnxPredictor(phone / "onnx" / "model.onnx")

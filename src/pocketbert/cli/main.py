@@ -18,7 +18,7 @@ app = typer.Typer(
     "With a recipe:            pocketbert run RECIPE",
     cls=GroupedCommands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help needs a third of the time of the framed one
     epilog="Exit codes: 0 done, 1 the machine failed (e.g. disk full), 2 wrong input, 3 a gate failed, 4 a part is not installed, 130 Ctrl-C, 143 SIGTERM.",
@@ -36,7 +36,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("-V", "--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -51,7 +51,7 @@ app.add_typer(data.app, name="data", rich_help_panel=HELPERS)
 def main() -> None:
     """Run the command line."""
     with signals():
-        app()
+        app(prog_name="pocketbert")  # also where it is run as python -m pocketbert
 
 
 if __name__ == "__main__":

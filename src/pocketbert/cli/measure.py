@@ -113,8 +113,7 @@ def benchmark(
     if output is not None:
         write_result(result, output, folders)
     if json:
-        raw = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
-        print(result.model_dump_json(exclude={"measurements": raw, "others": {"__all__": {"measurements": raw}}}))
+        print_json(result.to_dict())
     else:
         print_table(*latency_table(result))
         print("\n".join(session_lines(result)))

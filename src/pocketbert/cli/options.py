@@ -59,7 +59,7 @@ OptionalOutput = Annotated[
     Path | None,
     typer.Option("-o", "--output", help="Work in this run folder; default: runs/NAME, with the recipe's name."),
 ]
-Folder = Annotated[Path, typer.Option("-m", "--model", help="Open this artefact folder.")]
+Folder = Annotated[Path, typer.Option("-m", "--model", help="Open this artefact folder, or that of this run folder.")]
 Seed = Annotated[int | None, sets("--seed", "Use this seed for every random choice.", "seed", min=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results that were made with other settings.")]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]

@@ -113,11 +113,11 @@ def _print(row: Text, answer: Answer, top: int, json: bool) -> None:
 
 def _columns(model: Path) -> tuple[str, ...]:
     """Data columns that the files of a folder read besides the text."""
-    from pocketbert.core.artefacts import read_artefacts
+    from pocketbert.core.artefacts import artefact_folder, read_artefacts
     from pocketbert.core.predict.columns import COLUMNS
 
     try:
-        return COLUMNS if read_artefacts(model).form is not None else ()
+        return COLUMNS if read_artefacts(artefact_folder(model)).form is not None else ()
     except InputError:
         return ()  # whoever opens the folder says what is wrong
 

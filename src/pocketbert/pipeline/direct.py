@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from pocketbert.core.artefacts import FILE_NAME, Artefacts, ModelRecord, integrity_problems, read_artefacts, strangers
+from pocketbert.core.artefacts import (
+    FILE_NAME,
+    Artefacts,
+    ModelRecord,
+    artefact_folder,
+    integrity_problems,
+    read_artefacts,
+    strangers,
+)
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
@@ -33,7 +41,8 @@ from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import CoremlSection, VerifySection
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, option_problems
-from pocketbert.pipeline.gates.verify import Verification, report_gates, verify_artefacts
+from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.android import PLATFORM, choose, earlier_pack, is_packed, write_assets
@@ -119,6 +128,7 @@ def quantize_folder(
     model: Path, output: Path, *, schemes: Sequence[str], runtimes: Sequence[str], overwrite: bool
 ) -> Path:
     """See `pocketbert.api.quantize`."""
+    model = artefact_folder(model)
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
     options = _as_exported(model, artefacts, exported, schemes, runtimes)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
+from pocketbert.core.host.notebook import html_table
 from pocketbert.core.host.processes import assist, directing, here
 from pocketbert.core.host.progress import set_quiet
 from pocketbert.core.metrics import confusion
@@ -29,7 +31,8 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_step
 from pocketbert.pipeline.formats.recipe_files import open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel, open_weights
-from pocketbert.pipeline.gates.verify import Verification, recorded_evidence, report_gates, run_subjects, verify_files
+from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.augmenting import write_copies
@@ -50,7 +53,7 @@ RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """The files and figures that a run made.
 
@@ -67,6 +70,17 @@ class RunResult:
     report: Path | None
     header: list[str]
     table: list[list[str]]
+
+    def __repr__(self) -> str:
+        return f"<RunResult of {len(self.table)} models, folder={str(self.folder)!r}, phone={str(self.phone)!r}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Folders as texts, and the closing table as one mapping for each model."""
+        places = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
+        return {**places, "table": [dict(zip(self.header, row, strict=True)) for row in self.table]}
 
 
 class Run:

@@ -18,7 +18,8 @@ from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.gates import verify
 from pocketbert.pipeline.gates.torch_scores import TorchScores
-from pocketbert.pipeline.gates.verify import Evidence, Verification, verify_artefacts, verify_files
+from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.gates.verify import Evidence, verify_artefacts, verify_files
 
 
 def subject(name: str, format: Format, scheme: Scheme, **more: Any) -> Subject:

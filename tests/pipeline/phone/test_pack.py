@@ -19,7 +19,7 @@ from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.gates.verify import Verification
+from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.card import CardFacts
 from pocketbert.pipeline.phone.pack import Origin, check_packable, sources

@@ -2,6 +2,7 @@
 
 from pocketbert.core.artefacts.contents import check_label_names, checked_config
 from pocketbert.core.artefacts.folder import (
+    artefact_folder,
     changed_files,
     integrity_problems,
     read_artefacts,
@@ -35,6 +36,7 @@ __all__ = [
     "SeenRight",
     "Signature",
     "Tensor",
+    "artefact_folder",
     "changed_files",
     "check_label_names",
     "checked_config",

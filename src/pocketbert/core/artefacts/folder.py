@@ -22,6 +22,17 @@ MAX_MIB = 16
 """A folder with the most labels that are allowed has a list of a few MiB."""
 
 
+PACKED = "phone"
+"""Name of the artefact folder in a run folder."""
+
+
+def artefact_folder(folder: Path) -> Path:
+    """The artefact folder that is meant: a run folder's own where a run folder is named."""
+    packed = folder / PACKED
+    inside = not (folder / FILE_NAME).is_file() and (packed / FILE_NAME).is_file()
+    return packed if inside else folder
+
+
 def read_artefacts(folder: Path) -> Artefacts:
     """Read and check ``artifacts.json``.
 

@@ -65,7 +65,7 @@ def unmarked_in(folder: Path, prefix: str) -> list[Path]:
 
 @contextlib.contextmanager
 def of_no_process(path: Path) -> Iterator[None]:
-    """Hold an unmarked folder whose process is gone.
+    """Hold an unmarked folder that no running process made.
 
     Raises:
         OSError: If a running process is about to mark it, or the file system cannot tell.

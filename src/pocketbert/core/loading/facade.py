@@ -31,3 +31,18 @@ def importer(facade: str, names: Mapping[str, Sequence[str]], modules: Sequence[
         return value
 
     return get
+
+
+def listing(facade: str, names: Sequence[str]) -> Callable[[], list[str]]:
+    """Make the `__dir__` of a facade: its public names and what every module has, so that completion offers nothing else.
+
+    Args:
+        facade: Name of its package.
+        names: Its public names.
+    """
+
+    def list_names() -> list[str]:
+        own = (n for n in vars(sys.modules[facade]) if n.startswith("__"))
+        return sorted({*own, *names})
+
+    return list_names

@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from pocketbert.core.artefacts import FILE_NAME as ARTEFACTS_FILE
 from pocketbert.core.artefacts import (
     Artefacts,
     ModelRecord,
-    SeenRight,
     changed_files,
     checked_config,
     integrity_problems,
@@ -55,42 +52,8 @@ from pocketbert.pipeline.gates.common import (
 from pocketbert.pipeline.gates.stored.gate import stored_gate
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.torch_scores import TorchScores, folder_model
+from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.runtime.engines import open_file
-
-
-class Verification(BaseModel):
-    """Result of a verification.
-
-    Attributes:
-        status: Passed when every gate is.
-        gates: All checks.
-        scores: By file, then by set.
-        teacher: Score of the teacher in torch, if there is one.
-        reference: Score of the exported torch model.
-        files: sha256 of every file that was verified or decided the verdict, by path in the artefact folder.
-        seen_right: Engines that computed a file right, by path.
-        protocol: How scores were computed.
-    """
-
-    status: Status
-    gates: list[Gate]
-    scores: dict[str, dict[str, Score]] = {}
-    teacher: Score | None = None
-    reference: Score | None = None
-    files: dict[str, str] = {}
-    seen_right: dict[str, SeenRight] = {}
-    protocol: str = (
-        "scores are measured on one unpadded row at a time (batch 1), since dynamic int8 depends on batch and padding"
-    )
-
-    @property
-    def failures(self) -> list[str]:
-        """Lines on failed gates."""
-        return [g.failure for g in self.gates if not g.passed]
-
-    def passed(self, file: str) -> bool:
-        """Whether every gate of one file, and those of the folder, passed."""
-        return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.artefacts import artefact_folder, read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.devices import LOCAL, devices_named
 from pocketbert.core.errors import InputError, Problem
@@ -133,6 +133,7 @@ def benchmark_folders(
     from pocketbert.benchmarks.devices.importing import import_results
     from pocketbert.benchmarks.options import FOLDER_OPTIONS
 
+    models = [artefact_folder(folder) for folder in models]
     chosen = options or FOLDER_OPTIONS
     names = [str(name) for name in devices_named(list(chosen.devices), "--device")]
     imported = import_results(imports, models)

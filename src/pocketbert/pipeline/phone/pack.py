@@ -34,7 +34,8 @@ from pocketbert.pipeline.formats.model_files import default_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import absent_files
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.gates.verify import Verification, read_verification
+from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.gates.verify import read_verification
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured

@@ -1,0 +1,66 @@
+"""The result of a verification: gates, scores, and what they were measured on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from pocketbert.core.artefacts import SeenRight
+from pocketbert.core.host.notebook import html_table
+from pocketbert.core.predict.score import Score
+from pocketbert.core.types import Status
+from pocketbert.pipeline.formats.gate import Gate
+
+
+class Verification(BaseModel):
+    """Result of a verification.
+
+    Attributes:
+        status: Passed when every gate is.
+        gates: All checks.
+        scores: By file, then by set.
+        teacher: Score of the teacher in torch, if there is one.
+        reference: Score of the exported torch model.
+        files: sha256 of every file that was verified or decided the verdict, by path in the artefact folder.
+        seen_right: Engines that computed a file right, by path.
+        protocol: How scores were computed.
+    """
+
+    status: Status
+    gates: list[Gate]
+    scores: dict[str, dict[str, Score]] = {}
+    teacher: Score | None = None
+    reference: Score | None = None
+    files: dict[str, str] = {}
+    seen_right: dict[str, SeenRight] = {}
+    protocol: str = (
+        "scores are measured on one unpadded row at a time (batch 1), since dynamic int8 depends on batch and padding"
+    )
+
+    @property
+    def failures(self) -> list[str]:
+        """Lines on failed gates."""
+        return [g.failure for g in self.gates if not g.passed]
+
+    def __repr__(self) -> str:
+        failed = len(self.failures)
+        return (
+            f"<Verification {self.status}: {len(self.gates)} gates, {failed} failed, {len(self.scores)} files scored>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name in dict.fromkeys(g.file for g in self.gates):
+            own = [g for g in self.gates if g.file == name]
+            failed = [g.detail for g in own if not g.passed]
+            rows.append((name or "folder", len(own), "; ".join(failed) or "passed"))
+        return html_table(("file", "gates", "verdict"), rows, repr(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return self.model_dump(mode="json")
+
+    def passed(self, file: str) -> bool:
+        """Whether every gate of one file, and those of the folder, passed."""
+        return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
