@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from pocketbert.core.artefacts import SeenRight
 from pocketbert.core.host.notebook import html_table
+from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.score import Score
 from pocketbert.core.types import Status
 from pocketbert.pipeline.formats.gate import Gate
@@ -60,6 +61,19 @@ class Verification(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         return self.model_dump(mode="json")
+
+    def summary(self) -> list[str]:
+        """One line for each file: how many checks it passed, how many it failed, and its scores."""
+        lines = []
+        for file in dict.fromkeys(g.file for g in self.gates):
+            counted = [g for g in self.gates if g.file == file and not g.skipped]
+            failed = sum(not g.passed for g in counted)
+            passed = len(counted) - failed
+            parts = [f"{passed} check{'s' * (passed != 1)} passed"] + ([f"{failed} FAILED"] if failed else [])
+            for name, score in self.scores.get(file, {}).items():
+                parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)} on {name}")
+            lines.append(f"{file or 'folder'}: {', '.join(parts)}")
+        return lines
 
     def passed(self, file: str) -> bool:
         """Whether every gate of one file, and those of the folder, passed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +55,9 @@ from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.torch_scores import TorchScores, folder_model
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.runtime.engines import open_file
+
+
+log = logging.getLogger("pocketbert")
 
 
 @dataclass(frozen=True)
@@ -348,11 +352,15 @@ def vocabulary_rows(folder: Path) -> int | None:
 
 
 def report_gates(result: Verification) -> None:
-    """Say what passed and what did not."""
+    """Say in one line for each file what it passed; what failed or was skipped has a line of its own, `-v` shows all."""
     for gate in result.gates:
-        name = f"{gate.file or 'folder'} {gate.name}"
         verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
-        say(f"  {verdict}  {name}: {gate.detail}")
+        line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"
+        log.info("%s", line)
+        if verdict != "passed":
+            say(f"  {line}")
+    for line in result.summary():
+        say(f"  {line}")
 
 
 def read_verification(path: Path) -> Verification:
