@@ -56,7 +56,6 @@ from pocketbert.pipeline.gates.torch_scores import TorchScores, folder_model
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.runtime.engines import open_file
 
-
 log = logging.getLogger("pocketbert")
 
 
