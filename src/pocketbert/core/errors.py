@@ -118,12 +118,13 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 _SHOWN_NAMES, _COMPARED_NAMES, _COMPARED_CHARACTERS = 60, 2000, 100
 
 
-def nearest(value: str, allowed: Sequence[str]) -> str:
+def nearest(value: str, allowed: Sequence[str], alike: float = 0.6) -> str:
     """A hint that names the closest allowed value, or lists what is allowed; long lists are cut.
 
     Args:
         value: What the user wrote.
         allowed: What would have been accepted.
+        alike: From what share of equal characters on a name is taken for the one that was meant.
 
     Returns:
         For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.
@@ -131,7 +132,7 @@ def nearest(value: str, allowed: Sequence[str]) -> str:
     start = value[:1].casefold()
     compared = allowed if len(allowed) <= _COMPARED_NAMES else [n for n in allowed if n[:1].casefold() == start]
     short = [name for name in compared[:_COMPARED_NAMES] if len(name) <= _COMPARED_CHARACTERS]
-    close = get_close_matches(value[:_COMPARED_CHARACTERS], short, n=1, cutoff=0.6)
+    close = get_close_matches(value[:_COMPARED_CHARACTERS], short, n=1, cutoff=alike)
     names = [
         n if len(n) <= _COMPARED_CHARACTERS else f"{n[:_COMPARED_CHARACTERS]}..."
         for n in sorted(allowed)[:_SHOWN_NAMES]

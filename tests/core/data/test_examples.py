@@ -108,7 +108,31 @@ def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path, writ
 
 def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"texts": "x", "label": 1}])
-    assert refused(path) == [f"{path}:1: no column 'text'; did you mean 'texts'? (allowed: label, texts)."]
+    [line] = refused(path)
+    assert line.startswith(
+        f"{path}:1: no column 'text'; did you mean 'texts'? (allowed: label, texts). Fix: Name the col"
+    )
+
+
+def test_a_column_that_a_table_lacks_is_told_once_and_not_guessed_wrongly(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sentence,intent\n" + "hello,a\n" * 700)
+    first, more = refused(path)
+    assert first.startswith(f"{path}:2: no column 'text'; allowed: intent, sentence. Fix: Name the columns with --text")
+    assert more == f"{path}: and 699 more bad rows (700 in all)."
+
+
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_a_csv_file_may_have_another_delimiter(tmp_path: Path, sign: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'text{sign}label\n"well, {sign} yes"{sign}b\nno{sign}a\n')
+    assert [(e.text, e.label) for e in read(path)] == [(f"well, {sign} yes", "b"), ("no", "a")]
+
+
+def test_a_comma_in_the_header_decides(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label;x\nyes;no,a\n")
+    assert [(e.text, e.label) for e in read(path, label="label;x")] == [("yes;no", "a")]
 
 
 def test_the_first_twenty_bad_rows_and_their_count_are_listed(tmp_path: Path, write_rows: Callable[..., Path]) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pocketbert.core.data.limits import MOST_COLUMNS
 from pocketbert.core.errors import Problem, nearest
 
 SHOWN_PROBLEMS = 20
+_ALIKE = 0.75
+"""Columns are named freely: ``intent`` is no slip of ``text``, ``texts`` is."""
+_COLUMN_FIX = "Name the columns with --text, --text-pair and --label, or in the recipe's data section."
 
 
 class BadRows:
@@ -17,6 +21,7 @@ class BadRows:
         self.title = title
         self.count = 0
         self.problems: list[Problem] = []
+        self._missing: set[tuple[str, tuple[str, ...]]] = set()
 
     def add(self, row: int, what: str, fix: str = "") -> None:
         """Note one bad row."""
@@ -30,12 +35,19 @@ class BadRows:
         return len(self.problems) < SHOWN_PROBLEMS
 
     def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:
-        """Note a row without a column."""
+        """Note a row without a column; of rows that have the same columns, as those of a table do, only the first is shown."""
         if not self.shows_more:  # the hint takes time
             self.add(row, "")
             return
         have = [str(k) for k in cells]
-        self.add(row, f"no column '{column}'; {nearest(column, have) if have else 'the row is empty'}.")
+        alike = (column, tuple(have[:MOST_COLUMNS]))
+        if alike in self._missing:
+            self.count += 1
+            return
+        self._missing.add(alike)
+        self.add(
+            row, f"no column '{column}'; {nearest(column, have, _ALIKE) if have else 'the row is empty'}.", _COLUMN_FIX
+        )
 
     def close(self) -> list[Problem]:
         """The problems, with a last line that tells how many more there are."""

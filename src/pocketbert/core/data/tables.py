@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ def table_rows(
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
     with opened(path, title, limits) as raw:
         records = _Records(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), title, limits)
+        first = next(records, "")
+        lines = chain([first] if first else [], records)
         if separator == "\t":
-            reader = csv.reader(records, delimiter="\t", quoting=csv.QUOTE_NONE)
+            reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         else:
-            reader = csv.reader(records, strict=True)
+            reader = csv.reader(lines, delimiter=_delimiter(first), strict=True)
         try:
             header = next(reader, None)
             if not header:
@@ -48,6 +51,11 @@ def table_rows(
                     yield number, dict(zip(header, cells, strict=True))
         except csv.Error as error:
             raise InputError(Problem(f"{title}:{reader.line_num}", f"not valid CSV: {error}.")) from error
+
+
+def _delimiter(header: str) -> str:
+    """What parts the cells of a CSV file: a comma, or where the header has none, the semicolon or tab that it has."""
+    return next((sign for sign in (",", ";", "\t") if sign in header), ",")
 
 
 def _is_json(cells: Sequence[str]) -> bool:
