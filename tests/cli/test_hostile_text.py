@@ -59,6 +59,17 @@ def test_a_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[/nothing]" in screen.getvalue()
 
 
+def test_a_table_on_a_terminal_has_words_on_the_left_and_figures_on_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    print_table(
+        ["name", "what it is", "p50 ms"], [["a", "short", "1.25"], ["b", "a longer text", "–"], ["c", "x", "12.5"]]
+    )
+    lines = [line.split("│") for line in screen.getvalue().splitlines() if "short" in line or " x " in line]
+    assert [cells[2].index(w) for cells, w in zip(lines, ("short", "x"), strict=True)] == [1, 1]
+    assert all(cells[3].endswith(" ") and cells[3][-2] != " " for cells in lines)
+
+
 def test_a_pipe_gets_the_text_itself(capsys: pytest.CaptureFixture[str]) -> None:
     print_answer("\x1b[2J\t0.99")
     assert capsys.readouterr().out == "\x1b[2J\t0.99\n"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -15,6 +16,9 @@ from pocketbert.cli.output import print_json
 from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.errors import GateError
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
+
+if TYPE_CHECKING:
+    from pocketbert.core.artefacts import Artefacts
 
 _DEFAULT = ExportOptions()
 
@@ -250,8 +254,23 @@ def pack(
     _done(api.pack(model, output, overwrite, platform), json)
 
 
+def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
+    """What to do with a new artefact folder."""
+    place = shlex.quote(str(folder))
+    lines = [f"Score it: pocketbert verify -m {place} --data ROWS.csv"]
+    if artefacts.form is not None:  # predict needs a file with further columns, and apps take text only
+        return lines
+    texts = '--text-pair second "FIRST TEXT" "SECOND TEXT"' if artefacts.pair else '"A TEXT"'
+    return [
+        f"Try it: pocketbert predict -m {place} {texts}",
+        *lines,
+        f"Carry it in an app: pocketbert pack -m {place} -o ASSETS --for android",
+    ]
+
+
 def _done(folder: Path, json: bool) -> None:
     from pocketbert.core.artefacts import read_artefacts
+    from pocketbert.core.host.progress import say
 
     artefacts = read_artefacts(folder)
     if json:
@@ -265,6 +284,8 @@ def _done(folder: Path, json: bool) -> None:
         print(f"not written: {path}: {reason}")
     if artefacts.packed_for is None:
         print(f"model card: {folder}/README.md")
+        for line in _next_commands(folder, artefacts):
+            say(line)
         return
     print(
         f"for {artefacts.packed_for}: {sum(r.bytes for r in artefacts.files):,} bytes in {len(artefacts.files) + 1} files"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from pocketbert.core.disk.encoding import is_unicode
 from pocketbert.core.host.terminal import one_field, visible
+
+_FIGURE = re.compile(r"[-+–]?\d|[-–]?$")
+"""How a cell with a number begins, or one that has none."""
 
 
 def print_json(value: Any) -> None:
@@ -39,7 +43,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
     table = Table(title=title or None, title_justify="left")
     for i, name in enumerate(header):
-        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+        figures = i > 0 and all(_FIGURE.match(row[i]) for row in rows)
+        table.add_column(name, justify="right" if figures else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))  # not as markup
     Console().print(table)
