@@ -21,7 +21,7 @@ from pocketbert.quantize.table import Reader, SchemeRow, register_reader, regist
 from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
 THRESHOLD = 512
-"""Weights with fewer numbers stay float: nothing is won there."""
+"""Weights of at most this many numbers stay float: nothing is won there."""
 _WEIGHT_INPUTS = {
     "linear": ("weight", Use.MATMUL),
     "conv": ("weight", Use.MATMUL),

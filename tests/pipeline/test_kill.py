@@ -112,8 +112,9 @@ def test_killed_inside_each_kind_of_step(task: Any, tmp_path: Path) -> None:
             with edited.running() as process:
                 _, err = process.communicate(timeout=300)
             assert process.returncode == 2, err
-            assert f"{step}.steps was " in err
-            assert f"unfinished work of {step}: {run}/.work/{step}-" in err
+            said = " ".join(err.split())  # lines are broken at 200 columns
+            assert f"{step}.steps was " in said
+            assert f"unfinished work of {step}: {run}/.work/{step}-" in said
     victim.finish()
     assert victim.kills == 11
     victim.check_whole(tmp_path / "reference", ignored=TIMED)

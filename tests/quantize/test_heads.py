@@ -24,6 +24,7 @@ from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import onnx as onnx_quantizer
 from pocketbert.quantize import weights
+from pocketbert.quantize.coreml import THRESHOLD
 from pocketbert.quantize.door import quantize, stored_numbers
 from pocketbert.quantize.onnx_tied import Tie, retie, untie
 from pocketbert.quantize.plan import Plan
@@ -52,7 +53,7 @@ Models = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no matrix above the usual bound."""
-    monkeypatch.setattr(weights, "SMALL", 512)
+    monkeypatch.setattr(weights, "SMALL", THRESHOLD + 1)
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_types_are_those_of_the_scheme_and_answers_stay(
     path, types = made(format, scheme, model, name, TASKS[task], tmp_path)
     assert row_of(format, scheme).problems(types, path.name) == []
     dtype = "float16" if scheme is Scheme.FP16 else "int8"
-    assert {u.dtype for u in types.uses if u.numbers >= 512} == {dtype}
+    assert {u.dtype for u in types.uses if u.numbers > THRESHOLD} == {dtype}
     predictor, inputs = opened(format, path), inputs_of(name)
     reference = TorchPredictor(model, TASKS[task], family_of(name).inputs).run(inputs)
     found = predictor.run(inputs)
