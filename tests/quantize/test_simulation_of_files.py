@@ -55,7 +55,7 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
     """By scheme: error of the file, and of its simulation, on the same texts."""
     family = family_named(name)
     write_tokenizer(folder, family.tiny["pad_token_id"])
-    tokenizer = TextTokenizer(folder, LENGTH)
+    tokenizer = TextTokenizer(folder, LENGTH, padding_side=family.padding_side)
     encoded = tokenizer.encode(list(SENTENCES))
     module = prepare(tiny_classifier(name, 2, LABELS, seed=seed, **WIDER.get(name, {})), family, TASK, format)
     exact = PreparedPredictor(module, family, TASK)
