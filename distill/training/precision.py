@@ -24,6 +24,9 @@ def training_dtype(model: nn.Module | None = None) -> torch.dtype:
     Args:
         model: What is trained: some families cannot be trained in bf16. Without it, the dtype of the others.
     """
+    if not bf16_is_fast():
+        return torch.float32
     kind = getattr(getattr(model, "config", None), "model_type", None)
-    barred = any(kind in row.model_types and not row.trains_in_bf16 for row in all_families())
-    return torch.bfloat16 if bf16_is_fast() and not barred else torch.float32
+    # without a model no row is looked at: `doctor` works where a plug-in's rows cannot be read
+    barred = kind is not None and any(kind in f.model_types and not f.trains_in_bf16 for f in all_families())
+    return torch.float32 if barred else torch.bfloat16

@@ -255,7 +255,7 @@ def run(name: str, out: Path, at: int = -1) -> None:
     objective, data, more = CASES[name]
     objective.left = at
     loop.LOG_EVERY = 1
-    loop.training_dtype = lambda: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
+    loop.training_dtype = lambda _: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
     model, plan = tagger(), settings(**more)
     if isinstance(objective, Teaching):
         model = objective.start()

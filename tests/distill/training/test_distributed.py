@@ -157,7 +157,7 @@ def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, t
 def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
     two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cases.loop, "training_dtype", lambda: torch.float32)
+    monkeypatch.setattr(cases.loop, "training_dtype", lambda _: torch.float32)
     name = "one portion of process 1"
     left = tmp_path / "left"
     shutil.copytree(two / f"{name}.work", left)

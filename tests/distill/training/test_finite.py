@@ -34,7 +34,7 @@ BATCH = 6
 @pytest.fixture(autouse=True)
 def in_float32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
-    monkeypatch.setattr(loop, "training_dtype", lambda: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
     # two threads that wait for each other are slow on a busy machine
     monkeypatch.setattr(loop, "default_threads", lambda: 1)
     monkeypatch.setattr(loop, "LOG_EVERY", 5)
@@ -239,7 +239,7 @@ def in_fp16(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
                 self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=4)
                 self.native_amp = True  # else neither autocast nor the scaler's `unscale_` is asked on a CPU
 
-        monkeypatch.setattr(loop, "training_dtype", lambda: torch.float16)
+        monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float16)
         monkeypatch.setattr("accelerate.Accelerator", Scaled)
 
     return choose

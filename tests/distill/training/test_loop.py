@@ -114,7 +114,7 @@ def test_training_lowers_the_loss_and_ends_in_eval_mode(
 def test_a_model_trained_in_bf16_computes_in_fp32_afterwards(
     make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda: torch.bfloat16)
+    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.bfloat16)
     model, plain = (make_classifier("bert", 2, ("a", "b", "c")) for _ in range(2))
     assert finetune(model, data, tmp_path / "work", steps=2).dtype == "bfloat16"
     plain.load_state_dict(model.state_dict())
@@ -300,7 +300,7 @@ def test_frozen_restores_what_it_found() -> None:
 def test_distillation_in_portions_is_that_of_the_whole_batch(
     make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
     teacher, found = make_classifier("bert", 3, ("a", "b", "c")).double(), []
     for most in (None, 4):
         student = build_student(teacher, family_of("bert"), StudentSection(layers=2), 0).double()

@@ -69,7 +69,8 @@ class Verification(BaseModel):
             counted = [g for g in self.gates if g.file == file and not g.skipped]
             failed = sum(not g.passed for g in counted)
             passed = len(counted) - failed
-            parts = [f"{passed} check{'s' * (passed != 1)} passed"] + ([f"{failed} FAILED"] if failed else [])
+            parts = [f"{passed} check{'s' * (passed != 1)} passed"] if counted else ["not checked"]
+            parts += [f"{failed} failed"] if failed else []
             for name, score in self.scores.get(file, {}).items():
                 parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)} on {name}")
             lines.append(f"{file or 'folder'}: {', '.join(parts)}")

@@ -351,7 +351,7 @@ def vocabulary_rows(folder: Path) -> int | None:
 
 
 def report_gates(result: Verification) -> None:
-    """Say in one line for each file what it passed; what failed or was skipped has a line of its own, `-v` shows all."""
+    """Print one line for each file, and one for each check that failed or was skipped; with `-v` one for every check."""
     for gate in result.gates:
         verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
         line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"

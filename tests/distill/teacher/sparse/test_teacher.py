@@ -102,7 +102,7 @@ def objective_of(world: World, stage: DistilBertStage) -> tuple[Any, DistilBertD
 
 @pytest.fixture
 def fp32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(loop, "training_dtype", lambda: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
     monkeypatch.setattr(loop, "LOG_EVERY", 1)
     yield
 
