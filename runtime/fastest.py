@@ -29,6 +29,8 @@ STEADY = 3
 RECENT, REVIEW = 64, 16
 """Of inputs of mixed lengths the last so many are looked at, each time that so many more have come."""
 _VERSION = 5
+TOLD = 32
+"""Tokens of a sentence: the length that a user is told times of."""
 
 
 @dataclass
@@ -76,6 +78,26 @@ class FastestPredictor:
     def predictors(self) -> list[tuple[Path, FilePredictor]]:
         """The files that are open, and their engines."""
         return [(self.candidates[i].file.path, p) for i, p in self.opened.items()]
+
+    def choice(self, folder: Path) -> str:
+        """What the race found, in one sentence: the fastest file at about 32 tokens, and the others' times.
+
+        Args:
+            folder: Names of files are relative to it.
+        """
+        length = max((n for n in LENGTHS if n <= TOLD and self._fits(n)), default=LENGTHS[0])
+        best: dict[Path, tuple[float, int]] = {}
+        for candidate, timing in zip(self.candidates, self.plan.timings, strict=True):
+            took = (timing.at(length), candidate.threads)
+            best[candidate.file.path] = min(took, best.get(candidate.file.path, took))
+        ranked = sorted(best, key=lambda path: best[path])
+        named = [
+            f"{p.relative_to(folder)} {best[p][0]:.2f} ms ({best[p][1]} thread{'s' * (best[p][1] != 1)})"
+            for p in ranked
+        ]
+        others = f"; slower: {', '.join(named[1:])}" if named[1:] else ""
+        disturbed = ". The machine was busy: the times are measured again next time" if self.plan.disturbed else ""
+        return f"fastest at {length} tokens: {named[0]}{others}{disturbed}"
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch of any length; see `pocketbert.core.predict.predictor.Predictor`."""

@@ -36,7 +36,7 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, LabelKind, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.engines import EngineFile, FilePredictor
-from pocketbert.runtime.fastest import fastest
+from pocketbert.runtime.fastest import FastestPredictor, fastest
 from pocketbert.runtime.selftest import self_test
 
 BATCH = 32
@@ -69,6 +69,11 @@ class Model:
     def file(self) -> str:
         """Path of the model file in the folder; with the engine ``fastest``, of the first of those that take turns."""
         return self.record.path
+
+    @property
+    def choice(self) -> str:
+        """With the engine ``fastest``, which file is fastest here and what the others take; else empty."""
+        return self.predictor.choice(self.folder) if isinstance(self.predictor, FastestPredictor) else ""
 
     @property
     def max_length(self) -> int:

@@ -107,6 +107,7 @@ class ReportData(_Record):
         parity: Files against their models.
         gates: What decided whether files may be packed.
         data: Facts about the data.
+        scored_on: Name of the rows that `ModelRow.eval_score` is of.
         curves: (step, loss) by name: ``teacher``, ``student``; terms of a loss as ``student/logits``.
         confusion: Most confused labels: (gold, predicted, count).
         confusion_of: Which model and rows the confusions are of, in words.
@@ -127,6 +128,7 @@ class ReportData(_Record):
     parity: list[ParityRow] = []
     gates: list[GateRow] = []
     data: DataReport | None = None
+    scored_on: str = "eval"
     curves: dict[str, list[tuple[int, float]]] = {}
     confusion: list[tuple[str, str, int]] = []
     confusion_of: str = ""

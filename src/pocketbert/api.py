@@ -1,7 +1,6 @@
 """The verbs of PocketBERT as functions: the command line calls these, and so may you.
 
-Every function imports what it needs when it is called, so that importing this module is cheap and a
-core-only install can predict.
+Every function imports what it needs when called: importing this module is cheap, and a core-only install can predict.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.host.platforms import refusal
 from pocketbert.pipeline.options import ExportOptions
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.core.data.source import DataSource
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.tokenization import Text
@@ -42,6 +41,7 @@ __all__ = [
     "load_recipe",
     "pack",
     "plan",
+    "plan_export",
     "predict",
     "quantize",
     "report",
@@ -110,11 +110,7 @@ def run(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyw
 
 
 def finetune(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
-    """Load or fine-tune the teacher of a recipe, without making a student or files.
-
-    Returns:
-        The teacher's folder, in Hugging Face layout.
-    """
+    """Load or fine-tune the teacher of a recipe and return its folder, in Hugging Face layout."""
     whole = _run_at(recipe, output, overwrite, resume_anyway)
     whole.execute(until="teacher")
     return whole.path / "teacher"
@@ -155,7 +151,7 @@ def _run_at(recipe: Recipe, output: str | Path, overwrite: bool, resume_anyway: 
 def export(
     model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
 ) -> Path:
-    """Export a fine-tuned model to an artefact folder, without recipe, data or network.
+    """Export a fine-tuned model to an artefact folder, without recipe or network.
 
     Args:
         model: Hugging Face folder (or Hub name).
@@ -172,6 +168,16 @@ def export(
     from pocketbert.pipeline.direct import export_model
 
     return export_model(str(model), Path(output), options or ExportOptions(), overwrite=overwrite)
+
+
+def plan_export(
+    model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
+) -> list[PlannedStep]:
+    """List what `export` would do, without doing it."""
+    from pocketbert.pipeline.direct import plan_export as planned
+
+    steps = planned(str(model), Path(output), options or ExportOptions(), overwrite=overwrite)
+    return [PlannedStep(title, str(output), state) for title, state in steps]
 
 
 def quantize(
@@ -200,26 +206,25 @@ def quantize(
 
 def verify(
     model: str | Path,
-    data: str | Path | None = None,
+    data: str | Path | DataSource | None = None,
     *,
     text: str = "text",
     text_pair: str | None = None,
     label: str = "label",
     max_drop: float = 0.01,
-    max_line_mb: float = LINE_MB,
-    max_rows: int = ROWS,
+    record: bool = False,
 ) -> Verification:
     """Check the files of an artefact folder or of a run folder with the gates.
 
     Args:
         model: Artefact folder or run folder.
-        data: Labelled rows for the task metric; without them golden rows decide. A run folder uses its recipe's.
+        data: Labelled rows for the task metric, a file or a source with its own columns and limits; without them golden
+            rows decide. A run folder uses its recipe's.
         text: Column of the text.
         text_pair: Column of the second text.
         label: Column of the label.
         max_drop: Largest loss of the metric between fp32 and quantized, as a fraction.
-        max_line_mb: Longest line or row of `data` in MB; a longer one is refused.
-        max_rows: Most rows of `data`, which may have 512 bytes for each of them in all; more are refused.
+        record: Whether the scores are written into the artefact folder: its list, model card and report.
 
     Returns:
         All gates; a run folder's ``verify.json`` is rewritten.
@@ -227,12 +232,9 @@ def verify(
     from pocketbert.core.data.source import DataSource
     from pocketbert.pipeline.direct import verify_folder
 
-    source = None
-    if data is not None:
-        source = DataSource(
-            path=str(data), text=text, text_pair=text_pair, label=label, max_line_mb=max_line_mb, max_rows=max_rows
-        )
-    return verify_folder(Path(model), source, max_drop)
+    if isinstance(data, str | Path):
+        data = DataSource(path=str(data), text=text, text_pair=text_pair, label=label)
+    return verify_folder(Path(model), data, max_drop, record)
 
 
 def pack(run: str | Path, output: str | Path, overwrite: bool = False, platform: str | None = None) -> Path:
@@ -282,6 +284,7 @@ def benchmark(
     *,
     texts: Sequence[Text] = (),
     imports: Sequence[str | Path] = (),
+    record: bool = False,
 ) -> BenchmarkResult:
     """Measure the model files of artefact folders in turns on each device, and add imported figures of other machines.
 
@@ -291,6 +294,7 @@ def benchmark(
         texts: Real texts; default the project's own sentences.
         imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. What they
             measured must be files of `models`; without `models` that is not checked, and the result records it.
+        record: Whether the figures are written into the one folder of `models`: its model card and report.
 
     Returns:
         The session of the first device, which holds those of the others and the imported ones; the first imported one
@@ -299,16 +303,16 @@ def benchmark(
     Raises:
         InputError: Listing every problem.
     """
-    from pocketbert.pipeline.make.measuring import benchmark_folders
+    from pocketbert.pipeline.direct import measure_folders
 
-    return benchmark_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports])
+    return measure_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports], record)
 
 
 def report(run: str | Path, output: str | Path, overwrite: bool = False) -> Path:
-    """Write the HTML report of a run folder.
+    """Write the HTML report of a run folder or an artefact folder.
 
     Args:
-        run: The run folder.
+        run: The run folder or artefact folder.
         output: The HTML file.
         overwrite: Whether an existing file may be replaced.
 
@@ -389,11 +393,7 @@ def doctor() -> Diagnosis:
 
 
 def demo(output: str | Path, overwrite: bool = False, overrides: Sequence[str] = ()) -> RunResult:
-    """Run the whole chain on the built-in corpus with the real MiniLM teacher.
-
-    Raises:
-        MissingBackendError: If the demo teacher is not installed.
-    """
+    """Run the whole chain on the built-in corpus with the real MiniLM teacher."""
     from pocketbert.pipeline.demo import run_demo
 
     return run_demo(Path(output), overwrite, overrides)

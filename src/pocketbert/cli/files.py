@@ -12,7 +12,7 @@ from pocketbert.cli import options
 from pocketbert.cli.groups import STEPS
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.options import listed, numbers, sets
-from pocketbert.cli.output import print_json
+from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.errors import GateError
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
@@ -128,15 +128,41 @@ def export(
         Path | None,
         sets("--entities", "With a form that has a table of entities: keep those in this file, one id or name a line."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        sets(
+            "--data",
+            "Score the files on the labelled rows of this .jsonl[.gz], .csv, .tsv or .parquet file, and take golden rows from it.",
+        ),
+    ] = None,
+    text: options.Text = "text",
+    text_pair: options.TextPair = None,
+    label: options.Label = "label",
+    max_line_mb: options.MaxLine = LINE_MB,
+    max_rows: options.MaxRows = ROWS,
+    benchmark: Annotated[bool, sets("--benchmark", "Measure the latency of the files on this machine.")] = False,
+    name: Annotated[
+        str | None, sets("--name", "Give the model this name in the model card; default: the name of its folder.")
+    ] = None,
+    description: Annotated[str | None, sets("--description", "Describe the model in one sentence.")] = None,
+    licence: Annotated[
+        str | None, sets("--licence", "Name the licence of the weights, such as apache-2.0, in the model card.")
+    ] = None,
     overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
     """Export a fine-tuned model to a folder of files for phones.
 
-    No recipe, no data and no network are needed. Each file is compared with the model before the folder is written.
+    No recipe, no data and no network are needed. Each file is compared with the model before the folder is written. With
+    --data and --benchmark the model card and report.html also show scores and latency.
     """
     from pocketbert import api
     from pocketbert.core.recipe.file import option_values
+
+    rows = None
+    if data is not None:
+        rows = options.rows(data, text, text_pair, label, max_line_mb, max_rows)
 
     chosen = ExportOptions(
         task=task,
@@ -158,7 +184,19 @@ def export(
         precision=precision,
         layout=layout,
         answer=cast(AnswerOptions, option_values(answer or (), "--answer")),
+        data=rows,
+        benchmark=benchmark,
+        name=name,
+        description=description,
+        licence=licence,
     )
+    if dry_run:
+        planned = api.plan_export(model, output, chosen, overwrite=overwrite)
+        if json:
+            print_json([vars(s) for s in planned])
+        else:
+            print_table(["step", "state"], [[s.name, s.state] for s in planned])
+        return
     _done(api.export(model, output, chosen, overwrite=overwrite), json)
 
 
@@ -203,21 +241,17 @@ def verify(
             max=1,
         ),
     ] = 0.01,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Write the scores into the folder: its list, model card and report."),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Check that files give right answers; exit code 3 if not."""
     from pocketbert import api
 
-    result = api.verify(
-        model,
-        data,
-        text=text,
-        text_pair=text_pair,
-        label=label,
-        max_drop=max_drop,
-        max_line_mb=max_line_mb,
-        max_rows=max_rows,
-    )
+    rows = options.rows(data, text, text_pair, label, max_line_mb, max_rows) if data is not None else None
+    result = api.verify(model, rows, max_drop=max_drop, record=record)
     if json:
         print(result.model_dump_json())
     if result.failures:

@@ -77,6 +77,10 @@ def benchmark(
             help="Write the result with all raw samples to this file: JSON, or a page if it ends in .html.",
         ),
     ] = None,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Write the figures into the artefact folder: its model card and report."),
+    ] = False,
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
@@ -109,6 +113,7 @@ def benchmark(
         ),
         texts=texts,
         imports=files,
+        record=record,
     )
     if output is not None:
         write_result(result, output, folders)
@@ -123,12 +128,12 @@ def benchmark(
 
 
 def report(
-    model: Annotated[Path, typer.Option("-m", "--model", help="Describe this run folder.")],
+    model: Annotated[Path, typer.Option("-m", "--model", help="Describe this run folder or artefact folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Write this HTML file.")],
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
-    """Write the HTML report of a run, one self-contained page."""
+    """Write the HTML report of a run or of an artefact folder, one self-contained page."""
     from pocketbert import api
 
     written = api.report(model, output, overwrite)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.pipeline.options import FLAGS
+
+if TYPE_CHECKING:
+    from pocketbert.core.data.source import DataSource
 
 _KEYS = {flag: key for key, flag in FLAGS.items()}
 
@@ -47,6 +51,17 @@ def numbers(text: str, flag: str) -> list[int]:
             )
         )
     return [int(p) for p in parts]
+
+
+def rows(
+    path: Path, text: str, text_pair: str | None, label: str, max_line_mb: float = LINE_MB, max_rows: int = ROWS
+) -> DataSource:
+    """The labelled rows that the options of a command name."""
+    from pocketbert.core.data.source import DataSource
+
+    return DataSource(
+        path=str(path), text=text, text_pair=text_pair, label=label, max_line_mb=max_line_mb, max_rows=max_rows
+    )
 
 
 Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]

@@ -14,6 +14,7 @@ from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_answer, print_json
 from pocketbert.core.data.limits import LINE_MB, ROWS, Limits
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.progress import say
 from pocketbert.core.host.terminal import one_field
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def predict(
     )
     rows = _rows(texts or [], file, source, _columns(model))
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file)
+    if opened.choice:
+        say(opened.choice)
     check_texts(opened.head.task, rows)
     for start in range(0, len(rows), _AT_ONCE):
         some = rows[start : start + _AT_ONCE]

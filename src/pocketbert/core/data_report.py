@@ -72,7 +72,8 @@ class DataReport(BaseModel):
                 f"{s.name}: {_counted(s.rows, 'row')}, {_counted(s.duplicates, 'duplicate')} ({s.conflicting:,} of them with another label), "
                 f"{s.truncated:,} truncated at {self.max_length}, tokens mean {s.tokens_mean:.1f} p95 {s.tokens_p95}{counts}"
             )
-        out.append(f"train rows that also occur in eval: {self.train_in_eval:,} (left out of training)")
+        if any(s.name == "train" for s in self.splits):
+            out.append(f"train rows that also occur in eval: {self.train_in_eval:,} (left out of training)")
         return out + self.notes
 
 

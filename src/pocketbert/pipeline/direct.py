@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pocketbert.core.artefacts import (
     FILE_NAME,
@@ -36,7 +36,7 @@ from pocketbert.core.disk.workspace import (
 from pocketbert.core.errors import GateError, InputError, Problem, nearest
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
-from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import CoremlSection, VerifySection
 from pocketbert.core.types import Format, Scheme, Status
@@ -44,12 +44,20 @@ from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, optio
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
 from pocketbert.pipeline.inputs import Inputs
+from pocketbert.pipeline.learn.data import check_files
+from pocketbert.pipeline.make.measuring import benchmark_folders
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.android import PLATFORM, choose, earlier_pack, is_packed, write_assets
 from pocketbert.pipeline.phone.pack import check_packable, make_pack
+from pocketbert.pipeline.phone.recording import record_benchmark, record_verification, write_page
+from pocketbert.pipeline.phone.report_facts import read_facts
 from pocketbert.pipeline.run import RECIPE_FILE, Run
 from pocketbert.pipeline.run_folder import KIND, Permission
 from pocketbert.pipeline.teacher import say_row
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.options import BenchmarkOptions
 
 _WORK = "export"
 """What the workspace of an export remembers, so that a later one finds it."""
@@ -78,8 +86,21 @@ def export_model(
             say(f"continuing the interrupted work in {own.path}")
         with naming_flags():
             Run(recipe, own.path / "run", Permission(overwrite=True), inputs).execute()
+        if options.data is not None or options.benchmark:
+            write_page(own.path / "run" / "phone")
         own.install(own.path / "run" / "phone", strangers, FILE_NAME)
     return output
+
+
+def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: bool) -> list[tuple[str, str]]:
+    """See `pocketbert.api.plan_export`: each step and its state."""
+    recipe, folder = export_recipe(model, options)
+    output = folder_destination(output, folder.path)
+    run = Run(recipe, output, inputs=Inputs(recipe, {}, folder))
+    with naming_flags():
+        check_files(recipe.data)
+        state = "finished" if _is_finished(output, run, overwrite) else "to do"
+        return [(step.title, state) for step in run.steps()]
 
 
 def _is_finished(output: Path, run: Run, overwrite: bool) -> bool:
@@ -196,9 +217,12 @@ def open_run(folder: Path) -> Run:
     return Run(load_recipe(folder / RECIPE_FILE), folder)
 
 
-def verify_folder(model: Path, source: DataSource | None, max_drop: float) -> Verification:
+def verify_folder(model: Path, source: DataSource | None, max_drop: float, record: bool = False) -> Verification:
     """See `pocketbert.api.verify`."""
     if is_marked(model, KIND):
+        if record:
+            fix = f"Name the artefact folder: -m {model}/phone"
+            raise InputError(Problem("--record", "a run folder records what its own recipe measures.", fix))
         if source is not None:
             raise InputError(
                 Problem(
@@ -229,6 +253,8 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float) -> Ve
         sets = [EvalSet(name, head, prepared)]
     result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
     report_gates(result)
+    if record:
+        record_verification(model, result)
     return result
 
 
@@ -258,6 +284,25 @@ def _verify_run(folder: Path) -> Verification:
     return result
 
 
+def measure_folders(
+    models: Sequence[Path],
+    options: BenchmarkOptions | None,
+    texts: Sequence[Text],
+    imports: Sequence[Path],
+    record: bool,
+) -> BenchmarkResult:
+    """See `pocketbert.api.benchmark`."""
+    if record and (len(models) != 1 or is_marked(models[0], KIND)):
+        what = "writes into one artefact folder" + ("." if len(models) != 1 else f", and {models[0]} is a run folder.")
+        raise InputError(
+            Problem("--record", what, "Name one artefact folder, such as runs/NAME/phone, with -m/--model.")
+        )
+    result = benchmark_folders(models, options, texts, imports)
+    if record and all(a.passed for s in result.sessions for a in s.answers):
+        record_benchmark(models[0], result)
+    return result
+
+
 def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | None = None) -> Path:
     """See `pocketbert.api.pack`."""
     if platform is not None:
@@ -269,7 +314,7 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
         _check_steps(run)
         if not _is_finished(output, run, overwrite):
             with building(output, strangers, FILE_NAME) as target:
-                make_pack(run.exported, run.data.pair, run.origin, target)
+                make_pack(run.exported, run.data.pair, run.origin, target, run.confusions)
     return output
 
 
@@ -303,7 +348,7 @@ def _artefact_folder(model: Path) -> Iterator[Path]:
     with run.folder.locked(), temporary_folder(model) as place:
         _check_steps(run)
         (place / "phone").mkdir()
-        make_pack(run.exported, run.data.pair, run.origin, place / "phone")
+        make_pack(run.exported, run.data.pair, run.origin, place / "phone", run.confusions)
         yield place / "phone"
 
 
@@ -320,10 +365,29 @@ def _check_steps(run: Run) -> None:
     check_packable(run.exported)
 
 
-def write_report(run_folder: Path, output: Path, overwrite: bool) -> Path:
+def write_report(folder: Path, output: Path, overwrite: bool) -> Path:
     """See `pocketbert.api.report`."""
-    run = open_run(run_folder)
     output = file_destination(output, overwrite)
+    if is_marked(folder, KIND):
+        run = open_run(folder)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        run.report(output)
+        return output
+    from pocketbert.benchmarks.report import write_report as write_page_of
+
+    facts = read_facts(_artefacts_only(folder))
     output.parent.mkdir(parents=True, exist_ok=True)
-    run.report(output)
+    write_page_of(facts, output)
     return output
+
+
+def _artefacts_only(folder: Path) -> Path:
+    """An artefact folder.
+
+    Raises:
+        InputError: If it is none.
+    """
+    if not (folder / FILE_NAME).is_file():
+        what = f"is not a run folder or an artefact folder: it has no {RECIPE_FILE} of a run and no {FILE_NAME}."
+        raise InputError(Problem(str(folder), what, "Make one: pocketbert run RECIPE -o FOLDER"))
+    return folder

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import check_exported
@@ -15,7 +17,7 @@ from pocketbert.core.host.home import expanded
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.quantize import files_of
-from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.recipe import LONGEST, Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Attention, Runtime, Scheme
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
@@ -50,10 +52,11 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
             options = _with_attention(options, folder)
             check_exported(folder.family, _MODEL)
             task = options.task or known_task(folder)
-            options = _with_form(options, folder)
+            options = _with_length(_with_form(options, folder), folder)
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
-        return recipe_of(_content(name, _run_name(folder), options, task), _TITLE), folder
+        recipe = recipe_of(_content(name, _run_name(folder), options, task), _TITLE)
+        return recipe, replace(folder, licence=recipe.teacher.licence or folder.licence)
 
 
 def _with_attention(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
@@ -68,6 +71,13 @@ def _with_form(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
         folder.family.in_form(options.form, folder.config, "export.form")
         return options
     return options if folder.family.form is None else replace(options, form=folder.family.form.name)
+
+
+def _with_length(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
+    """The options with the model's own limit, where they name none: with rows, a recipe has another default."""
+    if options.data is None or options.max_length is not None:
+        return options
+    return replace(options, max_length=min(folder.positions, folder.tokenizer_length, LONGEST))
 
 
 def option_problems(model: str, options: ExportOptions) -> list[Problem]:
@@ -113,15 +123,30 @@ def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[s
     content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
     for option, key in KEYS.items():
         value = getattr(options, option)
-        if value is None or option in ("schemes", "runtimes"):
+        if value in (None, False) or option in ("schemes", "runtimes"):
             continue
         *sections, last = key.split(".")
         place = content
         for section in sections:
             place = place.setdefault(section, {})
-        value = str(value) if isinstance(value, Path) else value
-        place[last] = value if isinstance(value, str | dict | int | float) else list(value)
+        place[last] = _written(value)
     return {**content, "quantize": _quantize(options.schemes, options.runtimes), "task": task}
+
+
+def _written(value: object) -> object:
+    """The value of an option as a recipe has it."""
+    match value:
+        case True:  # a section with its defaults
+            return {}
+        case Path():
+            return str(value)
+        case BaseModel():
+            return value.model_dump(mode="json", exclude_none=True)
+        case str() | dict() | int() | float():
+            return value
+        case Iterable():
+            return list(value)
+    raise TypeError(f"{type(value).__name__} cannot be written into a recipe")
 
 
 def _quantize(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]:

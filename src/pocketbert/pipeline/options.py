@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
+from pocketbert.core.data.source import DataSource
+
 
 class AnswerOptions(TypedDict, total=False):
     """Settings of how outputs become answers, with the keys of a recipe's `answer`; each task reads some of them.
@@ -56,6 +58,11 @@ class ExportOptions:
         precision: Numbers that the package computes in, ``fp16`` or ``fp32``.
         layout: ``ane`` rewrites the graph for Apple's Neural Engine; ``plain`` does not.
         answer: How outputs become answers; default the recipe's defaults.
+        data: Labelled rows that the files are scored on; golden rows are then texts of these rows.
+        benchmark: Whether the latency of the files is measured.
+        name: Name of the model in the model card; default the name of its folder.
+        description: One sentence on the model for the report.
+        licence: Licence of the weights, as ``apache-2.0``; default what the model's folder says.
     """
 
     task: str | None = None
@@ -77,6 +84,11 @@ class ExportOptions:
     precision: str = "fp16"
     layout: str = "plain"
     answer: AnswerOptions = field(default_factory=lambda: AnswerOptions())
+    data: DataSource | None = None
+    benchmark: bool = False
+    name: str | None = None
+    description: str | None = None
+    licence: str | None = None
 
 
 KEYS: Mapping[str, str] = {
@@ -99,6 +111,11 @@ KEYS: Mapping[str, str] = {
     "precision": "export.coreml.precision",
     "layout": "export.coreml.layout",
     "answer": "answer",
+    "data": "data.eval",
+    "benchmark": "benchmark",
+    "name": "name",
+    "description": "description",
+    "licence": "teacher.licence",
 }
 """The recipe key that each field of `ExportOptions` sets."""
 
@@ -110,5 +127,10 @@ FLAGS: Mapping[str, str] = {
     "quantize.files": "--scheme, --runtime",
     "quantize.files.scheme": "--scheme",
     "quantize.files.runtime": "--runtime",
+    "data.eval.text": "--text",
+    "data.eval.text_pair": "--text-pair",
+    "data.eval.label": "--label",
+    "data.eval.max_line_mb": "--max-line-mb",
+    "data.eval.max_rows": "--max-rows",
 }
 """The flags of the command line that set each of these recipe keys; entries of lists are not counted."""

@@ -51,6 +51,8 @@ from pocketbert.pipeline.steps import AUGMENTED, CORPUS, Makers, stage_folder, s
 
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
+CONFUSIONS = 12
+"""Pairs of labels that the report lists."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -330,9 +332,10 @@ class Run:
         return ()
 
     def _make_pack(self, at: Places) -> Sequence[str]:
-        return pack.make_pack(self.exported, self.data.pair, self.origin, at.output)
+        return pack.make_pack(self.exported, self.data.pair, self.origin, at.output, self.confusions)
 
-    def confusions(self, most: int = 12) -> list[tuple[str, str, int]]:
+    @cached_property
+    def confusions(self) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold, predicted, rows."""
         if self.task.labels is not LabelKind.NAME or "eval" not in self.data.splits:
             return []
@@ -342,7 +345,7 @@ class Run:
         gold = np.asarray(rows.rows.truth, np.int64)
         counts = confusion(gold, whole(logits).argmax(-1).astype(np.int64), len(names))
         np.fill_diagonal(counts, 0)
-        order = np.argsort(counts, axis=None)[::-1][:most]
+        order = np.argsort(counts, axis=None)[::-1][:CONFUSIONS]
         pairs = [(int(i) // len(names), int(i) % len(names)) for i in order]
         return [(names[g], names[p], int(counts[g, p])) for g, p in pairs if counts[g, p]]
 
@@ -353,7 +356,7 @@ class Run:
         from pocketbert.pipeline.phone.facts import report_data
 
         command = "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
-        facts = report_data(self.recipe, self.path, command, self.confusions())
+        facts = report_data(self.recipe, self.path, command, self.confusions)
         write_report(facts, destination)
         return summary_table(facts)
 

@@ -24,7 +24,8 @@ def open_teacher(teacher: TeacherSection, attention: Attention | None = None) ->
     """
     folder = open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family, attention)
     # whatever form its files had: training knows text only, and the run writes its own files
-    return replace(folder, family=folder.family.in_form(TEXT_ONLY, folder.config))
+    family = folder.family.in_form(TEXT_ONLY, folder.config)
+    return replace(folder, family=family, licence=teacher.licence or folder.licence)
 
 
 def say_row(folder: ModelFolder) -> None:

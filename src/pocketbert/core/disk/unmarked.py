@@ -6,17 +6,16 @@ The name tells them from a user's, and a lock on the folder itself tells those o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pocketbert.core.disk.locks import FOLDER, lock
 from pocketbert.core.disk.marker import MARKER
 from pocketbert.core.disk.ownership import LOCK, TEMPORARY
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _RANDOM = r"[a-z0-9_]{8}"
 """What `tempfile` puts between the beginning and the end of a name."""
 
@@ -43,9 +42,9 @@ def _made(place: Path, prefix: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, suffix=TEMPORARY, dir=place))
         with contextlib.suppress(FileNotFoundError):  # another process took it for one that was left
-            handle = os.open(path, _FOLDER)
+            handle = os.open(path, FOLDER)
             # without locks in this file system no process removes it either
-            if _lock(handle) is not False and path.is_dir():
+            if lock(handle) is not False and path.is_dir():
                 return path, handle
             os.close(handle)
 
@@ -70,9 +69,9 @@ def of_no_process(path: Path) -> Iterator[None]:
     Raises:
         OSError: If a running process is about to mark it, or the file system cannot tell.
     """
-    handle = os.open(path, _FOLDER)
+    handle = os.open(path, FOLDER)
     try:
-        if not _lock(handle):
+        if not lock(handle):
             raise BlockingIOError(f"{path} belongs to a running process")
         yield
     finally:
@@ -83,14 +82,3 @@ def _holds_nothing(path: Path) -> bool:
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         return all(e.name in (MARKER, LOCK) and e.stat(follow_symlinks=False).st_size == 0 for e in entries)
     return False
-
-
-def _lock(handle: int) -> bool | None:
-    """Lock an open folder: whether that was possible; None where the file system has no such locks."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True

@@ -26,6 +26,7 @@ from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Attention, Client, Format, Layout, MobileBertSize, Scheme, Shapes
 
 SCHEMA_VERSION = 1
+LONGEST = 8192
 
 
 class ContradictionError(ValueError):
@@ -94,7 +95,7 @@ class DataSection(Section):
     max_length: int | None = Field(
         None,
         ge=4,
-        le=8192,
+        le=LONGEST,
         description="Longest input in tokens; default 128 with data, else the model's own.",
     )
 
@@ -109,6 +110,9 @@ class TeacherSection(Section):
         min_length=1,
         description="Row of the table of families, where several share a graph, such as macbert for a model that loads as bert; "
         "by default the names of the weights suggest one. It sets title, signals and objectives.",
+    )
+    licence: str | None = Field(
+        None, min_length=1, description="Licence of its weights, such as apache-2.0; default what its folder says."
     )
     finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
 

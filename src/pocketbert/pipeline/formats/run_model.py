@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, task_of
 from pocketbert.pipeline.formats.model_files import ModelFile
+
+LICENCE_FILE = "LICENCE.txt"
+"""Where the folder of a run's teacher names the licence of its weights."""
 
 
 @dataclass(frozen=True)
@@ -58,5 +61,7 @@ class RunModel:
 
 
 def open_weights(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
-    """Open a model of a run, before it is known which files are made of it."""
-    return RunModel(recipe, run, open_model_folder(str(weights)), length)
+    """Open a model of a run, with the licence of its teacher, before it is known which files are made of it."""
+    folder, note = open_model_folder(str(weights)), run / "teacher" / LICENCE_FILE
+    licence = note.read_text(encoding="utf-8").strip() if note.is_file() else folder.licence
+    return RunModel(recipe, run, replace(folder, licence=licence), length)

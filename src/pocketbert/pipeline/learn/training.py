@@ -12,6 +12,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.pipeline.formats.run_model import LICENCE_FILE
 from pocketbert.pipeline.learn.between import read_state, write_state
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Finished, finish, pooling_for
@@ -36,7 +37,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         notes += [note] if note else []
     pooling = pooling_for(recipe, model)
     finish(Finished(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
-    (at.output / "LICENCE.txt").write_text(model.licence + "\n", encoding="utf-8")
+    (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
     return ()
 
 

@@ -166,14 +166,16 @@ def measure(
     from pocketbert.benchmarks.latency import benchmark
 
     result = benchmark(variants, list(texts) or list(SENTENCES), options)
-    if root is None:
-        return result
-    first, *others = [_without_paths(session, root) for session in result.sessions]
+    return result if root is None else without_paths(result, root)
+
+
+def without_paths(result: BenchmarkResult, root: Path) -> BenchmarkResult:
+    """A result with paths relative to a folder: those of this machine have no place in what others read."""
+    first, *others = [_in_folder(session, root) for session in result.sessions]
     return first.model_copy(update={"others": others})
 
 
-def _without_paths(session: BenchmarkResult, root: Path) -> BenchmarkResult:
-    """Paths of this machine have no place in a folder that others read."""
+def _in_folder(session: BenchmarkResult, root: Path) -> BenchmarkResult:
     variants = [
         v.model_copy(update={"path": _relative(v.path, root), "tokenizer": _relative(v.tokenizer, root)})
         for v in session.variants

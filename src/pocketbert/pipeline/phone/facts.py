@@ -13,7 +13,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Provenance, Status
 from pocketbert.pipeline.formats.model_files import default_file
@@ -87,12 +87,7 @@ def card_facts(model: RunModel, result: Verification) -> CardFacts:
     notes = [*honest_notes(recipe, family), *_learning_notes(recipe, run)]
     notes += [note for format in recipe.export.formats for note in place_of(format).card_notes(model)]
     missing = unreached(read_golden(run / "golden" / GOLDEN_FILE), model.task, model.labels)
-    return CardFacts(family, _licence(run), latency, condition, teacher, parity, notes, missing)
-
-
-def _licence(run: Path) -> str:
-    path = run / "teacher" / "LICENCE.txt"
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else ModelFolder.licence
+    return CardFacts(family, model.folder.licence, latency, condition, teacher, parity, notes, missing)
 
 
 def honest_notes(recipe: Recipe, family: Family) -> list[str]:
@@ -103,7 +98,7 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
             "No labelled data was given: the files were compared with the torch model on golden rows, and no task "
             "score was measured."
         )
-    else:
+    elif recipe.teacher.finetune is not None or recipe.student is not None:
         out.append("Trained with one seed; the last checkpoint was used, not the best one.")
     out += [note for format in recipe.export.formats for note in place_of(format).notes(recipe)]
     if recipe.student is not None and not family.uses_segments and recipe.data.eval and recipe.data.eval.text_pair:

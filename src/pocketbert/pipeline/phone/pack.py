@@ -40,7 +40,8 @@ from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.phone.card import CardFacts, render_card
-from pocketbert.pipeline.phone.facts import card_facts, read_benchmark
+from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, report_data
+from pocketbert.pipeline.phone.report_facts import FACTS_FILE, write_facts
 from pocketbert.runtime.engines import open_file
 
 _TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
@@ -57,6 +58,7 @@ _KINDS = {
     "README.md": Kind.DOCUMENT,
     "parity.json": Kind.FIGURES,
     "benchmark.json": Kind.FIGURES,
+    FACTS_FILE: Kind.FIGURES,
     **dict.fromkeys(_TOKENIZER_FILES, Kind.TOKENIZER),
     **dict.fromkeys(_VECTOR_FILES, Kind.CONFIG),
 }
@@ -110,7 +112,9 @@ def check_packable(model: RunModel) -> Verification:
     return result
 
 
-def make_pack(model: RunModel, pair: bool, origin: Origin, destination: Path) -> Sequence[str]:
+def make_pack(
+    model: RunModel, pair: bool, origin: Origin, destination: Path, confusions: Sequence[tuple[str, str, int]] = ()
+) -> Sequence[str]:
     """Write the artefact folder; ``artifacts.json`` last.
 
     Args:
@@ -118,6 +122,7 @@ def make_pack(model: RunModel, pair: bool, origin: Origin, destination: Path) ->
         pair: Whether inputs are pairs.
         origin: What decides the folder.
         destination: Where to write.
+        confusions: Pairs of labels that the default file confuses most on eval: gold, predicted, rows.
 
     Raises:
         GateError: If a file did not pass, or changed since.
@@ -139,6 +144,7 @@ def make_pack(model: RunModel, pair: bool, origin: Origin, destination: Path) ->
         _check_measured(run, result, [f.path for f in model.files if is_measured(f, recipe)])
         shutil.copyfile(run / "benchmark.json", destination / "benchmark.json")
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
+    write_facts(report_data(portable(recipe), run, "", list(confusions)), destination)
     facts = card_facts(model, result)
     artefacts = _artefacts(model, pair, result, facts, origin)
     (destination / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")

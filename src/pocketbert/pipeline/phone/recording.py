@@ -1,0 +1,166 @@
+"""Writing measured figures into an artefact folder: its list, its model card and its report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketbert.core.artefacts import (
+    FILE_NAME,
+    Artefacts,
+    FileRecord,
+    Kind,
+    ModelRecord,
+    read_artefacts,
+    write_artefacts,
+)
+from pocketbert.core.disk.files import copy_path, sha256_file
+from pocketbert.core.disk.locks import folder_locked
+from pocketbert.core.disk.workspace import adding, finish_interrupted
+from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.host.progress import say
+from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.make.measuring import without_paths
+from pocketbert.pipeline.phone.report_facts import FACTS_FILE, PAGE_FILE, read_facts, write_facts
+from pocketbert.pipeline.requirements import missing
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.report.data import ReportData
+
+_CARD = "README.md"
+_BENCHMARK = "benchmark.json"
+_WRITTEN = (_CARD, FACTS_FILE, PAGE_FILE, _BENCHMARK)
+_KINDS = {_CARD: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
+
+
+def record_verification(folder: Path, result: Verification) -> None:
+    """Write the scores of a verification into the folder that was verified.
+
+    Args:
+        folder: The artefact folder.
+        result: What `verify_artefacts` found.
+
+    Raises:
+        GateError: If a gate failed: such scores are not those of a whole folder.
+        InputError: If a model file changed since it was verified.
+    """
+    if result.failures:
+        raise GateError([*result.failures, "Nothing was recorded."])
+    from pocketbert.benchmarks.report import GateRow
+
+    if not any(result.scores.values()):
+        raise InputError(Problem("--record", "nothing was scored.", "Give labelled rows: --data FILE."))
+    with _changing(folder) as change:
+        _check_same(change.artefacts, result.files)
+        change.artefacts = _scored(change.artefacts, result)
+        gates = [GateRow(**g.model_dump()) for g in result.gates]
+        rows = [
+            row.model_copy(update={"eval_score": next(iter(result.scores.get(row.path, {}).values()), None)})
+            for row in change.facts.rows
+            if not row.is_teacher  # it was not scored on these rows
+        ]
+        scored = next(iter(next(iter(result.scores.values()), {})), change.facts.scored_on)
+        change.facts = change.facts.model_copy(update={"rows": rows, "gates": gates, "scored_on": scored})
+    say(f"recorded in {folder}: {', '.join(change.written)}")
+
+
+def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
+    """Write the latencies of a benchmark into the folder whose files were measured.
+
+    Args:
+        folder: The artefact folder.
+        result: What was measured, of this folder alone.
+
+    Raises:
+        InputError: If a model file changed since it was measured.
+    """
+    with _changing(folder) as change:
+        _check_same(change.artefacts, {v.name: v.sha256 for s in result.sessions for v in s.variants})
+        result = without_paths(result, folder)
+        result.write(change.target / _BENCHMARK)
+        rows = [row if row.is_teacher else row.model_copy(update={"name": row.path}) for row in change.facts.rows]
+        change.facts = change.facts.model_copy(update={"rows": rows, "benchmark": result})
+    say(f"recorded in {folder}: {', '.join(change.written)}")
+
+
+def write_page(folder: Path) -> None:
+    """Write the report of a folder that no other process knows yet, and list it."""
+    from pocketbert.benchmarks.report import write_report
+
+    write_report(read_facts(folder), folder / PAGE_FILE)
+    write_artefacts(folder, _listed(read_artefacts(folder), folder, [PAGE_FILE]))
+
+
+@dataclass
+class _Change:
+    """What of a folder is changed.
+
+    Attributes:
+        artefacts: Its list.
+        facts: What its report shows.
+        target: Where new files are written.
+        written: Names of the files that were written, at the end.
+    """
+
+    artefacts: Artefacts
+    facts: ReportData
+    target: Path
+    written: Sequence[str] = ()
+
+
+@contextlib.contextmanager
+def _changing(folder: Path) -> Iterator[_Change]:
+    """Change list and facts of a folder; card and report are made anew of them when the block ends without an error.
+
+    The new files replace the old ones one by one: a process that is killed meanwhile leaves work that the next command
+    finishes.
+    """
+    with folder_locked(folder):
+        finish_interrupted(folder)
+        names = [n for n in _WRITTEN if (folder / n).is_file()]
+        with adding(folder, [FILE_NAME, *names], "") as target:
+            for name in names:
+                copy_path(folder / name, target / name)
+            change = _Change(read_artefacts(folder), read_facts(folder), target)
+            yield change
+            write_facts(change.facts, target)
+            if not missing("report"):
+                from pocketbert.benchmarks.report import write_report
+
+                write_report(change.facts, target / PAGE_FILE)
+            change.written = sorted(p.name for p in target.iterdir() if p.name != FILE_NAME)
+            write_artefacts(target, _listed(change.artefacts, target, change.written))
+
+
+def _listed(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefacts:
+    """The list with the files of these names as they are in a folder."""
+    new = []
+    for name in names:
+        path, kind = folder / name, _KINDS.get(name, Kind.FIGURES)
+        new.append(FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind))
+    kept = [r for r in artefacts.files if r.path not in names]
+    return artefacts.model_copy(update={"files": sorted([*kept, *new], key=lambda r: r.path)})
+
+
+def _check_same(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
+    """Refuse figures of other files than the folder's."""
+    listed = {r.path: r.sha256 for r in artefacts.models()}
+    strange = [name for name, digest in digests.items() if listed.get(name) != digest]
+    if strange:
+        what = f"{', '.join(strange)}: not the file that was measured; nothing was recorded."
+        raise InputError(Problem(FILE_NAME, what, "Start the command again while nothing else writes to the folder."))
+
+
+def _scored(artefacts: Artefacts, result: Verification) -> Artefacts:
+    """The list with the scores of a verification beside those it has."""
+    files = [
+        r.model_copy(update={"scores": {**r.scores, **result.scores.get(r.path, {})}})
+        if isinstance(r, ModelRecord) and r.alias_of is None
+        else r
+        for r in artefacts.files
+    ]
+    return artefacts.model_copy(update={"files": files})
