@@ -1,0 +1,233 @@
+"""Which column of a data file is the text and which one the label, where nobody named them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pocketbert.core.data.bad_rows import BadRows
+from pocketbert.core.data.files import class_names, read_rows
+from pocketbert.core.data.profile import MOST_ROWS, Column, profile
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.errors import InputError, Problem, listed, shown
+from pocketbert.core.tasks import LabelKind
+
+_TEXTS = (
+    ("text", "sentence", "utterance", "tokens"),
+    ("query", "content", "review", "comment", "message", "body", "document", "tweet", "post", "words", "text1"),
+    ("question", "input", "prompt", "description", "title", "subject", "summary", "headline", "phrase", "request"),
+)
+"""Usual names of the text, the surest ones first; written without capitals, blanks, ``-`` and ``_``."""
+_PAIRS = (
+    ("text", "textpair"),
+    ("sentence1", "sentence2"),
+    ("sentencea", "sentenceb"),
+    ("text1", "text2"),
+    ("texta", "textb"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("question", "context"),
+    ("query", "passage"),
+    ("query", "document"),
+)
+_CLASSES = ("intent", "class", "category", "target", "sentiment", "topic", "emotion", "polarity", "gold")
+_OTHERS = ("tags", "nertags", "score", "similarity", "similarityscore", "rating", "stars", "spans", "entities")
+_ANSWERS = ("answer", "answers")
+_LABELS = (
+    ("label", "labels"),
+    (*_CLASSES, *_OTHERS, *_ANSWERS),
+    ("labelname", "labeltext", "intentname", "categoryname", "type", "tag", "y", "output", "genre", "language", "lang"),
+)
+_QUESTION = (("question", "context"), ("query", "context"))
+_MOST_CLASSES = 50
+"""Whole numbers with more values are classes only if they count on from 0."""
+_FEWEST_SCORES = 10
+"""Numbers with fractions and fewer values may be classes."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are read, and why.
+
+    Attributes:
+        source: The source with its columns named.
+        kind: What the label column holds; None where it could be several things.
+        note: One sentence for people, such as ``text: column 'sentence', label: column 'intent' (77 names)``.
+    """
+
+    source: DataSource
+    kind: LabelKind | None
+    note: str
+
+
+def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = "") -> Columns:
+    """Find the columns of a data file: by their usual names, else by what they hold.
+
+    A column that `source` names itself is kept, whatever the file holds. A second text is taken only if two columns
+    have names that are usual for a pair. Data sets of the Hub are returned as they are.
+
+    Args:
+        source: The file; its fields `text`, `text_pair` and `label` count as given where they were set.
+        kind: What the label has to be, where the task is known.
+        fix: What to do when the columns cannot be told apart; default naming the options of the command line.
+
+    Raises:
+        InputError: If the file cannot be read, or naming its columns if several could be meant or none.
+        MissingBackendError: If the library for its kind of file is not installed.
+    """
+    if source.path is None:
+        return Columns(source, kind, "")
+    bad = BadRows(source.title)
+    columns, rows = profile(read_rows(source, bad))
+    if not columns:
+        raise InputError(bad.close() or Problem(source.title, "no rows."))
+    choice = _Choice(source, columns, kind, fix)
+    text, pair = choice.texts()
+    label = choice.label(text, pair)
+    found = source.model_copy(update={"text": text, "text_pair": pair, **({"label": label} if label else {})})
+    names = class_names(found) if label else None
+    if kind is None and (_plain(text), _plain(pair or "")) in _QUESTION and _plain(label or "") in _ANSWERS:
+        kind = LabelKind.ANSWERS
+    kind = kind or (LabelKind.NAME if names else _kind_of(columns.get(label or ""), columns.get(text)))
+    parts = [f"text: column '{text}'", *([f"second text: column '{pair}'"] if pair else [])]
+    if label:
+        cells = columns.get(label)
+        what = f"{len(names)} names" if names else _holds(cells, kind, rows) if cells else "not in the first rows"
+        parts.append(f"label: column '{label}' ({what})")
+    return Columns(found, kind, ", ".join(parts))
+
+
+class _Choice:
+    """The choice among the columns of one file."""
+
+    def __init__(self, source: DataSource, columns: Mapping[str, Column], kind: LabelKind | None, fix: str) -> None:
+        self._source, self._columns, self._kind = source, columns, kind
+        self._given = {k: getattr(source, k) for k in ("text", "text_pair", "label") if k in source.model_fields_set}
+        self._plain = {name: _plain(name) for name in columns}
+        self._fix = fix
+
+    def texts(self) -> tuple[str, str | None]:
+        """The column of the text, and that of the second text if there is one."""
+        pair = self._given.get("text_pair")
+        if "text" in self._given:
+            return self._given["text"], pair
+        free = [c for c in self._columns.values() if c.name not in self._given.values() and self._can_be_text(c)]
+        if pair is None and "text_pair" not in self._given and self._kind not in (LabelKind.SPANS, LabelKind.NONE):
+            pairs = _QUESTION if self._kind is LabelKind.ANSWERS else _PAIRS
+            found = [(a, b) for a, b in pairs if {a, b} <= {self._plain[c.name] for c in free}]
+            if found:
+                by_plain = {self._plain[c.name]: c.name for c in free}
+                return by_plain[found[0][0]], by_plain[found[0][1]]
+        known = self._known(_TEXTS, free, "--text", "texts")
+        if known:
+            return known, pair
+        prose = [c for c in free if c.is_prose or c.is_words]
+        longest = max(prose, key=lambda c: c.mean_characters, default=None)
+        if longest and all(c is longest or c.mean_characters * 3 < longest.mean_characters for c in prose):
+            return longest.name, pair
+        raise self._unclear("--text", "texts", [c.name for c in prose])
+
+    def label(self, text: str, pair: str | None) -> str | None:
+        """The column of the label; None where the kind needs none and there is none."""
+        if "label" in self._given:
+            return str(self._given["label"])
+        if self._kind is LabelKind.NONE:
+            return None
+        free = [c for c in self._columns.values() if c.name not in (text, pair) and self._can_be_label(c, text)]
+        known = self._known(_LABELS, free, "--label", "labels")
+        if known:
+            return known
+        if self._kind is LabelKind.SCORE_OR_NONE:
+            return None
+        found = [c for c in free if (c.lists or c.repeats) and c.mean_words <= 5]
+        found = found or [c for c in free if c.is_numbers and c.fractions]
+        if len(found) == 1:
+            return found[0].name
+        raise self._unclear("--label", "labels", [c.name for c in found])
+
+    def _known(self, tiers: Sequence[Sequence[str]], free: Sequence[Column], option: str, what: str) -> str | None:
+        for tier in tiers:
+            found = [c.name for c in free if self._plain[c.name] in tier]
+            if len(found) > 1:
+                raise self._unclear(option, what, found)
+            if found:
+                return found[0]
+        return None
+
+    def _can_be_text(self, column: Column) -> bool:
+        words = column.is_words and self._kind in (None, LabelKind.SPANS) and not self._is_tags(column)
+        return words or column.is_text
+
+    def _is_tags(self, column: Column) -> bool:
+        """Whether a list is the tags of another column, or the labels of a text: its entries come back often."""
+        return len(column.parts) * 4 < sum(column.lengths.values()) and self._plain[column.name] not in _TEXTS[0]
+
+    def _can_be_label(self, column: Column, text: str) -> bool:
+        checks: dict[LabelKind | None, Callable[[], bool]] = {
+            LabelKind.NAME: lambda: not column.lists and column.cells > 0,
+            LabelKind.SCORE: lambda: column.is_numbers,
+            LabelKind.SCORE_OR_NONE: lambda: column.is_numbers,
+            LabelKind.SPANS: lambda: column.spans > 0 or _is_parallel(column, self._columns.get(text)),
+        }
+        words = self._columns.get(text)
+        if self._kind is None and words is not None and words.is_words:  # only a tagger reads a list of words
+            return checks[LabelKind.SPANS]()
+        return checks.get(self._kind, lambda: column.cells > 0)()
+
+    def _unclear(self, option: str, what: str, found: Sequence[str]) -> InputError:
+        have = f"it has the columns {listed(list(self._columns))}"
+        several = f"{listed(found)} could be the {what}" if found else f"no column is surely the {what}"
+        example = shown(found[0]) if found else "COLUMN"
+        fix = (
+            self._fix
+            or f"Name the columns with --text and --label: here {option} is needed, such as {option} {example}."
+        )
+        return InputError(Problem(self._source.title, f"{several}; {have}.", fix))
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.casefold() if character not in " _-.")
+
+
+def _is_parallel(column: Column, text: Column | None) -> bool:
+    """Whether each of its cells has one entry for each word of the text."""
+    return text is not None and bool(column.lengths) and column.lengths == text.lengths
+
+
+def _kind_of(label: Column | None, text: Column | None) -> LabelKind | None:
+    """What a label column holds; None where it could be several things."""
+    if label is None:
+        return None
+    if label.spans or (label.lists == label.cells and _is_parallel(label, text)):
+        return LabelKind.SPANS
+    if label.lists:
+        return LabelKind.NAMES
+    if label.is_numbers:
+        return _kind_of_numbers(label)
+    if label.parted and len(label.parts) < len(label.values):
+        return LabelKind.NAMES
+    return LabelKind.NAME if label.repeats or len(label.values) == 1 else None
+
+
+def _kind_of_numbers(label: Column) -> LabelKind | None:
+    """Fractions with many values are scores; whole numbers are classes if they are few or count on from 0."""
+    if label.fractions:
+        return LabelKind.SCORE if len(label.values) >= _FEWEST_SCORES else None
+    found = sorted({int(float(value)) for value in label.values})
+    classes = found == list(range(len(found))) or len(found) <= _MOST_CLASSES
+    return LabelKind.NAME if classes and label.repeats else None
+
+
+def _holds(label: Column, kind: LabelKind | None, rows: int) -> str:
+    more = f" in the first {rows:,} rows" if rows >= MOST_ROWS else ""
+    if kind in (LabelKind.SCORE, LabelKind.SCORE_OR_NONE):
+        return "scores"
+    if kind is LabelKind.SPANS:
+        return "spans" if label.spans else f"tags: {len(label.parts)} names{more}"
+    if kind is LabelKind.NAMES:
+        return f"lists of {len(label.parts - {''})} names{more}"
+    if kind is LabelKind.ANSWERS:
+        return "answers"
+    return f"{len(label.values)} {'numbers' if label.is_numbers else 'names'}{more}"
