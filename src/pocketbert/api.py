@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
+    from pocketbert.pipeline.learn.starting import StartingRecipe
     from pocketbert.pipeline.run import Run, RunResult
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "quantize",
     "report",
     "run",
+    "starting_recipe",
     "verify",
 ]
 
@@ -86,13 +88,49 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return load(recipe_path(recipe), overrides)
 
 
-def run(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
+def starting_recipe(
+    data: str | Path,
+    output: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    evaluation: str | Path | None = None,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    task: str | None = None,
+) -> StartingRecipe:
+    """Make a recipe for a data file: its columns, its task, lengths and passes are found in the rows.
+
+    Args:
+        data: File of training rows: ``.csv``, ``.tsv``, ``.jsonl[.gz]`` or ``.parquet``.
+        output: The run folder in which the recipe will be kept.
+        overrides: ``key.sub=value`` texts.
+        evaluation: File of the rows that decide the score; default a tenth of the training rows.
+        text: Column of the text.
+        text_pair: Column of the second text.
+        label: Column of the label.
+        task: Hub task name.
+
+    Raises:
+        InputError: If the file cannot be read, or its columns or its task are not clear.
+        MissingBackendError: If the teacher, or a library that reads the file, is not installed.
+    """
+    from pocketbert.pipeline.learn.starting import DataFiles
+    from pocketbert.pipeline.learn.starting import starting_recipe as make
+
+    other = None if evaluation is None else str(evaluation)
+    return make(DataFiles(str(data), other, text, text_pair, label, task), Path(output), overrides)
+
+
+def run(
+    recipe: Recipe | StartingRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False
+) -> RunResult:
     """Run the whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder and report.
 
     Started again with the same arguments it continues where it was, however it ended.
 
     Args:
-        recipe: What to do.
+        recipe: What to do; a recipe that was made for a data file is kept in the folder as ``recipe.yaml``.
         output: The run folder.
         overwrite: Whether results of another recipe, or of other library versions, in that folder may be replaced.
         resume_anyway: Whether results and unfinished work of other library versions are taken as they are; the artefact
@@ -140,16 +178,21 @@ def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_
     return whole.path / "student"
 
 
-def plan(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
+def plan(
+    recipe: Recipe | StartingRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False
+) -> list[PlannedStep]:
     """List what `run` would do, without doing it."""
     return [PlannedStep(*row) for row in _run_at(recipe, output, overwrite, resume_anyway).plan()]
 
 
-def _run_at(recipe: Recipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
+def _run_at(recipe: Recipe | StartingRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
+    from pocketbert.pipeline.learn.starting import StartingRecipe
     from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    return Run(recipe, run_destination(recipe, Path(output)), Permission(overwrite, resume_anyway))
+    start = recipe if isinstance(recipe, StartingRecipe) else None
+    whole = recipe.recipe if isinstance(recipe, StartingRecipe) else recipe
+    return Run(whole, run_destination(whole, Path(output)), Permission(overwrite, resume_anyway), start=start)
 
 
 def export(

@@ -40,6 +40,7 @@ from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.learn.stages import Learning
+from pocketbert.pipeline.learn.starting import StartingRecipe
 from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, simulating
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
@@ -91,11 +92,18 @@ class Run:
         folder: Where.
         allowed: Whether results of other settings may be replaced, and those of other library versions be used.
         inputs: Models and files of the recipe, where the caller opened them already.
+        start: The same recipe as it was made for a data file, which is kept in the folder.
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, allowed: Permission | None = None, inputs: Inputs | None = None
+        self,
+        recipe: Recipe,
+        folder: Path,
+        allowed: Permission | None = None,
+        inputs: Inputs | None = None,
+        start: StartingRecipe | None = None,
     ) -> None:
+        self.start = start
         self.recipe, self.folder = recipe, RunFolder(folder, allowed or Permission())
         self.path, self.inputs = folder, inputs or Inputs(recipe)
         self.ready = self.inputs.ready
@@ -181,6 +189,8 @@ class Run:
             self.folder.hash(steps)
             self.folder.recover(steps)
             plan = self.folder.plan(steps)
+            if self.start is not None:
+                self.start.keep(self.path, self.folder.allowed.overwrite)
             if plan.anew:
                 remove(self.path / REPORT_FILE)
             with logged(self.path / "run.log"):
