@@ -1,19 +1,17 @@
 """The verbs of PocketBERT as functions: the command line calls these, and so may you.
 
-Every function imports what it needs when it is called, so that importing this module is cheap and a
-core-only install can predict.
+Every function imports what it needs when it is called: importing this module is cheap, a core-only install can predict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.data.limits import LINE_MB, ROWS
 from pocketbert.core.host.platforms import refusal
-from pocketbert.pipeline.options import ExportOptions
+from pocketbert.pipeline.options import DataFiles, ExportOptions, Plan, PlannedStep
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -25,10 +23,11 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
-    from pocketbert.pipeline.learn.starting import StartingRecipe
+    from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe
     from pocketbert.pipeline.run import Run, RunResult
 
 __all__ = [
+    "DataFiles",
     "PlannedStep",
     "benchmark",
     "data_augment",
@@ -55,23 +54,6 @@ if text := refusal():
     raise ImportError(text)
 
 
-@dataclass(frozen=True)
-class PlannedStep:
-    """One step of a dry run and what would happen to it.
-
-    Attributes:
-        name: Step.
-        output: What it writes, relative to the run folder.
-        state: ``finished``, ``unfinished`` or ``to do``.
-        why: Why it is made again; empty where it is not.
-    """
-
-    name: str
-    output: str
-    state: str
-    why: str = ""
-
-
 def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file, or a shipped recipe by name.
 
@@ -88,49 +70,29 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return load(recipe_path(recipe), overrides)
 
 
-def starting_recipe(
-    data: str | Path,
-    output: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    evaluation: str | Path | None = None,
-    text: str | None = None,
-    text_pair: str | None = None,
-    label: str | None = None,
-    task: str | None = None,
-) -> StartingRecipe:
-    """Make a recipe for a data file: its columns, its task, lengths and passes are found in the rows.
+def starting_recipe(files: DataFiles, output: str | Path, overrides: Sequence[str] = ()) -> StartingRecipe:
+    """Make a recipe for a data file: what `files` leaves out, lengths and passes are found in the rows.
 
     Args:
-        data: File of training rows: ``.csv``, ``.tsv``, ``.jsonl[.gz]`` or ``.parquet``.
-        output: The run folder in which the recipe will be kept.
+        files: The data.
+        output: The run folder in which `run` will keep the recipe.
         overrides: ``key.sub=value`` texts.
-        evaluation: File of the rows that decide the score; default a tenth of the training rows.
-        text: Column of the text.
-        text_pair: Column of the second text.
-        label: Column of the label.
-        task: Hub task name.
 
     Raises:
         InputError: If the file cannot be read, or its columns or its task are not clear.
-        MissingBackendError: If the teacher, or a library that reads the file, is not installed.
     """
-    from pocketbert.pipeline.learn.starting import DataFiles
-    from pocketbert.pipeline.learn.starting import starting_recipe as make
+    from pocketbert.pipeline.learn import starting
 
-    other = None if evaluation is None else str(evaluation)
-    return make(DataFiles(str(data), other, text, text_pair, label, task), Path(output), overrides)
+    return starting.starting_recipe(files, Path(output), overrides)
 
 
-def run(
-    recipe: Recipe | StartingRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False
-) -> RunResult:
+def run(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
     """Run the whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder and report.
 
     Started again with the same arguments it continues where it was, however it ended.
 
     Args:
-        recipe: What to do; a recipe that was made for a data file is kept in the folder as ``recipe.yaml``.
+        recipe: What to do; one that was made for a data file is kept in the folder as ``recipe.yaml``.
         output: The run folder.
         overwrite: Whether results of another recipe, or of other library versions, in that folder may be replaced.
         resume_anyway: Whether results and unfinished work of other library versions are taken as they are; the artefact
@@ -178,21 +140,17 @@ def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_
     return whole.path / "student"
 
 
-def plan(
-    recipe: Recipe | StartingRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False
-) -> list[PlannedStep]:
+def plan(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Plan:
     """List what `run` would do, without doing it."""
     return [PlannedStep(*row) for row in _run_at(recipe, output, overwrite, resume_anyway).plan()]
 
 
-def _run_at(recipe: Recipe | StartingRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
-    from pocketbert.pipeline.learn.starting import StartingRecipe
+def _run_at(recipe: AnyRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
+    from pocketbert.pipeline.learn.starting import resolved
     from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    start = recipe if isinstance(recipe, StartingRecipe) else None
-    whole = recipe.recipe if isinstance(recipe, StartingRecipe) else recipe
-    return Run(whole, run_destination(whole, Path(output)), Permission(overwrite, resume_anyway), start=start)
+    return Run(recipe, run_destination(resolved(recipe), Path(output)), Permission(overwrite, resume_anyway))
 
 
 def export(

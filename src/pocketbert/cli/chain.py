@@ -92,7 +92,8 @@ def run(
     else:
         given = _overrides_with_data(recipe, overrides)
         folder = output or default_folder(data)
-        start = api.starting_recipe(data, folder, _with_seed(given, seed), **columns)
+        files = api.DataFiles(data, **columns)
+        start = api.starting_recipe(files, folder, _with_seed(given, seed))
         resolved = start.recipe
         for note in start.notes:
             say(note)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import yaml
@@ -21,6 +22,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import recipe_from
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
+from pocketbert.pipeline.options import DataFiles
 from pocketbert.pipeline.reference import task_text
 from pocketbert.pipeline.shipped import starting_text
 from pocketbert.pipeline.teacher import open_teacher
@@ -45,27 +47,6 @@ _HEADER = "# A start with your own data"
 """Begins the line of a start that says what it is."""
 _EPOCHS = re.compile(r"\bepochs: ([\d.]+)")
 _PLAIN = re.compile(r"[A-Za-z][\w-]*")
-
-
-@dataclass(frozen=True)
-class DataFiles:
-    """What a user says of the data; whatever is None is found in the rows.
-
-    Attributes:
-        data: File of the training rows.
-        evaluation: File of the rows that decide the score; None for a tenth of the training rows.
-        text: Column of the text.
-        text_pair: Column of the second text.
-        label: Column of the label.
-        task: Hub task name.
-    """
-
-    data: str
-    evaluation: str | None = None
-    text: str | None = None
-    text_pair: str | None = None
-    label: str | None = None
-    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +81,18 @@ class StartingRecipe:
         write_atomic(path, self.text)
 
 
+AnyRecipe: TypeAlias = Recipe | StartingRecipe
+
+
+def resolved(recipe: AnyRecipe) -> Recipe:
+    """The settings of a recipe, wherever it comes from.
+
+    Args:
+        recipe: A recipe, or one that was made for a data file.
+    """
+    return recipe.recipe if isinstance(recipe, StartingRecipe) else recipe
+
+
 def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = ()) -> StartingRecipe:
     """Make a recipe for a data file.
 
@@ -131,7 +124,7 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
 
 
 def _source(files: DataFiles) -> DataSource:
-    path = str(expanded(files.data, "--data").absolute())
+    path = str(expanded(str(files.data), "--data").absolute())
     given = {k: v for k in ("text", "text_pair", "label") if (v := getattr(files, k)) is not None}
     return DataSource(path=path, **given)
 
@@ -162,9 +155,9 @@ def _values(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, 
         cells["label"] = source.label
     named = "".join(f", {key}: {_quoted(value)}" for key, value in cells.items() if value is not None)
     made = f"made by `pocketbert run --data {source.title}`. To change it, edit a copy and run the copy."
-    values = {_HEADER: made, "name": _name(files.data), "  train": f"{{path: {_quoted(source.title)}{named}}}"}
+    values = {_HEADER: made, "name": _name(str(files.data)), "  train": f"{{path: {_quoted(source.title)}{named}}}"}
     if files.evaluation is not None:
-        path = str(expanded(files.evaluation, "--eval").absolute())
+        path = str(expanded(str(files.evaluation), "--eval").absolute())
         values["  eval"] = f"{{path: {_quoted(path)}{named}}}"
     return values
 
