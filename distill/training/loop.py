@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.processes import here
-from pocketbert.core.host.progress import Meter
+from pocketbert.core.host.progress import Meter, say
 from pocketbert.core.recipe.updates import Updates
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.training.batches import BatchOrder, divide, parts
@@ -347,6 +347,8 @@ def train(
         loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
         metrics = metrics if loop.main else None
         label = f"train {purpose}" if loop.main else ""
+        if loop.main:
+            say(f"  {label}: {settings.passes(len(data.lengths))}{loop.progress.resumed_of(settings.steps)}")
         with Meter(label, settings.steps, loop.progress.step) as meter:
             while not loop.finished:
                 try:

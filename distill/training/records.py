@@ -47,6 +47,10 @@ class Progress(BaseModel):
     pending: dict[str, float]
     scaler: dict[str, int | float] = {}
 
+    def resumed_of(self, steps: int) -> str:
+        """Say from where a run goes on; nothing at its start."""
+        return f"; resumed at step {self.step:,} of {steps:,}" if self.step else ""
+
 
 def record(progress: Progress, loss: float, terms: Mapping[str, float], rate: float, every: int, steps: int) -> None:
     """Count a step that was made, and add a record where one is due.

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.data import DataSection
 from pocketbert.core.recipe.methods import Stage
-from pocketbert.core.recipe.recipe import DataSection, Recipe, StudentSection, TeacherSection
+from pocketbert.core.recipe.recipe import Recipe, StudentSection, TeacherSection
 from pocketbert.core.recipe.stages import (
     MiniLmStage,
     MobileBertStage,

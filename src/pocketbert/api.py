@@ -6,12 +6,11 @@ Every function imports what it needs when called: importing this module is cheap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.host.platforms import refusal
-from pocketbert.pipeline.options import ExportOptions
+from pocketbert.pipeline.options import DataFiles, ExportOptions, Plan, PlannedStep
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -24,9 +23,11 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
+    from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe
     from pocketbert.pipeline.run import Run, RunResult
 
 __all__ = [
+    "DataFiles",
     "PlannedStep",
     "benchmark",
     "data_augment",
@@ -46,28 +47,12 @@ __all__ = [
     "quantize",
     "report",
     "run",
+    "starting_recipe",
     "verify",
 ]
 
 if text := refusal():
     raise ImportError(text)
-
-
-@dataclass(frozen=True)
-class PlannedStep:
-    """One step of a dry run and what would happen to it.
-
-    Attributes:
-        name: Step.
-        output: What it writes, relative to the run folder.
-        state: ``finished``, ``unfinished`` or ``to do``.
-        why: Why it is made again; empty where it is not.
-    """
-
-    name: str
-    output: str
-    state: str
-    why: str = ""
 
 
 def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -86,13 +71,29 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return load(recipe_path(recipe), overrides)
 
 
-def run(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
+def starting_recipe(files: DataFiles, output: str | Path, overrides: Sequence[str] = ()) -> StartingRecipe:
+    """Make a recipe for a data file: what `files` leaves out, lengths and passes are found in the rows.
+
+    Args:
+        files: The data.
+        output: The run folder in which `run` will keep the recipe.
+        overrides: ``key.sub=value`` texts.
+
+    Raises:
+        InputError: If the file cannot be read, or its columns or its task are not clear.
+    """
+    from pocketbert.pipeline.learn import starting
+
+    return starting.starting_recipe(files, Path(output), overrides)
+
+
+def run(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
     """Run the whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder and report.
 
     Started again with the same arguments it continues where it was, however it ended.
 
     Args:
-        recipe: What to do.
+        recipe: What to do; one that was made for a data file is kept in the folder as ``recipe.yaml``.
         output: The run folder.
         overwrite: Whether results of another recipe, or of other library versions, in that folder may be replaced.
         resume_anyway: Whether results and unfinished work of other library versions are taken as they are; the artefact
@@ -136,16 +137,17 @@ def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_
     return whole.path / "student"
 
 
-def plan(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> list[PlannedStep]:
+def plan(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Plan:
     """List what `run` would do, without doing it."""
     return [PlannedStep(*row) for row in _run_at(recipe, output, overwrite, resume_anyway).plan()]
 
 
-def _run_at(recipe: Recipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
+def _run_at(recipe: AnyRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
+    from pocketbert.pipeline.learn.starting import resolved
     from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    return Run(recipe, run_destination(recipe, Path(output)), Permission(overwrite, resume_anyway))
+    return Run(recipe, run_destination(resolved(recipe), Path(output)), Permission(overwrite, resume_anyway))
 
 
 def export(
@@ -172,7 +174,7 @@ def export(
 
 def plan_export(
     model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
-) -> list[PlannedStep]:
+) -> Plan:
     """List what `export` would do, without doing it."""
     from pocketbert.pipeline.direct import plan_export as planned
 
@@ -372,13 +374,10 @@ def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) ->
 
 
 def data_demo(output: str | Path) -> dict[str, Path]:
-    """Write the built-in corpus of assistant commands.
+    """Write the built-in corpus of assistant commands and return its files by split.
 
     Args:
         output: Folder for ``train.jsonl.gz``, ``dev.jsonl.gz`` and ``test.jsonl.gz``; must be empty, or hold these.
-
-    Returns:
-        The files by split.
     """
     from pocketbert.pipeline.demo import write_corpus
 

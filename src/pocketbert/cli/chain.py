@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +12,12 @@ from pocketbert.cli import options
 from pocketbert.cli.groups import CHAIN
 from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
+from pocketbert.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from pocketbert.api import PlannedStep
+    from pocketbert.core.recipe.recipe import Recipe
+    from pocketbert.pipeline.learn.starting import StartingRecipe
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +35,37 @@ def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
 
 
 def run(
-    recipe: options.Recipe,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`); not with --data."),
+    ] = None,
     overrides: options.Overrides = None,
+    data: Annotated[
+        str | None,
+        options.sets(
+            "--data",
+            "Train on this .csv, .tsv, .jsonl[.gz] or .parquet file without a recipe: its columns and its task are found in "
+            "the rows, and the recipe is written into the run folder.",
+            "data.train.path",
+        ),
+    ] = None,
+    evaluation: Annotated[
+        str | None,
+        options.sets(
+            "--eval", "With --data: score on the rows of this file; default a tenth of the others.", "data.eval.path"
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, options.sets("--text", "With --data: read the text from this column.", "data.train.text")
+    ] = None,
+    text_pair: Annotated[
+        str | None,
+        options.sets("--text-pair", "With --data: read the second text from this column.", "data.train.text_pair"),
+    ] = None,
+    label: Annotated[
+        str | None, options.sets("--label", "With --data: read the label from this column.", "data.train.label")
+    ] = None,
+    task: Annotated[str | None, options.sets("--task", "With --data: the task, if the labels do not tell it.")] = None,
     output: options.OptionalOutput = None,
     seed: options.Seed = None,
     overwrite: options.Overwrite = False,
@@ -36,24 +73,34 @@ def run(
     dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
-    """Run every step of a recipe, from the teacher to the report.
+    """Run every step of a recipe, or make a model of one data file.
 
     The steps make the teacher, the student and the model files, check the files, measure them, and pack the artefact
     folder. The same command continues an interrupted run.
+
+    Examples: pocketbert run my.yaml -o runs/my; pocketbert run --data reviews.csv --label stars.
     """
     from pocketbert import api
+    from pocketbert.core.host.progress import say
+    from pocketbert.pipeline.learn.starting import default_folder
 
-    resolved = api.load_recipe(recipe, _with_seed(overrides, seed))
-    folder = _output(output, resolved.name)
+    columns = {"text": text, "text_pair": text_pair, "label": label, "task": task, "evaluation": evaluation}
+    start: Recipe | StartingRecipe
+    if data is None:
+        start = resolved = api.load_recipe(_named_recipe(recipe, columns), _with_seed(overrides, seed))
+        folder = _output(output, resolved.name)
+    else:
+        given = _overrides_with_data(recipe, overrides)
+        folder = output or default_folder(data)
+        files = api.DataFiles(data, **columns)
+        start = api.starting_recipe(files, folder, _with_seed(given, seed))
+        resolved = start.recipe
+        for note in start.notes:
+            say(note)
     if dry_run:
-        steps = api.plan(resolved, folder, overwrite, resume_anyway)
-        if json:
-            print_json([vars(s) for s in steps])
-        else:
-            rows = [[s.name, f"{folder}/{s.output}", f"{s.state}: {s.why}" if s.why else s.state] for s in steps]
-            print_table(["step", "writes", "state"], rows)
+        _print_plan(api.plan(start, folder, overwrite, resume_anyway), folder, json)
         return
-    result = api.run(resolved, folder, overwrite, resume_anyway)
+    result = api.run(start, folder, overwrite, resume_anyway)
     if json:
         print_json(
             {
@@ -67,6 +114,45 @@ def run(
     print_table(result.header, result.table, resolved.name)
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
+    if data is not None:
+        print(f"recipe:          {folder}/recipe.yaml (edit a copy, then: pocketbert run COPY -o ANOTHER_FOLDER)")
+
+
+def _named_recipe(recipe: str | None, columns: Mapping[str, str | None]) -> str:
+    """The recipe that a command without --data names.
+
+    Raises:
+        InputError: If it names none, or has options of --data.
+    """
+    flags = {"evaluation": "--eval"}
+    alone = [flags.get(k, f"--{k.replace('_', '-')}") for k, v in columns.items() if v is not None]
+    if alone:
+        fix = "Give --data FILE, or set the keys of the recipe, e.g. data.train.text=sentence"
+        raise InputError(Problem(", ".join(alone), "belong to --data; a recipe names its own columns and task.", fix))
+    if recipe is None:
+        fix = "Give a recipe, or a data file with --data: pocketbert run --data rows.csv"
+        raise InputError(Problem("run", "no recipe and no data.", fix))
+    return recipe
+
+
+def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> list[str]:
+    """The overrides of a command with --data, the first of which is read as the name of a recipe.
+
+    Raises:
+        InputError: If there is a recipe too.
+    """
+    if recipe is not None and "=" not in recipe:
+        fix = "Leave one of them out; a recipe names its data in data.train."
+        raise InputError(Problem("--data", f"is given together with the recipe '{recipe}'.", fix))
+    return [*([recipe] if recipe else []), *(overrides or ())]
+
+
+def _print_plan(steps: Sequence[PlannedStep], folder: Path, json: bool) -> None:
+    if json:
+        print_json([vars(s) for s in steps])
+        return
+    rows = [[s.name, f"{folder}/{s.output}", f"{s.state}: {s.why}" if s.why else s.state] for s in steps]
+    print_table(["step", "writes", "state"], rows)
 
 
 def finetune(

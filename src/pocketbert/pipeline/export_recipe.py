@@ -17,7 +17,8 @@ from pocketbert.core.host.home import expanded
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.quantize import files_of
-from pocketbert.core.recipe.recipe import LONGEST, Recipe
+from pocketbert.core.recipe.data import LONGEST
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Attention, Runtime, Scheme
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions

@@ -1,4 +1,4 @@
-"""Options of the verbs that start from a model instead of a recipe, and the recipe key and the flag of each."""
+"""What verbs are told that start without a recipe, the recipe key and the flag of each option; what a dry run tells."""
 
 from __future__ import annotations
 
@@ -90,6 +90,47 @@ class ExportOptions:
     description: str | None = None
     licence: str | None = None
 
+
+@dataclass(frozen=True)
+class DataFiles:
+    """What a user says of the data; whatever is None is found in the rows.
+
+    Attributes:
+        data: File of the training rows.
+        evaluation: File of the rows that decide the score; None for a tenth of the training rows.
+        text: Column of the text.
+        text_pair: Column of the second text.
+        label: Column of the label.
+        task: Hub task name.
+    """
+
+    data: str | Path
+    evaluation: str | Path | None = None
+    text: str | None = None
+    text_pair: str | None = None
+    label: str | None = None
+    task: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One step of a dry run and what would happen to it.
+
+    Attributes:
+        name: Step.
+        output: What it writes, relative to the run folder.
+        state: ``finished``, ``unfinished`` or ``to do``.
+        why: Why it is made again; empty where it is not.
+    """
+
+    name: str
+    output: str
+    state: str
+    why: str = ""
+
+
+Plan = list[PlannedStep]
+"""Every step of a dry run, in order."""
 
 KEYS: Mapping[str, str] = {
     "task": "task",

@@ -25,7 +25,6 @@ from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.readout import whole
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import dump_recipe
-from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_step
@@ -40,6 +39,7 @@ from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.learn.stages import Learning
+from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe, resolved
 from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, simulating
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
@@ -89,17 +89,22 @@ class Run:
     """One recipe in one run folder.
 
     Args:
-        recipe: What to do.
+        recipe: What to do; one that was made for a data file is kept in the folder.
         folder: Where.
         allowed: Whether results of other settings may be replaced, and those of other library versions be used.
         inputs: Models and files of the recipe, where the caller opened them already.
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, allowed: Permission | None = None, inputs: Inputs | None = None
+        self,
+        recipe: AnyRecipe,
+        folder: Path,
+        allowed: Permission | None = None,
+        inputs: Inputs | None = None,
     ) -> None:
-        self.recipe, self.folder = recipe, RunFolder(folder, allowed or Permission())
-        self.path, self.inputs = folder, inputs or Inputs(recipe)
+        self.start = recipe if isinstance(recipe, StartingRecipe) else None
+        self.recipe, self.folder = resolved(recipe), RunFolder(folder, allowed or Permission())
+        self.path, self.inputs = folder, inputs or Inputs(self.recipe)
         self.ready = self.inputs.ready
 
     @property
@@ -183,6 +188,8 @@ class Run:
             self.folder.hash(steps)
             self.folder.recover(steps)
             plan = self.folder.plan(steps)
+            if self.start is not None:
+                self.start.keep(self.path, self.folder.allowed.overwrite)
             if plan.anew:
                 remove(self.path / REPORT_FILE)
             with logged(self.path / "run.log"):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from pocketbert.core.data.files import is_data_file
 from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.tasks import TaskName
 
 SCHEMA_FILE = "recipe.schema.json"
 _HEADER = "# yaml-language-server: $schema="
@@ -35,6 +37,9 @@ def recipe_path(recipe: str | Path) -> Path:
         InputError: If neither exists.
     """
     path = Path(recipe)
+    if is_data_file(path.name):
+        fix = f"Without a recipe: pocketbert run --data {recipe}"
+        raise InputError(Problem(str(recipe), "is a data file, not a recipe.", fix))
     if path.is_file():
         return path
     shipped = _shipped().get(str(recipe))
@@ -49,6 +54,18 @@ def recipe_path(recipe: str | Path) -> Path:
     )
 
 
+def starting_text(task: TaskName) -> str:
+    """The shipped recipe that is a start for a task, with comments; its header names the schema where it is installed."""
+    return _with_schema((folder() / task.value / f"{task.value}.yaml").read_text(encoding="utf-8"))
+
+
+def _with_schema(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    if lines and lines[0].startswith(_HEADER):
+        lines[0] = f"{_HEADER}{folder() / SCHEMA_FILE}\n"
+    return "".join(lines)
+
+
 def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
     """Copy a shipped recipe for editing; its header names the schema so that editors complete keys.
 
@@ -61,9 +78,6 @@ def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
     source = recipe_path(name)
     text = source.read_text(encoding="utf-8")
     destination = file_destination(destination, overwrite, source)
-    lines = text.splitlines(keepends=True)
-    if lines and lines[0].startswith(_HEADER):
-        lines[0] = f"{_HEADER}{folder() / SCHEMA_FILE}\n"
     destination.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(destination, "".join(lines))
+    write_atomic(destination, _with_schema(text))
     return destination

@@ -8,7 +8,8 @@ from functools import partial
 
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.recipe.recipe import CorpusSource, Recipe
+from pocketbert.core.recipe.data import CorpusSource
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
 from pocketbert.pipeline.formats.recipe_files import check_bounds

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.data.examples import Example
-from pocketbert.core.data.split import hold_out, without
+from pocketbert.core.data.split import hold_out, hold_out_share, without
 
 
 def examples(texts: list[str]) -> list[Example]:
@@ -55,3 +55,26 @@ def test_without_drops_rows_that_occur_elsewhere() -> None:
     left, dropped = without(examples(["a", "B ", "c", "b"]), examples(["b", "d"]))
     assert [e.text for e in left] == ["a", "c"]
     assert dropped == 2
+
+
+@given(TEXTS, TEXTS, st.floats(0.05, 0.5))
+def test_a_share_is_stable_when_rows_are_added(texts: list[str], more: list[str], fraction: float) -> None:
+    keep, held = hold_out_share(examples(texts), fraction)
+    assert Counter(e.row for e in keep + held) == Counter(range(1, len(texts) + 1))
+    assert not {e.text for e in keep} & {e.text for e in held}
+    _, later = hold_out_share(examples(texts + more), fraction)
+    assert {e.text for e in held} <= {e.text for e in later}
+
+
+def test_a_share_is_about_as_large_as_asked() -> None:
+    _, held = hold_out_share(examples([f"text {n}" for n in range(5000)]), 0.1)
+    assert 430 < len(held) < 570
+
+
+def test_rows_of_a_label_that_no_other_row_has_are_kept() -> None:
+    rare = [Example(f"text {n}", None, f"label {n}", n) for n in range(50)]
+    assert hold_out_share(rare, 0.5) == (rare, [])
+    often = [Example(f"text {n}", None, ("a", f"b{n % 2}"), n) for n in range(50)]
+    keep, held = hold_out_share(often, 0.5)
+    assert held
+    assert {name for e in keep for name in e.label} == {"a", "b0", "b1"}

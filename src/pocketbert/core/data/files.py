@@ -19,6 +19,22 @@ from pocketbert.core.host.versions import version_of
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv", ".parquet")
 
+_OTHER_KINDS = {
+    ".json": "Write one object in each line: jq -c '.[]' rows.json > rows.jsonl",
+    ".txt": "Write a .csv file with a header, or a .jsonl file.",
+    ".xlsx": "Save the sheet as CSV (UTF-8).",
+    ".xls": "Save the sheet as CSV (UTF-8).",
+    ".ods": "Save the sheet as CSV (UTF-8).",
+    ".csv.gz": "Unpack it: gunzip -k rows.csv.gz",
+    ".tsv.gz": "Unpack it: gunzip -k rows.tsv.gz",
+}
+"""What to do with files of other kinds that hold rows as well."""
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a file's name ends like that of a file of rows, and not like that of a recipe."""
+    return name.endswith(_SUFFIXES)
+
 
 def check_source(source: DataSource) -> None:
     """Refuse a data file that is no regular file or of an unknown kind, without reading it; data sets are not checked.
@@ -30,7 +46,8 @@ def check_source(source: DataSource) -> None:
         return
     check_regular(Path(source.path), source.title)
     if not source.path.endswith(_SUFFIXES):
-        raise InputError(Problem(source.title, f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}."))
+        fix = next((fix for suffix, fix in _OTHER_KINDS.items() if source.path.endswith(suffix)), "")
+        raise InputError(Problem(source.title, f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}.", fix))
 
 
 def read_rows(

@@ -36,11 +36,7 @@ class DataSource(PlainNumbers):
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataSource:
-        if (self.path is None) == (self.dataset is None):
-            raise ValueError(
-                "give exactly one of 'path' and 'dataset'; on the command line either one replaces the other, "
-                "e.g. data.train.path=rows.csv data.train.label=intent"
-            )
+        self._check_origin()
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")
         if self.path is not None:
@@ -48,6 +44,13 @@ class DataSource(PlainNumbers):
             if alone:
                 raise ValueError(f"{', '.join(alone)} belong to 'dataset', not to 'path'")
         return self
+
+    def _check_origin(self) -> None:
+        if (self.path is None) == (self.dataset is None):
+            raise ValueError(
+                "give exactly one of 'path' and 'dataset'; on the command line either one replaces the other, "
+                "e.g. data.train.path=rows.csv data.train.label=intent"
+            )
 
     @property
     def limits(self) -> Limits:
@@ -60,3 +63,26 @@ class DataSource(PlainNumbers):
         if self.path is not None:
             return self.path
         return "/".join(p for p in (self.dataset, self.config, self.split) if p)
+
+
+class EvalSource(DataSource):
+    """Where the rows come from that decide the score: a separate source, or a share of the training rows."""
+
+    fraction: float | None = Field(
+        None,
+        gt=0,
+        le=0.5,
+        description="Share of the training rows to score on instead of training on them, chosen by the hash of their text; "
+        "instead of path and dataset.",
+    )
+
+    def _check_origin(self) -> None:
+        if self.fraction is None:
+            if self.path is None and self.dataset is None:
+                raise ValueError("give 'path', 'dataset', or a 'fraction' of the training rows, e.g. fraction: 0.1")
+            super()._check_origin()
+            return
+        fields = type(self).model_fields.items()  # by value: a resolved recipe names every key
+        others = sorted(k for k, field in fields if k != "fraction" and getattr(self, k) != field.default)
+        if others:
+            raise ValueError(f"{', '.join(others)}: a fraction of the training rows is read as they are; leave it out")

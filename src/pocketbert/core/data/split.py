@@ -5,7 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from pocketbert.core.data.cells import GoldAnswer
 from pocketbert.core.data.examples import Example
+from pocketbert.core.data.spans import Span
+
+_HASHES = 1 << 256
 
 
 def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], list[Example]]:
@@ -31,6 +35,35 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
     for example, digest in zip(examples, digests, strict=True):
         (held if digest < limit or (whole and digest == limit) else keep).append(example)
     return keep, held
+
+
+def hold_out_share(examples: Sequence[Example], fraction: float) -> tuple[list[Example], list[Example]]:
+    """Split off a share of the rows by the hash of their text.
+
+    Equal texts go together, and further rows in the file move no row from one part to the other. Rows with a label that
+    would be missing among the rows to keep are kept.
+
+    Args:
+        examples: All rows.
+        fraction: Probability of each text to be held out.
+
+    Returns:
+        The rows to keep, and the held-out rows, each in file order.
+    """
+    limit = f"{int(fraction * _HASHES):064x}"
+    rows = [(example, example.digest) for example in examples]
+    chosen = {digest for _, digest in rows if digest < limit}
+    known = {name for example, digest in rows if digest not in chosen for name in _label_names(example)}
+    chosen -= {digest for example, digest in rows if not known.issuperset(_label_names(example))}
+    return [e for e, digest in rows if digest not in chosen], [e for e, digest in rows if digest in chosen]
+
+
+def _label_names(example: Example) -> list[object]:
+    """What a row is labelled with, as far as these are names: scores and answers to questions are not."""
+    label = example.label
+    if isinstance(label, tuple):
+        return [v.label if isinstance(v, Span) else v for v in label if not isinstance(v, GoldAnswer)]
+    return [] if label is None or isinstance(label, float) else [label]
 
 
 def without(examples: Sequence[Example], others: Sequence[Example]) -> tuple[list[Example], int]:

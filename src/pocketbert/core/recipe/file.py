@@ -60,6 +60,20 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         text = read_regular(path, MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise InputError(Problem(str(path), f"not UTF-8: {error}.")) from error
+    return recipe_from(text, path, overrides)
+
+
+def recipe_from(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Check the text of a recipe, which need not be written yet.
+
+    Args:
+        text: The YAML.
+        path: Its file, for errors; relative paths in the text count from its folder.
+        overrides: See `load_recipe`.
+
+    Raises:
+        InputError: See `load_recipe`.
+    """
     tree = _parse(text, str(path))
     _absolute_paths(tree.value, path.parent, (), partial(_note, tree, str(path)))
     problems = list(tree.problems)
@@ -257,7 +271,7 @@ def _apply(tree: _Tree, override: str) -> list[Problem]:
         return [Problem(where, f"the recipe has no entry '{_dotted(keys)}'.")]
     if not _has_keys(target):  # a number or a text that an override before put there
         return [Problem(where, f"'{_dotted(keys[:-1])}' is {_shown(target)}, which has no keys.")]
-    if isinstance(target, dict) and _RIVALS.get(str(last)) in target:
+    if isinstance(target, dict) and last in _ORIGINS and any(k in target for k in _ORIGINS if k != last):
         # another origin: columns and splits of the former one mean nothing there, what other overrides said does
         for key in [k for k in target if tree.lines.get((*keys[:-1], k)) != 0]:
             del target[key]
@@ -268,8 +282,8 @@ def _apply(tree: _Tree, override: str) -> list[Problem]:
     return []
 
 
-_RIVALS = {"path": "dataset", "dataset": "path"}
-"""Keys of one mapping of which an override replaces the other, with everything that belonged to it."""
+_ORIGINS = ("path", "dataset", "fraction")
+"""Keys of one mapping of which an override replaces the others, with everything that belonged to them."""
 
 
 def _has_keys(value: Any) -> bool:

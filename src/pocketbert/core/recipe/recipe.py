@@ -8,16 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from pocketbert.core.data.limits import CORPUS_ROWS
-from pocketbert.core.data.numerals import name_problems
-from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import LOCAL, check_device
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
-from pocketbert.core.recipe.augment import AugmentSection
-from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.data import DataSection
 from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
 from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
 from pocketbert.core.recipe.section import Fraction, Section, StudentFamily
@@ -26,7 +22,6 @@ from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Attention, Client, Format, Layout, MobileBertSize, Scheme, Shapes
 
 SCHEMA_VERSION = 1
-LONGEST = 8192
 
 
 class ContradictionError(ValueError):
@@ -39,65 +34,6 @@ class ContradictionError(ValueError):
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
         super().__init__("; ".join(problems))
-
-
-class CorpusSource(DataSource):
-    """Plain text for general distillation: a file, a data set, or a corpus that `pocketbert data prepare` wrote.
-
-    Of the columns only `text` is read; `path` may name a prepared corpus, a folder.
-    """
-
-    share: float = Field(
-        1.0, gt=0, description="How much of the mixture comes from here, relative to the other sources."
-    )
-    max_rows: int = Field(
-        CORPUS_ROWS,
-        gt=0,
-        le=1 << 40,
-        description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",
-    )
-
-
-class CorpusSection(CorpusSettings):
-    """Plain text for general distillation, tokenized once."""
-
-    sources: list[CorpusSource] = Field(min_length=1, description="Where the text comes from.")
-    rows: PositiveInt | None = Field(
-        None, description="Rows drawn for training, by the sources' shares; default as many as there are."
-    )
-
-
-def _told_apart(names: list[str]) -> list[str]:
-    if problems := name_problems(names):
-        raise ValueError("; ".join(problems))
-    return names
-
-
-class DataSection(Section):
-    """What to learn from and what to judge by; empty where a ready model is only exported."""
-
-    train: DataSource | None = Field(None, description="Training rows; not needed when nothing is trained.")
-    eval: DataSource | None = Field(
-        None, description="Rows that decide the score; never trained on. Without them, golden rows decide."
-    )
-    corpus: CorpusSection | None = Field(None, description="Plain text for general stages.")
-    augment: AugmentSection | None = Field(
-        None, description="Multiply the training rows by replacing words, for stages with augmented: true."
-    )
-    holdout: int = Field(
-        0,
-        ge=0,
-        description="Training rows held out by hash; the quantized file is compared with fp32 on them.",
-    )
-    labels: Annotated[list[str], AfterValidator(_told_apart)] | None = Field(
-        None, min_length=2, description="Label names, in order of their ids."
-    )
-    max_length: int | None = Field(
-        None,
-        ge=4,
-        le=LONGEST,
-        description="Longest input in tokens; default 128 with data, else the model's own.",
-    )
 
 
 class TeacherSection(Section):
@@ -315,7 +251,11 @@ class Recipe(Section):
             problems.append("distill: distill stages need a student section, e.g. student: {layers: 3}")
         general = [s.general for s in self.distill]
         if self.teacher.finetune or not all(general):
-            problems += [f"data: training needs data.{k}" for k in ("train", "eval") if getattr(self.data, k) is None]
+            needed = {"train": "{path: rows.csv}", "eval": "{path: dev.csv}, or {fraction: 0.1} of the training rows"}
+            missing = [k for k in needed if getattr(self.data, k) is None]
+            problems += [f"data: training needs data.{k}: add {k}: {needed[k]}" for k in missing]
+        if self.data.eval is not None and self.data.eval.fraction is not None and self.data.train is None:
+            problems.append("data.eval.fraction: is taken from the training rows; add train: {path: rows.csv}")
         problems += self._general_problems(general) + self._task_problems()
         problems += self._form_problems()
         depth = self.student.layers if self.student else None
@@ -365,7 +305,8 @@ class Recipe(Section):
 
     def _task_problems(self) -> list[str]:
         task, problems = TASKS[self.task], []
-        sources = [(k, s) for k in ("train", "eval") if (s := getattr(self.data, k)) is not None]
+        own = {"train": self.data.train, "eval": self.data.eval if self.data.eval_source is self.data.eval else None}
+        sources = [(k, s) for k, s in own.items() if s is not None]
         if task.labels is LabelKind.ANSWERS:
             problems += [
                 f"data.{k}.text_pair: question-answering needs the column of the context"

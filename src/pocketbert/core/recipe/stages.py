@@ -307,7 +307,7 @@ class MobileBertStage(GeneralText, Updates):
             problems.append("weights.guesses and weights.next_sentence are 0: the last phase would learn nothing")
         if self.transfer_steps is not None and self.strategy is Transfer.AUXILIARY:
             problems.append("transfer_steps has no meaning with strategy: auxiliary, which learns both at once")
-        if self.transfer_steps is not None and self.transfer_steps >= self.steps:
+        if self.transfer_steps is not None and self.steps and self.transfer_steps >= self.steps:
             problems.append(f"transfer_steps {self.transfer_steps} leaves none of {self.steps} steps for the guesses")
         if problems:
             raise ValueError("; ".join(problems))

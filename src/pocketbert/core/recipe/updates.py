@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt
+from math import ceil
+from typing import Any, Self
+
+from pydantic import Field, PositiveInt, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pocketbert.core.recipe.section import Fraction, Rate, Section
 from pocketbert.core.types import Schedule
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    del schema["default"]
+
+
 class Updates(Section):
     """How a model is changed, whatever it learns."""
 
-    steps: PositiveInt = Field(description="Optimiser steps.")
+    steps: int = Field(0, gt=0, description="Optimiser steps; or give epochs.", json_schema_extra=_without_default)
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        le=10_000,
+        description="Passes over the training rows, instead of steps; a part of a pass counts too.",
+    )
     batch: PositiveInt = Field(64, description="Rows per step.")
     micro_batch: PositiveInt | None = Field(
         None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
@@ -24,6 +37,38 @@ class Updates(Section):
     dropout: float | None = Field(None, ge=0, lt=1, description="Dropout of the trained model; default its own.")
     freeze_embeddings: bool = Field(False, description="Keep the embedding tables as they are.")
     checkpoint: PositiveInt = Field(200, description="Steps between two checkpoints.")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if bool(self.steps) == (self.epochs is not None):
+            raise ValueError("give exactly one of 'steps' and 'epochs', e.g. steps: 1000, or epochs: 3")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only the one of steps and epochs that was given."""
+        unset = "steps" if self.epochs is not None else "epochs"
+        return {key: value for key, value in handler(self).items() if key != unset}
+
+    def for_rows(self, rows: int) -> Self:
+        """The same with `epochs` as steps; itself where it has steps.
+
+        Args:
+            rows: Training rows.
+        """
+        if self.epochs is None:
+            return self
+        return self.model_copy(update={"steps": ceil(self.epochs * rows / self.batch), "epochs": None})
+
+    def passes(self, rows: int) -> str:
+        """Say how long the training is, such as ``180 steps of 32 rows: 0.64 passes over 9,003 rows``.
+
+        Args:
+            rows: Training rows.
+        """
+        passes = self.steps * self.batch / max(rows, 1)
+        shown = f"{passes:,.0f}" if passes >= 100 else f"{passes:.3g}"
+        return f"{self.steps:,} steps of {self.batch:,} rows: {shown} passes over {rows:,} rows"
 
 
 class Optimisation(Updates):

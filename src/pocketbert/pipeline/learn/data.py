@@ -11,14 +11,15 @@ from pocketbert.core.data.files import check_source, class_names
 from pocketbert.core.data.labels import Labels, resolve_labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.spans import tags_of
-from pocketbert.core.data.split import hold_out, without
+from pocketbert.core.data.split import hold_out, hold_out_share, without
 from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report, twin_notes
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared, head_of
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
-from pocketbert.core.recipe.recipe import CorpusSource, DataSection, Recipe
+from pocketbert.core.recipe.data import CorpusSource, DataSection
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
 from pocketbert.pipeline.learn.corpora import is_prepared
 from pocketbert.pipeline.reference import task_text
@@ -129,6 +130,8 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         return _no_rows(recipe, model, theirs)
     raw = _read(section, task.labels)
     notes = []
+    if section.eval is not None and section.eval.fraction is not None:
+        raw["train"], raw["eval"] = _divided(raw["train"], section.eval.fraction)
     train, held = hold_out(raw.get("train", []), section.holdout)
     train, leaked = without(train, raw.get("eval", []))
     held, _ = without(held, raw.get("eval", []))
@@ -151,7 +154,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
     splits, reports = {}, []
     for name, rows in parts.items():
-        source = section.eval if name == "eval" else section.train
+        source = section.eval_source if name == "eval" else section.train
         assert source is not None
         splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
         reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
@@ -210,7 +213,7 @@ def _read(section: DataSection, kind: LabelKind) -> dict[str, list[Example]]:
     problems: list[Problem] = []
     sources: Sequence[tuple[str, DataSource | None]] = (("train", section.train), ("eval", section.eval))
     for name, source in sources:
-        if source is None:
+        if source is None or (source.path is None and source.dataset is None):
             continue
         try:
             out[name] = read_examples(source, kind=kind)
@@ -219,6 +222,22 @@ def _read(section: DataSection, kind: LabelKind) -> dict[str, list[Example]]:
     if problems:
         raise InputError(problems)
     return out
+
+
+def _divided(rows: list[Example], fraction: float) -> tuple[list[Example], list[Example]]:
+    """Training rows and evaluation rows of one source.
+
+    Raises:
+        InputError: If no row is left to score on.
+    """
+    train, held = hold_out_share(rows, fraction)
+    if not held:
+        what = f"{fraction:g} of {len(rows):,} training rows leaves no row to score on"
+        fix = "Give more rows, a larger fraction, or a file of other rows: data.eval.path=dev.csv."
+        raise InputError(
+            Problem("data.eval.fraction", f"{what}; rows whose label no other row has are trained on.", fix)
+        )
+    return train, held
 
 
 def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:

@@ -66,6 +66,7 @@ class TrainingJob:
         from pocketbert.distill.training.loop import train
 
         rows, seed = self.rows(purpose), self.recipe.seed
+        settings = settings.for_rows(len(rows.lengths))
         return curve_of(purpose, train(model, objective, rows, settings, seed, purpose, self.work, self.metrics))
 
 

@@ -120,13 +120,16 @@ def train_stage(learning: Learning, number: int, before: StudentState | None, at
     teacher = learning.general_teacher if stage.general else learning.task_teacher
     family = (learning.model if stage.general else learning.source).family
     student, captured = _student_for(learning, stage.general, before)
+    rows = _once(partial(_rows, learning, number, at))
+    if stage.epochs is not None:
+        stage = stage.for_rows(len(rows().lengths))
     pair = TeacherStudent(teacher, student, family, stage, where)
     if captured:
         for model, row in ((teacher, family), (student, pair.student_family)):
             record_attention(model, row, ())
     job = StageJob(
         pair=pair,
-        rows=_once(partial(_rows, learning, number, at)),
+        rows=rows,
         seed=recipe.seed,
         work=at.work / where,
         task=learning.task,

@@ -101,7 +101,8 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
     elif recipe.teacher.finetune is not None or recipe.student is not None:
         out.append("Trained with one seed; the last checkpoint was used, not the best one.")
     out += [note for format in recipe.export.formats for note in place_of(format).notes(recipe)]
-    if recipe.student is not None and not family.uses_segments and recipe.data.eval and recipe.data.eval.text_pair:
+    rows = recipe.data.eval_source
+    if recipe.student is not None and not family.uses_segments and rows and rows.text_pair:
         out.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")
     return out
 
