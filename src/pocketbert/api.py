@@ -210,9 +210,9 @@ def verify(
     model: str | Path,
     data: str | Path | DataSource | None = None,
     *,
-    text: str = "text",
+    text: str | None = None,
     text_pair: str | None = None,
-    label: str = "label",
+    label: str | None = None,
     max_drop: float = 0.01,
     record: bool = False,
 ) -> Verification:
@@ -222,7 +222,7 @@ def verify(
         model: Artefact folder or run folder.
         data: Labelled rows for the task metric, a file or a source with its own columns and limits; without them golden
             rows decide. A run folder uses its recipe's.
-        text: Column of the text.
+        text: Column of the text; columns that are not named are found by their names or their content.
         text_pair: Column of the second text.
         label: Column of the label.
         max_drop: Largest loss of the metric between fp32 and quantized, as a fraction.
@@ -235,7 +235,9 @@ def verify(
     from pocketbert.pipeline.direct import verify_folder
 
     if isinstance(data, str | Path):
-        data = DataSource(path=str(data), text=text, text_pair=text_pair, label=label)
+        named = {"text": text, "text_pair": text_pair, "label": label}
+        given = {key: column for key, column in named.items() if column is not None}
+        data = DataSource.model_validate({"path": str(data), **given})
     return verify_folder(Path(model), data, max_drop, record)
 
 

@@ -263,8 +263,20 @@ def _of_run(made: Path) -> list[Case]:
     return [
         Case("pack", lambda p: ["pack", "-m", made, "-o", p / "phone"], "phone", lambda _: None),
         Case("verify", lambda p: ["verify", "-m", p / "run"], "run", lambda p: _copy(made, p / "run")),
+        Case("record", _recording, "phone", lambda p: _with_rows(made / "phone", p)),
         Case("pack-in-place", lambda p: ["pack", "-m", made, "-o", p / "phone"], "phone", _enter),
     ]
+
+
+def _with_rows(phone: Path, place: Path) -> None:
+    from support.tiny_texts import task_rows, write_lines
+
+    _copy(phone, place / "phone")
+    write_lines(place / "rows.jsonl", task_rows(30, 7))
+
+
+def _recording(place: Path) -> list[object]:
+    return ["verify", "-m", place / "phone", "--data", place / "rows.jsonl", "--max-drop", "0.5", "--record"]
 
 
 def _copy(source: Path, destination: Path) -> None:

@@ -54,14 +54,19 @@ def numbers(text: str, flag: str) -> list[int]:
 
 
 def rows(
-    path: Path, text: str, text_pair: str | None, label: str, max_line_mb: float = LINE_MB, max_rows: int = ROWS
+    path: Path | str,
+    text: str | None,
+    text_pair: str | None,
+    label: str | None,
+    max_line_mb: float = LINE_MB,
+    max_rows: int = ROWS,
 ) -> DataSource:
-    """The labelled rows that the options of a command name."""
+    """The rows that the options of a command name; columns that are not named are found in the file."""
     from pocketbert.core.data.source import DataSource
 
-    return DataSource(
-        path=str(path), text=text, text_pair=text_pair, label=label, max_line_mb=max_line_mb, max_rows=max_rows
-    )
+    named = {"text": text, "text_pair": text_pair, "label": label}
+    given = {key: column for key, column in named.items() if column is not None}
+    return DataSource.model_validate({"path": str(path), "max_line_mb": max_line_mb, "max_rows": max_rows, **given})
 
 
 Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]
@@ -86,9 +91,15 @@ ResumeAnyway = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the steps and their state, and do nothing.")]
-Text = Annotated[str, sets("--text", "Read the text from this column.", "data.eval.text")]
+Text = Annotated[
+    str | None,
+    sets("--text", "Read the text from this column; default: found by its name or its content.", "data.eval.text"),
+]
 TextPair = Annotated[str | None, sets("--text-pair", "Read the second text from this column.", "data.eval.text_pair")]
-Label = Annotated[str, sets("--label", "Read the label from this column.", "data.eval.label")]
+Label = Annotated[
+    str | None,
+    sets("--label", "Read the label from this column; default: found by its name or its content.", "data.eval.label"),
+]
 MaxLine = Annotated[
     float,
     sets(

@@ -43,7 +43,7 @@ def predict(
         Path | None,
         typer.Option("--file", help="Read texts from a .txt (one per line), .jsonl[.gz], .csv or .tsv file."),
     ] = None,
-    text: options.Text = "text",
+    text: options.Text = None,
     text_pair: options.TextPair = None,
     max_line_mb: options.MaxLine = LINE_MB,
     max_rows: options.MaxRows = ROWS,
@@ -86,13 +86,10 @@ def predict(
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     Files of a form (export --form) read further inputs from the columns language or entities of --file.
     """
-    from pocketbert.core.data.source import DataSource
     from pocketbert.runtime.model import check_texts, load
 
     # of texts that are no file, only the limits count
-    source = DataSource(
-        path=str(file or "stdin"), text=text, text_pair=text_pair, max_line_mb=max_line_mb, max_rows=max_rows
-    )
+    source = options.rows(file or "stdin", text, text_pair, None, max_line_mb, max_rows)
     rows = _rows(texts or [], file, source, _columns(model))
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file)
     if opened.choice:
@@ -126,13 +123,18 @@ def _columns(model: Path) -> tuple[str, ...]:
 
 
 def _rows(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...]) -> list[Text]:
+    from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.examples import read_examples
     from pocketbert.core.data.streams import read_texts
+    from pocketbert.core.tasks import LabelKind
 
     if texts and file is not None:
         raise InputError(Problem("--file", "was given together with texts.", "Give only one of them."))
     if file is not None and file.suffix != ".txt":
-        return [example.input for example in read_examples(source, labelled=False, columns=columns)]
+        found = guess_columns(source, LabelKind.NONE)
+        if found.note:
+            say(found.note)
+        return [example.input for example in read_examples(found.source, labelled=False, columns=columns)]
     if file is not None:
         texts = read_texts(file, source.limits)
     elif not texts:

@@ -40,7 +40,7 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import CoremlSection, VerifySection
 from pocketbert.core.types import Format, Scheme, Status
-from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, option_problems
+from pocketbert.pipeline.export_recipe import export_recipe, found_columns, naming_flags, option_problems
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
 from pocketbert.pipeline.inputs import Inputs
@@ -232,10 +232,12 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
                 )
             )
         return _verify_run(model)
+    finish_interrupted(model)  # a process that was killed while it recorded figures
     artefacts = read_artefacts(model)
     sets = []
     if source is not None:
         head, name = artefacts.head(), Path(source.title).name
+        source = found_columns(source, head.task)
         tokenizer = TextTokenizer(model, artefacts.processing.max_length)
         reader = tokenizer.reader
         rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
@@ -312,7 +314,9 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
     finish_interrupted(output)
     with run.folder.locked(), leaving_nothing(output):
         _check_steps(run)
-        if not _is_finished(output, run, overwrite):
+        if _is_finished(output, run, overwrite):
+            remove_interrupted(output)  # a process killed after its last rename leaves it
+        else:
             with building(output, strangers, FILE_NAME) as target:
                 make_pack(run.exported, run.data.pair, run.origin, target, run.confusions)
     return output
@@ -327,6 +331,7 @@ def _pack_assets(model: Path, output: Path, platform: str, overwrite: bool) -> P
         artefacts, earlier = read_artefacts(folder), earlier_pack(output)
         choice = choose(folder, artefacts)
         if earlier is not None and is_packed(output, earlier, artefacts, choice):
+            remove_interrupted(output)
             say(f"{output}: finished before with the same files, skipped")
             return output
         if earlier is not None and not overwrite:

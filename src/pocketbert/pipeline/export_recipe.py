@@ -11,15 +11,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pocketbert.core.data.columns import guess_columns
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import check_exported
 from pocketbert.core.host.home import expanded
+from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe.data import LONGEST
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.quantize import files_of
-from pocketbert.core.recipe.data import LONGEST
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import Task, TaskName, task_of
 from pocketbert.core.types import Attention, Runtime, Scheme
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 
@@ -54,6 +57,8 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
             check_exported(folder.family, _MODEL)
             task = options.task or known_task(folder)
             options = _with_length(_with_form(options, folder), folder)
+            if options.data is not None and task in set(TaskName):
+                options = replace(options, data=found_columns(options.data, task_of(TaskName(task))))
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
         recipe = recipe_of(_content(name, _run_name(folder), options, task), _TITLE)
@@ -72,6 +77,14 @@ def _with_form(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
         folder.family.in_form(options.form, folder.config, "export.form")
         return options
     return options if folder.family.form is None else replace(options, form=folder.family.form.name)
+
+
+def found_columns(source: DataSource, task: Task) -> DataSource:
+    """The source with the columns that it does not name, found by their names or their content, and told to the user."""
+    found = guess_columns(source, task.labels)
+    if found.note:
+        say(f"{Path(source.title).name}: {found.note}")
+    return found.source
 
 
 def _with_length(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
