@@ -2,6 +2,7 @@
 
 from pocketbert.core.artefacts.contents import check_label_names, checked_config
 from pocketbert.core.artefacts.folder import (
+    CARD,
     artefact_folder,
     changed_files,
     integrity_problems,
@@ -17,6 +18,7 @@ from pocketbert.core.artefacts.records import (
     FileRecord,
     Kind,
     MadeFor,
+    Minimum,
     ModelRecord,
     Processing,
     SeenRight,
@@ -25,12 +27,14 @@ from pocketbert.core.artefacts.records import (
 )
 
 __all__ = [
+    "CARD",
     "FILE_NAME",
     "SCHEMA_VERSION",
     "Artefacts",
     "FileRecord",
     "Kind",
     "MadeFor",
+    "Minimum",
     "ModelRecord",
     "Processing",
     "SeenRight",

@@ -21,7 +21,8 @@ from pocketbert.core.errors import InputError, Problem
 MAX_MIB = 16
 """A folder with the most labels that are allowed has a list of a few MiB."""
 
-
+CARD = "README.md"
+"""The model card, which people edit."""
 PACKED = "phone"
 """Name of the artefact folder in a run folder."""
 
