@@ -18,8 +18,10 @@ from pocketbert.core.artefacts import (
     changed_files,
     check_label_names,
     checked_config,
+    edited_documents,
     integrity_problems,
     read_artefacts,
+    strangers,
     write_artefacts,
 )
 from pocketbert.core.disk.files import path_bytes, sha256_file, sha256_path
@@ -137,13 +139,29 @@ def test_a_folder_without_a_model_is_refused(folder: Path) -> None:
 def test_missing_changed_and_unlisted_files_are_found(folder: Path) -> None:
     made = read_artefacts(folder)
     (folder / "onnx" / "model.onnx").write_bytes(b"fp33")
-    (folder / "README.md").unlink()
+    (folder / "onnx" / "model_int8.onnx").unlink()
     (folder / "onnx" / "extra.txt").write_text("x")
     assert integrity_problems(folder, made) == [
         "onnx/model.onnx: changed since it was packed (sha256 differs)",
-        "README.md: listed, but not there",
+        "onnx/model_int8.onnx: listed, but not there",
         "onnx/extra.txt: there, but not listed",
     ]
+
+
+def test_documents_are_the_users_to_edit_and_to_delete(folder: Path) -> None:
+    made, card = read_artefacts(folder), folder / "README.md"
+    assert (edited_documents(folder, made), strangers(folder)) == ([], [])
+    card.write_text("other words")
+    assert integrity_problems(folder, made) == []
+    assert edited_documents(folder, made) == ["README.md: edited since it was packed"]
+    assert strangers(folder) == ["README.md"]  # nothing overwrites what a user wrote
+    card.unlink()
+    assert integrity_problems(folder, made) == []
+    assert edited_documents(folder, made) == ["README.md: deleted since it was packed"]
+    assert strangers(folder) == []
+    card.mkdir()
+    assert integrity_problems(folder, made) == ["README.md: changed since it was packed (sha256 differs)"]
+    assert edited_documents(folder, made) == []
 
 
 @pytest.fixture

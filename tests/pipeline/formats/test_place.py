@@ -81,8 +81,11 @@ def test_every_form_is_complete(format: Format, scheme: Scheme, runtime: Runtime
         artefacts = folder(format, scheme, runtime, task)
         card = render_card(artefacts, CardFacts(family_of("bert"), "unknown"))
         assert place.info.title in card.split("## Processing")[1].split("## Lineage")[0]
-        code = place.snippets(artefacts)
+        offers = place.offers(artefacts)
+        code = [*(offer.snippet for offer in offers), *place.snippets(artefacts)]
         assert code
+        assert len({offer.platform for offer in offers}) == len(offers)
+        assert all(f"`{offer.record.path}`" in card.split("## Use")[0] for offer in offers)
         assert all(re_colon_then_code(c) for c in code)
         assert all(c in card for c in code)
 

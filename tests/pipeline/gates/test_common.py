@@ -134,12 +134,31 @@ def gates_of(folder: Path) -> list[str]:
 
 
 def test_folder_with_a_changed_byte(cli: Cli, phone: Path) -> None:
-    path = phone / "README.md"
+    path = phone / "parity.json"
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     result = cli("verify", "-m", phone)
     assert result.exit_code == 3
-    assert "gate 'integrity' failed: README.md: changed since it was packed" in result.stderr
+    assert "Error: folder: gate 'integrity' failed: parity.json: changed since it was packed" in result.stderr
     assert gates_of(phone) == ["integrity"]
+
+
+@pytest.mark.parametrize("what", ["edited", "deleted"])
+def test_a_user_may_edit_or_delete_the_card(what: str, cli: Cli, phone: Path) -> None:
+    path = phone / "README.md"
+    path.unlink() if what == "deleted" else path.write_text("# Ours\n\nLicence: ask us.\n")
+    result = cli("verify", "-m", phone)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("README.md") == 1
+    assert f"README.md: {what} since it was packed" in result.stderr
+
+
+def test_a_card_that_is_no_file_any_more_is_refused(cli: Cli, phone: Path) -> None:
+    path = phone / "README.md"
+    path.unlink()
+    path.symlink_to(phone / "parity.json")
+    result = cli("verify", "-m", phone)
+    assert result.exit_code == 3
+    assert "folder: gate 'integrity' failed: README.md: is or contains a link" in result.stderr
 
 
 def test_folder_with_a_changed_weight(cli: Cli, phone: Path) -> None:

@@ -21,7 +21,6 @@ from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.phone import pack
-from pocketbert.pipeline.phone.card import CardFacts
 from pocketbert.pipeline.phone.pack import Origin, check_packable, sources
 
 FILES = (
@@ -153,10 +152,10 @@ def test_every_other_file_is_listed_with_its_kind(phone: Path) -> None:
 
 def test_the_lineage_names_no_path_of_this_machine(model: RunModel) -> None:
     (model.weights / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    facts, origin = CardFacts(family_of("bert"), "MIT"), Origin("abc", "def")
-    assert pack._lineage(model, facts, origin)["teacher"] == "minilm-l6"
+    origin = Origin("abc", "def")
+    assert pack._lineage(model, "MIT", origin)["teacher"] == "minilm-l6"
     local = recipe(teacher={"model": "/home/me/secret/bert"}, data={"train": {"path": "/home/me/rows.jsonl"}})
-    made = pack._lineage(replace(model, recipe=local), facts, origin)
+    made = pack._lineage(replace(model, recipe=local), "MIT", origin)
     assert made == {
         "teacher": "bert",
         "source_sha256": "abc",

@@ -146,7 +146,6 @@ def lost_other_files(draw: random.Random, folder: Path) -> None:
             "golden.jsonl",
             "golden_tokens.jsonl",
             "config.json",
-            "README.md",
             "tflite/model.tflite",
             "onnx",
             "coreml",
@@ -196,7 +195,6 @@ def damaged_other_files(draw: random.Random, folder: Path) -> None:
             "golden_tokens.jsonl",
             "tokenizer_config.json",
             "vocab.txt",
-            "README.md",
             "recipe.resolved.yaml",
         ]
     )

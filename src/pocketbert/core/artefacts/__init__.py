@@ -2,8 +2,10 @@
 
 from pocketbert.core.artefacts.contents import check_label_names, checked_config
 from pocketbert.core.artefacts.folder import (
+    CARD,
     artefact_folder,
     changed_files,
+    edited_documents,
     integrity_problems,
     read_artefacts,
     strangers,
@@ -17,6 +19,7 @@ from pocketbert.core.artefacts.records import (
     FileRecord,
     Kind,
     MadeFor,
+    Minimum,
     ModelRecord,
     Processing,
     SeenRight,
@@ -25,12 +28,14 @@ from pocketbert.core.artefacts.records import (
 )
 
 __all__ = [
+    "CARD",
     "FILE_NAME",
     "SCHEMA_VERSION",
     "Artefacts",
     "FileRecord",
     "Kind",
     "MadeFor",
+    "Minimum",
     "ModelRecord",
     "Processing",
     "SeenRight",
@@ -40,6 +45,7 @@ __all__ = [
     "changed_files",
     "check_label_names",
     "checked_config",
+    "edited_documents",
     "integrity_problems",
     "read_artefacts",
     "strangers",

@@ -12,6 +12,7 @@ from pocketbert.core.artefacts.records import (
     FILE_NAME,
     SCHEMA_VERSION,
     Artefacts,
+    Kind,
     contradictions,
     list_problems,
 )
@@ -21,7 +22,8 @@ from pocketbert.core.errors import InputError, Problem
 MAX_MIB = 16
 """A folder with the most labels that are allowed has a list of a few MiB."""
 
-
+CARD = "README.md"
+"""The model card, which people edit."""
 PACKED = "phone"
 """Name of the artefact folder in a run folder."""
 
@@ -119,6 +121,8 @@ def changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
 def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
     """What differs between the folder and its list: missing, changed and unlisted files, links, FIFOs and the like.
 
+    Documents may be edited and deleted; `edited_documents` lists those.
+
     Args:
         folder: The folder.
         artefacts: Its list.
@@ -126,7 +130,8 @@ def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str
     """
     differing = set(changed_files(folder, artefacts) if changed is None else changed)
     out = []
-    for record in artefacts.files:
+    free = {r.path for r in artefacts.files if r.kind is Kind.DOCUMENT and _is_users(folder / r.path)}
+    for record in (r for r in artefacts.files if r.path not in free):
         path = folder / record.path
         if not path.exists():
             out.append(f"{record.path}: listed, but not there")
@@ -137,6 +142,22 @@ def integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str
         elif path.is_symlink() or (path.is_dir() and any(p.is_symlink() for p in path.rglob("*"))):
             out.append(f"{record.path}: is or contains a link; PocketBERT writes none")
     return out + [f"{name}: there, but not listed{_what(folder / name)}" for name in _unlisted(folder, artefacts)]
+
+
+def _is_users(path: Path) -> bool:
+    """Whether a document is as a user may leave it: a plain file, or gone."""
+    return not path.is_symlink() and (path.is_file() or not path.exists())
+
+
+def edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
+    """List the documents, such as the card, that a user edited or deleted, one sentence each."""
+    documents = [r for r in artefacts.files if r.kind is Kind.DOCUMENT and _is_users(folder / r.path)]
+    changed = changed_files(folder, artefacts.model_copy(update={"files": documents}))
+    return [
+        f"{r.path}: {'edited' if r.path in changed else 'deleted'} since it was packed"
+        for r in documents
+        if r.path in changed or not (folder / r.path).exists()
+    ]
 
 
 def _what(path: Path) -> str:
@@ -157,8 +178,10 @@ def _unlisted(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def strangers(folder: Path) -> list[str]:
-    """Paths in a folder that its ``artifacts.json`` does not list, and so PocketBERT did not write; all of them without one."""
+    """Paths in a folder that a user wrote: those that its list does not name, and edited documents; all of them without a list."""
     try:
-        return _unlisted(folder, read_artefacts(folder))
+        artefacts = read_artefacts(folder)
+        documents = artefacts.model_copy(update={"files": [r for r in artefacts.files if r.kind is Kind.DOCUMENT]})
+        return sorted([*_unlisted(folder, artefacts), *changed_files(folder, documents)])
     except InputError:
         return sorted(p.name for p in folder.iterdir())

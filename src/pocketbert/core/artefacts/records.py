@@ -74,6 +74,20 @@ class Signature(_Record):
     lengths: list[int] = []
 
 
+class Minimum(_Record):
+    """What a file itself says that it needs; None where a file of its format does not say it.
+
+    Attributes:
+        opset: ONNX operator set.
+        ir_version: Version of the ONNX file format.
+        ios: Oldest iOS version that opens a Core ML package.
+    """
+
+    opset: int | None = None
+    ir_version: int | None = None
+    ios: int | None = None
+
+
 class SeenRight(_Record):
     """An engine that was seen to compute the file right."""
 
@@ -131,6 +145,7 @@ class ModelRecord(MadeFor, FileRecord):
         client: The one client that it is made for; None where any of its format may open it.
         runtime: The one runtime that it is made for.
         signature: Its inputs and outputs.
+        minimum: What it says that it needs; None where it was not read.
         status: Whether it passed the gates.
         lineage: sha256 of the weights it was made from.
         scores: Measured scores by set (``eval``, ``holdout``).
@@ -145,6 +160,7 @@ class ModelRecord(MadeFor, FileRecord):
     client: Client | None = None
     runtime: Runtime | None = None
     signature: Signature | None = None
+    minimum: Minimum | None = None
     status: Status | None = None
     lineage: str | None = None
     scores: dict[str, Score] = {}

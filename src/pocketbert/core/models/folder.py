@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,7 @@ from pocketbert.core.families import ATTENTION_KEY, Family, all_families, chosen
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
 from pocketbert.core.host.home import expanded
 from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.model_card import ModelCard, read_model_card
 from pocketbert.core.models.weight_names import check_safetensors, weight_names
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Attention
@@ -38,6 +39,7 @@ _READ = ("*.json", "*.txt", "*.model", "*/**/config.json")
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
 
+_DEMO_CARD = ModelCard("Apache-2.0", "sentence-transformers/all-MiniLM-L6-v2", ("en",))
 _GENERATOR = "LMHeadModel"
 """End of the names of classes with a language model that reads a text from left to right, or in another order."""
 
@@ -52,6 +54,7 @@ class ModelFolder:
         config: Content of config.json.
         family: Its row of the family table.
         licence: Licence of the weights, as far as known.
+        card: What the model's own card says of it.
         row_reason: Why the family's row was taken, where several share the graph and not the first of them was; else empty.
     """
 
@@ -61,6 +64,7 @@ class ModelFolder:
     family: Family
     licence: str = "unknown; ask the publisher of the weights"
     row_reason: str = ""
+    card: ModelCard = field(default_factory=ModelCard)
 
     @property
     def labels(self) -> list[str] | None:
@@ -194,11 +198,11 @@ def open_model_folder(
         MissingBackendError: If the demo teacher is not installed.
     """
     path = expanded(name, where)
-    licence = ModelFolder.licence
+    card = ModelCard()
     if path.is_dir():
-        pass
+        card = read_model_card(path)
     elif name == DEMO_TEACHER:
-        path, licence = _demo_teacher(), "Apache-2.0 (model card of sentence-transformers/all-MiniLM-L6-v2)"
+        path, card = _demo_teacher(), _DEMO_CARD
     elif path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise InputError(
             Problem(
@@ -209,10 +213,13 @@ def open_model_folder(
         )
     else:
         path = _download(name, revision, where)
+        card = read_model_card(path, name)
+    named = card.base_model or Path(name).name
+    licence = f"{card.licence} (model card of {named})" if card.licence else ModelFolder.licence
     config_path = path / "config.json"
     if not config_path.is_file():
         if (released := _released(path)) is not None:
-            return ModelFolder(path, name, *released, licence)
+            return ModelFolder(path, name, *released, licence, card=card)
         raise InputError(Problem(str(path), "is no Hugging Face model folder: it has no config.json."))
     found = read_json(config_path, MAX_MIB)
     if not isinstance(found, dict) or "model_type" not in found:
@@ -221,7 +228,7 @@ def open_model_folder(
     config = read_config(config_path, row.bounds)
     row, reason = _row_taken(path, config, row, family, where)
     config = _with_attention(config, row, attention)
-    return ModelFolder(path, name, config, row.as_configured(config), licence, reason)
+    return ModelFolder(path, name, config, row.as_configured(config), licence, reason, card)
 
 
 def _with_attention(config: dict[str, Any], row: Family, attention: Attention | None) -> dict[str, Any]:

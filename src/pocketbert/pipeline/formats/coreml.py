@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pocketbert.benchmarks.devices.mac.script import FILE_NAME as FILE_NAME_ON_MAC
 from pocketbert.benchmarks.devices.mac.script import mac_script
-from pocketbert.core.artefacts import Artefacts, Kind
+from pocketbert.core.artefacts import Artefacts, Kind, Minimum
 from pocketbert.core.compare.evaluate import worst_difference
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.models.folder import ModelFolder
@@ -25,9 +25,10 @@ from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.pipeline.formats.about import description_of, maker
 from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, tokenizer_of
 from pocketbert.pipeline.formats.place import Extras, FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.formats.snippets import mobile
+from pocketbert.pipeline.formats.snippets import swift
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
@@ -39,6 +40,8 @@ LAYOUT_NOTE = "pocketbert.layout"
 """Entry of a package's metadata that names its layout."""
 SCANNED = 6
 """Golden rows whose every intermediate result is looked at."""
+_OLDEST = 16
+"""Oldest iOS version that packages can be exported for."""
 PROBABILITY = 2e-3
 """How far a probability may be from its logit's: softmax rounded to fp16 is within 1e-3."""
 
@@ -139,10 +142,39 @@ class CoremlPlace(FormatPlace):
         shapes = f"lengths {known}: pad to the next one" if known else f"any length up to {most}"
         return [f"Core ML: int32 inputs [1, length]; {shapes}. {answer}"]
 
+    def minimum(self, path: Path) -> Minimum | None:
+        """Read the oldest iOS version that has the package's operations."""
+        from pocketbert.runtime.coreml.package import OPSETS, read_package
+
+        opset = read_package(path).opset
+        return Minimum(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
+
+    def offers(self, artefacts: Artefacts) -> list[Offer]:
+        """Offer the smallest package to iOS."""
+        record = min((r for r in artefacts.models() if r.format is self.format), key=lambda r: r.bytes, default=None)
+        if record is None:
+            return []
+        ios = record.minimum.ios if record.minimum is not None else None
+        older = f"`pocketbert export --ios {_OLDEST}` (recipe: `export.coreml.ios`) makes a package for older systems."
+        return [
+            Offer(
+                platform=Platform.IOS,
+                record=record,
+                beside=(TOKENIZER,),
+                needs=f"iOS {ios}" if ios is not None else "iOS 18, unless it was exported with `--ios`",
+                tokenizer=tokenizer_of(artefacts, "Swift"),
+                dependencies=(),
+                snippet=swift.coreml(artefacts, record),
+                notes=(
+                    "Checked by this project's evaluator, never by Core ML: no Mac was available.",
+                    *([older] if ios is not None and ios > _OLDEST else []),
+                ),
+            )
+        ]
+
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Show Core ML in Swift."""
-        record = smallest(artefacts, self.format)
-        return [mobile.coreml_swift(artefacts, record)] if record is not None else []
+        """Add nothing: the table has a row for iOS."""
+        return []
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
         """Add the script that checks and times the packages on a Mac."""

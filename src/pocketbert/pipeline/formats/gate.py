@@ -46,7 +46,7 @@ class Gate(BaseModel):
     @property
     def failure(self) -> str:
         """The line a user sees when the gate failed."""
-        return f"{self.file}: gate '{self.name}' failed: {self.detail}"
+        return f"{self.file or 'folder'}: gate '{self.name}' failed: {self.detail}"
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.artefacts import Artefacts, Minimum, ModelRecord
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned, tokenizer_of
 from pocketbert.pipeline.formats.place import Extras, FormatPlace
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.formats.snippets import javascript, mobile, python
+from pocketbert.pipeline.formats.snippets import javascript, kotlin, python, swift
 from pocketbert.pipeline.formats.snippets.parts import smallest
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
@@ -61,19 +63,38 @@ class OnnxPlace(FormatPlace):
             "text at a time for the recorded figures."
         ]
 
+    def minimum(self, path: Path) -> Minimum | None:
+        """Read operator set and version of the file format; None where the `onnx` package is not installed."""
+        if version_of("onnx") is None:
+            return None
+        import onnx
+
+        model = onnx.load(str(path), load_external_data=False)
+        opset = next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+        return Minimum(opset=opset, ir_version=int(model.ir_version))
+
+    def offers(self, artefacts: Artefacts) -> list[Offer]:
+        """Offer one file to Android, the web and Python, and to iOS where there is no Core ML package."""
+        record = smallest(artefacts, self.format)
+        if record is None:
+            return []
+        platforms = [_android(artefacts, record), _python(artefacts, record)]
+        if artefacts.form is None:  # transformers.js has no place for another input
+            platforms.append(_web(artefacts, record))
+        if not _has_packages(artefacts):
+            platforms.append(_ios(artefacts, record))
+        return platforms
+
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Show ONNX Runtime in three languages, sentence-transformers and transformers.js."""
+        """Show sentence-transformers, and ONNX Runtime in Swift where a Core ML package is the first choice on iOS."""
         record = smallest(artefacts, self.format)
         if record is None:
             return []
         vectors = artefacts.task is TaskName.FEATURE_EXTRACTION
         text_only = artefacts.form is None  # these clients have no place for another input
         return [
-            python.onnx(artefacts, record),
             *([python.sentence_transformers(record)] if vectors and text_only else []),
-            *([javascript.transformers_js(artefacts, record)] if text_only else []),
-            mobile.onnx_kotlin(artefacts, record),
-            mobile.onnx_swift(artefacts, record),
+            *([swift.onnx(artefacts, record)] if _has_packages(artefacts) else []),
         ]
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
@@ -85,6 +106,76 @@ class OnnxPlace(FormatPlace):
         content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
         write_json(destination / "config.json", content)
         return Extras()
+
+
+def _has_packages(artefacts: Artefacts) -> bool:
+    return any(r.format is Format.COREML for r in artefacts.models())
+
+
+def _file_needs(record: ModelRecord) -> str:
+    """Operator set and file version, where they were read."""
+    minimum = record.minimum
+    return f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
+
+
+def _with_file(library: str, record: ModelRecord) -> str:
+    needs = _file_needs(record)
+    return f"{library} ({needs})" if needs else library
+
+
+def _android(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    version = kotlin.ORT.rpartition(":")[2]
+    return Offer(
+        platform=Platform.ANDROID_ONNX,
+        record=record,
+        beside=(TOKENIZER,),
+        needs=f"{kotlin.ANDROID}; {_with_file(f'ONNX Runtime {version}', record)}",
+        tokenizer=tokenizer_of(artefacts, "Kotlin"),
+        dependencies=kotlin.gradle(kotlin.ORT, kotlin.GSON),
+        snippet=kotlin.onnx(artefacts, record),
+        notes=(
+            f"The code ran with the library for computers, `com.microsoft.onnxruntime:onnxruntime:{version}`; "
+            "the library for Android was never run by this project.",
+        ),
+    )
+
+
+def _ios(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    return Offer(
+        platform=Platform.IOS_ONNX,
+        record=record,
+        beside=(TOKENIZER,),
+        needs=_with_file("ONNX Runtime", record),
+        tokenizer=tokenizer_of(artefacts, "Swift"),
+        dependencies=(f"{swift.ORT_PACKAGE} (SwiftPM; no version was tried)",),
+        snippet=swift.onnx(artefacts, record),
+    )
+
+
+def _web(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    return Offer(
+        platform=Platform.WEB,
+        record=record,
+        beside=(TOKENIZER,),
+        needs=f"transformers.js {javascript.VERSION}" + (f" ({needs})" if (needs := _file_needs(record)) else ""),
+        tokenizer=f"built in, reads `{TOKENIZER}`",
+        dependencies=(f"npm install {javascript.PACKAGE}@{javascript.VERSION}",),
+        snippet=javascript.transformers_js(artefacts, record),
+        notes=("JavaScript was run with Node.js 20, never in a browser.",),
+    )
+
+
+def _python(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    engine, tokenizers = (pinned(artefacts, name) for name in ("onnxruntime", "tokenizers"))
+    return Offer(
+        platform=Platform.PYTHON,
+        record=record,
+        beside=(TOKENIZER,),
+        needs=_with_file(engine.replace("==", " "), record),
+        tokenizer=f"`tokenizers`, reads `{TOKENIZER}`",
+        dependencies=(f"pip install {engine} {tokenizers} numpy",),
+        snippet=python.onnx(artefacts, record),
+    )
 
 
 def _link(source: Path, destination: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from pocketbert.core.artefacts import Artefacts, Kind
+from pocketbert.core.artefacts import Artefacts, Kind, Minimum
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS, Bounds, Form, FormatInfo
@@ -17,6 +17,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Client, Format, Layout, Runtime, Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.offer import Offer
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
@@ -127,8 +128,16 @@ class FormatPlace(ABC):
         """List what a reader of card and report must know of this format."""
         return []
 
-    def card_notes(self, model: RunModel) -> list[str]:
-        """List what the card tells of the finished files."""
+    def file_notes(self, model: RunModel) -> dict[str, str]:
+        """Collect what the card tells of finished files: a sentence by the file's path in the artefact folder."""
+        return {}
+
+    def minimum(self, path: Path) -> Minimum | None:
+        """Read what a written file says that it needs; None where files of the format do not say it."""
+        return None
+
+    def offers(self, artefacts: Artefacts) -> list[Offer]:
+        """List the files that a reader of the card's first table may take, at most one for each platform."""
         return []
 
     @abstractmethod
@@ -137,7 +146,7 @@ class FormatPlace(ABC):
 
     @abstractmethod
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Write code for each client that opens the folder's files: a sentence that ends with a colon, then the code."""
+        """Write code for further clients, in addition to that of `offers`: a sentence that ends with a colon, then the code."""
 
     # pack
 

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import padding_side_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Client, Format
+from pocketbert.core.types import Client, Format, Scheme
 from pocketbert.pipeline.formats.gate import Gate, Subject
 from pocketbert.pipeline.formats.mediapipe import tokenizer_effect, write_client_data
 from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned, tokenizer_of
 from pocketbert.pipeline.formats.place import FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.formats.snippets import mobile, python
+from pocketbert.pipeline.formats.snippets import kotlin, python
 from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
+_ONLY_LITERT = (
+    "For LiteRT only: TFLite up to 2.16 opens it and gives wrong answers without an error. An app should check a row of "
+    "`selftest.json` when it starts."
+)
 
 
 class TflitePlace(FormatPlace):
@@ -83,12 +88,13 @@ class TflitePlace(FormatPlace):
 
         return tflite_constants(path)
 
-    def card_notes(self, model: RunModel) -> list[str]:
+    def file_notes(self, model: RunModel) -> dict[str, str]:
         """Tell what MediaPipe's own tokenizer changes."""
         files = [f for f in model.files if f.client is Client.MEDIAPIPE]
         if not files:
-            return []
-        return [f"MediaPipe: {tokenizer_effect(model.source(files[0]), model.weights, model.task).summary}"]
+            return {}
+        effect = tokenizer_effect(model.source(files[0]), model.weights, model.task).summary
+        return {f.path: effect for f in files}
 
     def processing(self, artefacts: Artefacts) -> list[str]:
         """List the signatures, and tell which int8 file is for which runtime."""
@@ -99,17 +105,67 @@ class TflitePlace(FormatPlace):
         return [
             f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one.",
             "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert; checked with the version in "
-            "`artifacts.json`): TFLite up to 2.16 opens it and gives wrong answers without an error. PocketBERT checks golden rows "
-            "before first use; an app should check one of them as well.",
+            "`artifacts.json`), not for TFLite up to 2.16. PocketBERT checks golden rows before first use.",
         ]
 
-    def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Show LiteRT in Python and Kotlin, and MediaPipe Tasks."""
+    def offers(self, artefacts: Artefacts) -> list[Offer]:
+        """Offer MediaPipe's file and LiteRT's to Android, and LiteRT's to Python."""
         out, record = [], smallest(artefacts, self.format)
-        if record is not None:
-            out += [python.litert(artefacts, record), mobile.litert_kotlin(artefacts, record)]
         mediapipe = [r for r in artefacts.models() if r.client is Client.MEDIAPIPE]
-        return [*out, *([mobile.mediapipe_kotlin(artefacts, mediapipe[-1])] if mediapipe else [])]
+        if mediapipe:
+            out.append(_simple(artefacts, mediapipe[-1]))
+        if record is not None:
+            out += [_android(artefacts, record), _python(artefacts, record)]
+        return out
+
+    def snippets(self, artefacts: Artefacts) -> list[str]:
+        """Add nothing: every client that opens a TFLite file has a row in the table."""
+        return []
+
+
+def _simple(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    return Offer(
+        platform=Platform.ANDROID_SIMPLE,
+        record=record,
+        beside=(),
+        needs="the minimum of MediaPipe Tasks",
+        tokenizer="inside the file",
+        dependencies=tuple(f'{line[:-2]}:VERSION")' for line in kotlin.gradle(kotlin.MEDIAPIPE)),
+        snippet=kotlin.mediapipe(artefacts, record),
+        notes=(
+            f"Run with the Python package mediapipe {kotlin.MEDIAPIPE_PYTHON}; the library for Android is in Google's repository, "
+            "which this project could not reach: take the newest version.",
+        ),
+    )
+
+
+def _android(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    return Offer(
+        platform=Platform.ANDROID_LITERT,
+        record=record,
+        beside=(TOKENIZER,),
+        needs=f"{kotlin.ANDROID}; LiteRT {kotlin.LITERT.rpartition(':')[2]}",
+        tokenizer=tokenizer_of(artefacts, "Kotlin"),
+        dependencies=kotlin.gradle(kotlin.LITERT, kotlin.GSON),
+        snippet=kotlin.litert(artefacts, record),
+        notes=(
+            *([_ONLY_LITERT] if record.scheme is Scheme.INT8 else []),
+            f"The library for Android was never run by this project, `{pinned(artefacts, 'ai-edge-litert')}` of Python was.",
+        ),
+    )
+
+
+def _python(artefacts: Artefacts, record: ModelRecord) -> Offer:
+    engine, tokenizers = (pinned(artefacts, name) for name in ("ai-edge-litert", "tokenizers"))
+    return Offer(
+        platform=Platform.PYTHON,
+        record=record,
+        beside=(TOKENIZER,),
+        needs=engine.replace("==", " "),
+        tokenizer=f"`tokenizers`, reads `{TOKENIZER}`",
+        dependencies=(f"pip install {engine} {tokenizers} numpy",),
+        snippet=python.litert(artefacts, record),
+    )
 
 
 def _refusal(recipe: Recipe, weights: Path) -> str | None:

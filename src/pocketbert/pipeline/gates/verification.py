@@ -25,6 +25,7 @@ class Verification(BaseModel):
         reference: Score of the exported torch model.
         files: sha256 of every file that was verified or decided the verdict, by path in the artefact folder.
         seen_right: Engines that computed a file right, by path.
+        notes: What a user may want to know and no gate fails for, such as an edited card.
         protocol: How scores were computed.
     """
 
@@ -35,6 +36,7 @@ class Verification(BaseModel):
     reference: Score | None = None
     files: dict[str, str] = {}
     seen_right: dict[str, SeenRight] = {}
+    notes: list[str] = []
     protocol: str = (
         "scores are measured on one unpadded row at a time (batch 1), since dynamic int8 depends on batch and padding"
     )

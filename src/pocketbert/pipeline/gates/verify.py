@@ -14,6 +14,7 @@ from pocketbert.core.artefacts import (
     ModelRecord,
     changed_files,
     checked_config,
+    edited_documents,
     integrity_problems,
     read_artefacts,
 )
@@ -226,15 +227,15 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     """
     artefacts = read_artefacts(folder)
     models, changed = artefacts.models(), changed_files(folder, artefacts)
-    integrity = _integrity(folder, artefacts, changed)
+    integrity, notes = _integrity(folder, artefacts, changed), edited_documents(folder, artefacts)
     described = [f.path for f in artefacts.files if f.path == CONFIG_FILE]
     needed = [*(r.path for r in models), FILE_NAME, TOKENS_FILE_NAME, "tokenizer.json", *described]
     if any(name in changed for name in (*needed, SIMULATED_FILE)):
         # nothing is opened: damaged model files end the process inside their engines
-        return Verification(status=Status.FAILED, gates=[integrity])
+        return Verification(status=Status.FAILED, gates=[integrity], notes=notes)
     refusal = _refusal(models, [name for name in needed if not (folder / name).exists()])
     if refusal is not None:
-        return Verification(status=Status.FAILED, gates=[integrity, refusal])
+        return Verification(status=Status.FAILED, gates=[integrity, refusal], notes=notes)
     config = checked_config(folder, artefacts)
     subjects, unopened, simulated = [], [], read_simulated(folder)
     for record in models:
@@ -257,7 +258,11 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     result = verify_files(subjects, evidence, settings or VerifySection())
     gates = [integrity, *result.gates, *unopened, *_unrecorded(subjects, evidence.golden)]
     return result.model_copy(
-        update={"gates": gates, "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED}
+        update={
+            "gates": gates,
+            "notes": notes,
+            "status": Status.PASSED if all(g.passed for g in gates) else Status.FAILED,
+        }
     )
 
 
@@ -358,7 +363,7 @@ def report_gates(result: Verification) -> None:
         log.info("%s", line)
         if verdict != "passed":
             say(f"  {line}")
-    for line in result.summary():
+    for line in (*result.notes, *result.summary()):
         say(f"  {line}")
 
 

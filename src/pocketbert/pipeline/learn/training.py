@@ -20,6 +20,9 @@ from pocketbert.pipeline.learn.job import TrainingJob
 from pocketbert.pipeline.learn.stages import Learning, StudentState, task_student, train_stage
 from pocketbert.pipeline.run_folder import Places
 
+CARD_FILE = "model_card.json"
+"""What the card of the model says that the teacher was made from."""
+
 
 def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: Places) -> Sequence[str]:
     """Write the teacher, fine-tuned where the recipe has `finetune`, with its labels in the run's order."""
@@ -38,6 +41,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
     pooling = pooling_for(recipe, model)
     finish(Finished(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
     (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
+    model.card.write(at.output / CARD_FILE)
     return ()
 
 

@@ -14,6 +14,7 @@ from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.models.model_card import ModelCard
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Provenance, Status
 from pocketbert.pipeline.formats.model_files import default_file
@@ -23,9 +24,10 @@ from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import read_verification
 from pocketbert.pipeline.learn.finishing import read_training
+from pocketbert.pipeline.learn.training import CARD_FILE
 from pocketbert.pipeline.make.exporting import read_parity
 from pocketbert.pipeline.make.measuring import TEACHER, row_name, teacher_file
-from pocketbert.pipeline.phone.card import CardFacts
+from pocketbert.pipeline.phone.card import CardFacts, CardFigures
 from pocketbert.pipeline.reference import unreached
 
 if TYPE_CHECKING:
@@ -41,53 +43,38 @@ def read_benchmark(run: Path) -> BenchmarkResult | None:
     return BenchmarkResult.read(path) if path.is_file() else None
 
 
-def card_facts(model: RunModel, result: Verification) -> CardFacts:
-    """Figures and lineage for the model card."""
-    from pocketbert.benchmarks.wording import time_ratio
+def card_facts(model: RunModel, figures: CardFigures) -> CardFacts:
+    """Collect figures and lineage for the model card.
 
+    Args:
+        model: What was exported, with its files.
+        figures: What was measured.
+    """
     recipe, run, family = model.recipe, model.run, model.folder.family
-    bench = read_benchmark(run) if recipe.benchmark is not None else None
-    names = {row_name(f, recipe): f.path for f in model.files}
-    latency, condition = [], ""
-    if bench is not None and bench.headline.timed:
-        bench = bench.headline
-        for m in bench.measurements:
-            if m.wall is None:
-                continue
-            compared = bench.compare(m.variant, m.threads, m.length)
-            ratio = time_ratio(compared.wall if compared else None)
-            length = "real text" if m.length == "text" else str(m.length)
-            latency.append(
-                (
-                    names.get(m.variant, m.variant),
-                    str(m.threads),
-                    length,
-                    f"{m.wall.p50:.2f}",
-                    f"{m.wall.p90:.2f}",
-                    ratio,
-                )
-            )
-        engines = ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in bench.measurements))
-        condition = (
-            f"Provenance {bench.measurements[0].provenance}, batch 1, {engines} on {bench.machine.summary}; "
-            f"the files took turns, {bench.protocol.runs_made[0]} or more runs in each of {bench.protocol.repeats} repeats. "
-            "Figures on a phone differ. Raw samples: `benchmark.json`."
-        )
-    teacher = ""
-    if result.teacher is not None and recipe.student is not None:
-        metric = METRICS[result.teacher.metric]
-        teacher = f"Teacher (fp32, torch): {metric.name} {metric.format(result.teacher.value)} on eval."
-    parity = [
-        f"Parity of `{p.subject}` with the original model: largest difference {p.worst:.1e} of the logits' spread "
-        f"(allowed {p.bound:.0e}) over {len(p.shapes)} input shapes, padded and unpadded."
-        for format in recipe.export.formats
-        for p in read_parity(run / format)
-        if p.subject.startswith(format)
-    ]
+    card = ModelCard.read(run / "teacher" / CARD_FILE)
+    sources = [*(recipe.data.corpus.sources if recipe.data.corpus else ()), recipe.data.train, recipe.data.eval]
+    datasets = [s.dataset for s in sources if s is not None and s.dataset is not None and not Path(s.dataset).exists()]
     notes = [*honest_notes(recipe, family), *_learning_notes(recipe, run)]
-    notes += [note for format in recipe.export.formats for note in place_of(format).card_notes(model)]
-    missing = unreached(read_golden(run / "golden" / GOLDEN_FILE), model.task, model.labels)
-    return CardFacts(family, model.folder.licence, latency, condition, teacher, parity, notes, missing)
+    file_notes = [place_of(format).file_notes(model) for format in recipe.export.formats]
+    return CardFacts(
+        family=family,
+        licence=model.folder.licence,
+        figures=figures,
+        base_model=card.base_model,
+        languages=card.languages,
+        datasets=list(dict.fromkeys([*datasets, *card.datasets])),
+        notes=notes,
+        file_notes={path: note for own in file_notes for path, note in own.items()},
+        unreached=unreached(read_golden(run / "golden" / GOLDEN_FILE), model.task, model.labels),
+    )
+
+
+def teacher_score(recipe: Recipe, result: Verification) -> str:
+    """The teacher's score in words; empty where nothing was distilled or scored."""
+    if result.teacher is None or recipe.student is None:
+        return ""
+    metric = METRICS[result.teacher.metric]
+    return f"{metric.name} {metric.format(result.teacher.value)} on eval (fp32, torch)"
 
 
 def honest_notes(recipe: Recipe, family: Family) -> list[str]:

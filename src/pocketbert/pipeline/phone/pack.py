@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pocketbert.core.artefacts import (
+    CARD,
     FILE_NAME,
     Artefacts,
     FileRecord,
@@ -39,8 +40,9 @@ from pocketbert.pipeline.gates.verify import read_verification
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured
-from pocketbert.pipeline.phone.card import CardFacts, render_card
-from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, report_data
+from pocketbert.pipeline.phone.card import measured_figures, render_card
+from pocketbert.pipeline.phone.card.measured import TEACHER_SCORE
+from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, report_data, teacher_score
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, write_facts
 from pocketbert.runtime.engines import open_file
 
@@ -55,7 +57,7 @@ _KINDS = {
     "golden.jsonl": Kind.GOLDEN,
     "golden_tokens.jsonl": Kind.GOLDEN,
     SIMULATED_FILE: Kind.FIGURES,
-    "README.md": Kind.DOCUMENT,
+    CARD: Kind.DOCUMENT,
     "parity.json": Kind.FIGURES,
     "benchmark.json": Kind.FIGURES,
     FACTS_FILE: Kind.FIGURES,
@@ -145,12 +147,20 @@ def make_pack(
         shutil.copyfile(run / "benchmark.json", destination / "benchmark.json")
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     write_facts(report_data(portable(recipe), run, "", list(confusions)), destination)
-    facts = card_facts(model, result)
-    artefacts = _artefacts(model, pair, result, facts, origin)
-    (destination / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")
-    records = [*artefacts.files, *_others(destination, artefacts.models(), kinds, aliases)]
-    write_artefacts(destination, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
+    artefacts = _artefacts(model, pair, result, origin)
+    artefacts = _with_files(artefacts, destination, kinds, aliases)
+    facts = card_facts(model, measured_figures(destination, artefacts))
+    (destination / CARD).write_text(render_card(artefacts, facts), encoding="utf-8")
+    write_artefacts(destination, _with_files(artefacts, destination, kinds, aliases))
     return ()
+
+
+def _with_files(
+    artefacts: Artefacts, destination: Path, kinds: Mapping[str, Kind], aliases: Mapping[str, str]
+) -> Artefacts:
+    """The list with everything that lies in the folder."""
+    records = [*artefacts.models(), *_others(destination, artefacts.models(), kinds, aliases)]
+    return artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)})
 
 
 def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> None:
@@ -162,7 +172,7 @@ def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> No
         raise GateError([f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."])
 
 
-def _artefacts(model: RunModel, pair: bool, result: Verification, facts: CardFacts, origin: Origin) -> Artefacts:
+def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin) -> Artefacts:
     """What ``artifacts.json`` tells, with its model files only."""
     recipe, folder = model.recipe, model.folder
     return Artefacts(
@@ -175,7 +185,7 @@ def _artefacts(model: RunModel, pair: bool, result: Verification, facts: CardFac
         processing=_processing(model),
         files=[*_records(model, result)],
         absent=absent_files(recipe, folder.path),
-        lineage=_lineage(model, facts, origin),
+        lineage=_lineage(model, model.folder.licence, origin, teacher_score(recipe, result)),
         versions=installed(),
         machine=machine().summary,
         made_from=origin.everything,
@@ -196,6 +206,7 @@ def _records(model: RunModel, result: Verification) -> list[ModelRecord]:
             runtime=f.runtime,
             default=f is default,
             signature=open_file(model.source(f), f.format, runtime=f.runtime).signature,
+            minimum=place_of(f.format).minimum(model.source(f)),
             status=Status.PASSED,
             lineage=model.folder.sha256,
             scores=result.scores.get(f.path, {}),
@@ -205,7 +216,7 @@ def _records(model: RunModel, result: Verification) -> list[ModelRecord]:
     ]
 
 
-def _lineage(model: RunModel, facts: CardFacts, origin: Origin) -> dict[str, str]:
+def _lineage(model: RunModel, licence: str, origin: Origin, score: str = "") -> dict[str, str]:
     """Where the weights come from; of local folders and files the names only."""
     teacher, train = model.recipe.teacher, model.recipe.data.train
     lineage = {
@@ -213,7 +224,8 @@ def _lineage(model: RunModel, facts: CardFacts, origin: Origin) -> dict[str, str
         **({"revision": teacher.revision} if teacher.revision else {}),
         "source_sha256": origin.weights,
         "weights_sha256": model.folder.sha256,
-        "licence": facts.licence,
+        "licence": licence,
+        **({TEACHER_SCORE: score} if score else {}),
     }
     if train is not None:
         lineage["training data"] = Path(train.title).name if train.path else train.title

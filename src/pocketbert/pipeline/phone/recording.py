@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import (
+    CARD,
     FILE_NAME,
     Artefacts,
     FileRecord,
     Kind,
     ModelRecord,
+    changed_files,
     read_artefacts,
     write_artefacts,
 )
@@ -24,6 +26,8 @@ from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.make.measuring import without_paths
+from pocketbert.pipeline.phone.card.figures import render_figures, replace_figures
+from pocketbert.pipeline.phone.card.measured import PARITY_FILE, measured_figures
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, PAGE_FILE, read_facts, write_facts
 from pocketbert.pipeline.requirements import missing
 
@@ -31,10 +35,9 @@ if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.report.data import ReportData
 
-_CARD = "README.md"
 _BENCHMARK = "benchmark.json"
-_WRITTEN = (_CARD, FACTS_FILE, PAGE_FILE, _BENCHMARK)
-_KINDS = {_CARD: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
+_WRITTEN = (CARD, FACTS_FILE, PAGE_FILE, _BENCHMARK, PARITY_FILE)
+_KINDS = {CARD: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
 
 
 def record_verification(folder: Path, result: Verification) -> None:
@@ -128,12 +131,29 @@ def _changing(folder: Path) -> Iterator[_Change]:
             change = _Change(read_artefacts(folder), read_facts(folder), target)
             yield change
             write_facts(change.facts, target)
+            _renew_card(target, change.artefacts)
             if not missing("report"):
                 from pocketbert.benchmarks.report import write_report
 
                 write_report(change.facts, target / PAGE_FILE)
-            change.written = sorted(p.name for p in target.iterdir() if p.name != FILE_NAME)
-            write_artefacts(target, _listed(change.artefacts, target, change.written))
+            replaced = [r for r in change.artefacts.files if r.path in names]
+            edited = changed_files(folder, change.artefacts.model_copy(update={"files": replaced}))
+            change.written = [p.name for p in sorted(target.iterdir()) if not _same(p, folder / p.name)]
+            new = [name for name in change.written if name not in edited]  # what a user wrote stays known as such
+            write_artefacts(target, _listed(change.artefacts, target, new))
+
+
+def _renew_card(target: Path, artefacts: Artefacts) -> None:
+    """Put the new figures into the card; what else a user wrote into it stays."""
+    card = target / CARD
+    if not card.is_file():
+        return
+    figures = render_figures(artefacts, measured_figures(target, artefacts))
+    text = replace_figures(card.read_text(encoding="utf-8"), figures)
+    if text is None:
+        say(f"{CARD}: the comment lines around its figures are gone; the card stays as it is")
+        return
+    card.write_text(text, encoding="utf-8")
 
 
 def _listed(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefacts:
@@ -144,6 +164,10 @@ def _listed(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefac
         new.append(FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind))
     kept = [r for r in artefacts.files if r.path not in names]
     return artefacts.model_copy(update={"files": sorted([*kept, *new], key=lambda r: r.path)})
+
+
+def _same(new: Path, old: Path) -> bool:
+    return old.is_file() and new.read_bytes() == old.read_bytes()
 
 
 def _check_same(artefacts: Artefacts, digests: Mapping[str, str]) -> None:

@@ -35,7 +35,7 @@ KNOWN: dict[TaskName, tuple[str, ...]] = {
 }
 """`model_type` values that the client itself lists for each task (src/models/registry.js of 4.3.1): data about the client."""
 
-_IMPORT = "@huggingface/transformers"
+PACKAGE = "@huggingface/transformers"
 _WHERE = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
 
 
@@ -50,7 +50,7 @@ def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
     name, call, note = _pipeline(artefacts)
     return _block(
         f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}",
-        f'import {{ env, pipeline }} from "{_IMPORT}";\n{_WHERE}\n'
+        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_WHERE}\n'
         f'const run = await pipeline("{name}", "FOLDER", {_options(record)});\n{call}\nconsole.log(answer);',
     )
 
@@ -108,7 +108,7 @@ def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
     texts = given(artefacts)
     pair = f", {{ text_pair: {quoted(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
     lines = [
-        f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{_IMPORT}";',
+        f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{PACKAGE}";',
         _WHERE,
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
         f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_options(record)});',
@@ -151,7 +151,7 @@ def _session(artefacts: Artefacts, record: ModelRecord) -> str:
         f"{artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing)",
         "\n".join(
             [
-                f'import {{ env, AutoTokenizer }} from "{_IMPORT}";',
+                f'import {{ env, AutoTokenizer }} from "{PACKAGE}";',
                 'import * as ort from "onnxruntime-node";',
                 'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: otherwise ONNX Runtime sends telemetry to its vendor',
                 _WHERE,

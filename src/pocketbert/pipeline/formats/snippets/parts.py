@@ -10,6 +10,7 @@ from pocketbert.core.types import Format
 
 TEXT, SECOND = "your text", "the second text"
 QUESTION, CONTEXT = "your question", "the text that holds the answer"
+NO_TELEMETRY = "before the first use: otherwise ONNX Runtime sends telemetry to its vendor"
 
 
 def row_of(artefacts: Artefacts) -> Task:
@@ -66,3 +67,8 @@ def camel(name: str) -> str:
     """``input_ids`` as Kotlin and Swift write it."""
     first, *rest = name.split("_")
     return first + "".join(w.capitalize() for w in rest)
+
+
+def takes_pairs(artefacts: Artefacts) -> bool:
+    """Whether an input is two texts."""
+    return artefacts.pair or asks_questions(artefacts)

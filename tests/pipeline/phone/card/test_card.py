@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
-from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing, Signature, Tensor
+from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.families import family_of
-from pocketbert.core.predict.score import Score
-from pocketbert.core.tasks import TASKS, Level, TaskName
-from pocketbert.core.types import Client, Format, Scheme
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.phone.card import CardFacts, render_card
+from support.card_folders import METRICS, folder, record
 from support.tiny import BASIC
 
-LABELS = {
-    TaskName.TEXT_CLASSIFICATION: ["no", "yes"],
-    TaskName.MULTI_LABEL: ["a", "b"],
-    TaskName.TOKEN_CLASSIFICATION: ["O", "B-x", "I-x"],
-}
-OWN: dict[TaskName, dict[str, Any]] = {
-    TaskName.MULTI_LABEL: {"thresholds": [0.5, 0.37]},
-    TaskName.QUESTION_ANSWERING: {
-        "stride": 128,
-        "answer_length": 30,
-        "null_answers": False,
-        "pair_order": ["question", "context"],
-    },
-    TaskName.FEATURE_EXTRACTION: {"pooling": "mean", "normalize": True},
-}
 SAYS = {
     TaskName.TEXT_CLASSIFICATION: ["2 labels: `no`, `yes`.", "Softmax over the logits", "classLabel_probs", "answer.label"],
     TaskName.MULTI_LABEL: ["2 labels: `a`, `b`.", "`a` 0.5, `b` 0.37", "thresholds = [0.5, 0.37];", "answer.labels"],
-    TaskName.REGRESSION: ["one number, in the units of the training data", "which is always 1", "answer.value", "logits.data[0]"],
+    TaskName.REGRESSION: ["one number, in the units of the training data", "which is always 1", "answer.value", "logits.data[0]", "return logits[0]"],
     TaskName.TOKEN_CLASSIFICATION: ["3 tags: `O`, `B-x`, `I-x`.", "first token is the word's", "code points", "answer.spans"],
     TaskName.QUESTION_ANSWERING: [
         "Every question gets an answer.", "at most 30 tokens long", "share 128 tokens", "in the order question, context",
@@ -45,53 +29,6 @@ SAYS = {
         "SentenceTransformer(", "TextEmbedder", "answer.vector",
     ],
 }  # fmt: skip
-METRICS = {TaskName.FEATURE_EXTRACTION: "mean_cosine"}
-
-
-def record(task: TaskName, format: Format, scheme: Scheme, path: str, **more: Any) -> ModelRecord:
-    row = TASKS[task]
-    numbers = {TaskName.FEATURE_EXTRACTION: 32, TaskName.REGRESSION: 1, TaskName.FILL_MASK: 99}.get(
-        task, len(LABELS.get(task, []))
-    )
-    middle = ["sequence"] if row.level is Level.TOKEN else []
-    shape = [1, "sequence"] if task is TaskName.QUESTION_ANSWERING else [1, *middle, numbers]
-    signature = Signature(
-        inputs=[Tensor(name=n, dtype="int64", shape=[1, "sequence"]) for n in ("input_ids", "attention_mask")],
-        outputs=[Tensor(name=n, dtype="float32", shape=shape) for n in row.outputs],
-        lengths=[] if format is Format.ONNX else [16, 32],
-    )
-    score = Score(metric=METRICS.get(task, row.metric.name), value=0.5, others={}, rows=9, chance=0.1, finite=True)
-    return ModelRecord(
-        path=path,
-        sha256="0" * 64,
-        bytes=1000,
-        format=format,
-        scheme=scheme,
-        signature=signature,
-        scores={"eval": score},
-        **more,
-    )
-
-
-def folder(task: TaskName, **processing: Any) -> Artefacts:
-    files = [
-        record(task, Format.ONNX, Scheme.FP32, "onnx/model.onnx", default=True),
-        record(task, Format.ONNX, Scheme.INT8, "onnx/model_int8.onnx"),
-        record(task, Format.TFLITE, Scheme.INT8, "tflite/model_int8.tflite"),
-        record(task, Format.COREML, Scheme.FP16, "coreml/Model.mlpackage"),
-    ]
-    if task in (TaskName.TEXT_CLASSIFICATION, TaskName.FEATURE_EXTRACTION):
-        files.append(record(task, Format.TFLITE, Scheme.FP32, "tflite/mediapipe.tflite", client=Client.MEDIAPIPE))
-    settings = Processing(max_length=48, score=TASKS[task].score, **{**OWN.get(task, {}), **processing})
-    return Artefacts(
-        name="tiny",
-        task=task,
-        family="bert",
-        labels=LABELS.get(task, []),
-        pair=task is TaskName.QUESTION_ANSWERING,
-        processing=settings,
-        files=files,
-    )
 
 
 def card(artefacts: Artefacts) -> str:
@@ -121,7 +58,9 @@ def test_every_output_that_decides_is_named_in_every_language(task: TaskName) ->
     text = card(folder(task))
     for language in ("kotlin", "swift"):
         codes = [
-            c for c in re.findall(rf"```{language}\n(.*?)```", text, re.S) if "MLModel" not in c and "Text" not in c
+            c
+            for c in re.findall(rf"```{language}\n(.*?)```", text, re.S)
+            if "MLModel" not in c and "mediapipe" not in c
         ]
         assert codes
         for name in TASKS[task].answer:
@@ -168,7 +107,7 @@ def test_a_scheme_that_the_client_has_no_name_for_is_opened_by_its_own() -> None
 def test_code_that_runs_onnx_runtime_switches_its_reports_off_before(task: TaskName, family: str) -> None:
     text = card(folder(task).model_copy(update={"family": family}))
     first_use = re.compile(
-        r"import .*onnxruntime, |SentenceTransformer\(|ort\.InferenceSession|OrtEnvironment|ORTEnv|ORTSession"
+        r"import .*onnxruntime, |SentenceTransformer\(|ort\.InferenceSession|OrtEnvironment\.get|try ORT"
     )
     codes = re.findall(r"```\w+\n(.*?)```", text, re.S)
     using = [(code, use) for code in codes if (use := first_use.search(code))]

@@ -1,0 +1,291 @@
+"""Kotlin code for the model card. The demo's Maven build compiles that for classification and runs it on a desktop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.tasks import LabelKind, TaskName
+from pocketbert.pipeline.formats.offer import has_sources
+from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
+from pocketbert.pipeline.formats.snippets.parts import (
+    NO_TELEMETRY,
+    asks_questions,
+    camel,
+    inputs,
+    lengths,
+    per_token,
+    row_of,
+    takes_pairs,
+    width,
+)
+
+ORT, LITERT = "com.microsoft.onnxruntime:onnxruntime-android:1.26.0", "com.google.ai.edge.litert:litert:1.4.0"
+GSON = "com.google.code.gson:gson:2.13.2"
+MEDIAPIPE = "com.google.mediapipe:tasks-text"
+MEDIAPIPE_PYTHON = "1.2.2"
+"""Version of the Python package `mediapipe` that the tests run the file with."""
+TFLITE_JVM = "2.16.1"
+"""Version of `org.tensorflow:tensorflow-lite` whose classes the code is compiled with; LiteRT has the same ones."""
+ANDROID = "Android 7 (API 24)"
+"""Oldest version that `android_demo` is built for."""
+_FIELDS = """    private val assets = context.assets   // the files of this folder, under the same names in src/main/assets
+    private val tokenizer = assets.open("tokenizer.json").bufferedReader().use { Tokenizer.read(it) }
+"""
+_LABELS = """    private val labels =
+        assets.open("config.json").bufferedReader().use { JsonParser.parseReader(it) }.asJsonObject.getAsJsonObject("id2label")
+"""
+
+
+def gradle(*coordinates: str) -> tuple[str, ...]:
+    """Lines for the dependencies of a Gradle build in Kotlin."""
+    return tuple(f'implementation("{c}")' for c in coordinates)
+
+
+def source(artefacts: Artefacts) -> str:
+    """Where the tokenizer of the code comes from, in words."""
+    if has_sources(artefacts, "Kotlin"):
+        return "the tokenizer is in `android/`: copy `android/java` and `android/resources` into `src/main`"
+    return (
+        "this folder has no sources of the tokenizer, so `org.pocketbert.tokenizers` is PocketBERT's `android_demo/core`, or "
+        "yours: it must give the ids of `golden_tokens.jsonl`"
+    )
+
+
+def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
+    """With ONNX Runtime on Android."""
+    feed = "\n".join(f'            "{n}" to {_tensor(artefacts, record, n)},' for n in inputs(record))
+    imports = ["ai.onnxruntime.OnnxTensor", "ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtSession", "android.system.Os"]  # fmt: skip
+    floats = any(is_float(artefacts, n) for n in inputs(record))
+    vectors = """
+    private fun vectors(tokens: Int, width: Int) =
+        OnnxTensor.createTensor(environment, arrayOf(Array(tokens) { FloatArray(width) }))
+"""
+    return f"""Kotlin, with `{ORT.rpartition(":")[0]}` ({source(artefacts)}; this project compiles and runs the code for
+classification on a desktop, not on a phone):
+
+```kotlin
+{_imports(artefacts, imports)}
+{_opening(artefacts, "OnnxModel")}    private val environment: OrtEnvironment
+    private val session: OrtSession
+
+    init {{
+        Os.setenv("ORT_DISABLE_TELEMETRY", "1", true)   // {NO_TELEMETRY}
+        environment = OrtEnvironment.getEnvironment()
+        session = environment.createSession(assets.open("{record.path}").use {{ it.readBytes() }})
+    }}
+
+    {_signature(artefacts)} {{
+        {_encode(artefacts, artefacts.processing.max_length)}
+        val inputs = mapOf(   // int64 [1, tokens]{comment(artefacts, ";").replace("   ; ", "; ")}
+{feed}
+        )
+        try {{
+            session.run(inputs).use {{ outputs ->
+{_indent(_onnx_answer(artefacts), 16)}
+            }}
+        }} finally {{
+            inputs.values.forEach {{ it.close() }}
+        }}
+    }}
+
+    private fun tensor(values: IntArray) =
+        OnnxTensor.createTensor(environment, arrayOf(LongArray(values.size) {{ values[it].toLong() }}))
+{vectors if floats else ""}
+    override fun close() = session.close()
+}}
+```"""
+
+
+def litert(artefacts: Artefacts, record: ModelRecord) -> str:
+    """With LiteRT on Android."""
+    names, longest = row_of(artefacts).answer, max(lengths(record), default=artefacts.processing.max_length)
+    feed = "\n".join(f'            "{n}" to {_padded(artefacts, record, n)},' for n in inputs(record))
+    buffers = "\n".join(f"        val {camel(n)} = {_buffer(artefacts, record)}" for n in names)
+    outputs = ", ".join(f'"{n}" to {camel(n)}' for n in names)
+    left = artefacts.processing.padding_side == "left"
+    pad = "IntArray(length - values.size) + values" if left else "values.copyOf(length)"
+    imports = ["java.io.FileInputStream", "java.nio.channels.FileChannel", "org.tensorflow.lite.Interpreter"]
+    return f"""Kotlin, with `{LITERT.rpartition(":")[0]}` ({source(artefacts)}; this project compiles the code for classification
+and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, not on a phone):
+
+```kotlin
+{_imports(artefacts, imports)}
+{_opening(artefacts, "LitertModel")}    private val interpreter = Interpreter(
+        assets.openFd("{record.path}").use {{ file ->   // mapped into memory: Gradle does not compress .tflite files
+            val channel = FileInputStream(file.fileDescriptor).channel
+            channel.map(FileChannel.MapMode.READ_ONLY, file.startOffset, file.declaredLength)
+        }},
+    )
+
+    @Synchronized   // an interpreter answers one text at a time
+    {_signature(artefacts)} {{
+        {_encode(artefacts, longest)}
+        val length = intArrayOf({", ".join(map(str, lengths(record)))}).first {{ it >= e.length() }}
+        val inputs = mapOf(   // int32 [1, length], padded with attention mask 0{comment(artefacts, ";").replace("   ; ", "; ")}
+{feed}
+        )
+{buffers}
+        interpreter.runSignature(inputs, mapOf({outputs}), "seq_$length")
+{_indent(_litert_answer(artefacts), 8)}
+    }}
+
+    private fun padded(values: IntArray, length: Int) = arrayOf({pad})
+
+    override fun close() = interpreter.close()
+}}
+```"""
+
+
+def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
+    """With MediaPipe Tasks: TextClassifier or TextEmbedder."""
+    most = max(lengths(record), default=artefacts.processing.max_length)
+    if artefacts.task is TaskName.FEATURE_EXTRACTION:
+        inside, kind, name = "tokenizer and pooling are", "TextEmbedder", "textembedder"
+        code = (
+            "    fun answer(text: String): FloatArray =\n"
+            "        embedder.embed(text).embeddingResult().embeddings()[0].floatEmbedding()"
+        )
+    else:
+        inside, kind, name = "tokenizer, labels and softmax are", "TextClassifier", "textclassifier"
+        code = (
+            "    fun answer(text: String): Pair<String, Float> {\n"
+            "        val best = classifier.classify(text).classificationResult().classifications()[0].categories()[0]\n"
+            "        return best.categoryName() to best.score()\n    }"
+        )
+    field = kind.removeprefix("Text").lower()
+    return f"""Kotlin, with MediaPipe Tasks, `{MEDIAPIPE}`: {inside} inside the file (run by this
+project in Python, mediapipe {MEDIAPIPE_PYTHON}; at most {most} tokens; MediaPipe Tasks send metrics of their use to Google, and its notice at
+https://goo.gle/mediapipe-privacy asks you to tell your users; the other TFLite files run in LiteRT instead):
+
+```kotlin
+import android.content.Context
+import com.google.mediapipe.tasks.text.{name}.{kind}
+
+/** Open it once, off the main thread. The file lies in src/main/assets under the same name. */
+class MediapipeModel(context: Context) : AutoCloseable {{
+    private val {field} = {kind}.createFromFile(context, "{record.path}")
+
+{code}
+
+    override fun close() = {field}.close()
+}}
+```"""
+
+
+def _opening(artefacts: Artefacts, name: str) -> str:
+    labels = _LABELS if row_of(artefacts).names_labels and _decides(artefacts) else ""
+    return f"""/** Open it once, off the main thread, and close it when it is not needed any more. */
+class {name}(context: Context) : AutoCloseable {{
+{_FIELDS}{labels}"""
+
+
+def _imports(artefacts: Artefacts, own: Sequence[str]) -> str:
+    kind = row_of(artefacts).labels
+    names = ["android.content.Context", "org.pocketbert.tokenizers.Limits", "org.pocketbert.tokenizers.Tokenizer", *own]
+    if _decides(artefacts) and kind in (LabelKind.NAME, LabelKind.NAMES):
+        names += ["com.google.gson.JsonParser", "kotlin.math.exp"]
+    return "\n".join(f"import {name}" for name in sorted(names)) + "\n"
+
+
+def _decides(artefacts: Artefacts) -> bool:
+    """Whether the code goes on from the outputs to an answer; of tasks on tokens the card's text describes how."""
+    return not per_token(artefacts)
+
+
+def _signature(artefacts: Artefacts) -> str:
+    texts = ["question", "context"] if asks_questions(artefacts) else ["text"]
+    texts = ["first", "second"] if takes_pairs(artefacts) and not asks_questions(artefacts) else texts
+    kind = {LabelKind.NAME: "Pair<String, Float>", LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
+    gives = kind.get(row_of(artefacts).labels, "FloatArray") if _decides(artefacts) else _raw(artefacts)
+    return f"fun answer({', '.join(f'{t}: String' for t in texts)}): {gives}"
+
+
+def _encode(artefacts: Artefacts, longest: int) -> str:
+    if asks_questions(artefacts):
+        return (
+            f"val e = tokenizer.windows(question, context, {longest}, {artefacts.processing.stride}).first()   "
+            "// a long context has more windows"
+        )
+    texts = "first, second" if takes_pairs(artefacts) else "text"
+    return f"val e = tokenizer.encode({texts}, Limits.of({longest}))"
+
+
+def _raw(artefacts: Artefacts) -> str:
+    """The type of the outputs of a task on tokens."""
+    return f"Map<String, {'Array<FloatArray>' if _rows_of_numbers(artefacts) else 'FloatArray'}>"
+
+
+def _onnx_answer(artefacts: Artefacts) -> list[str]:
+    kind = "Array<Array<FloatArray>>" if _rows_of_numbers(artefacts) else "Array<FloatArray>"
+    names = row_of(artefacts).answer
+    if not _decides(artefacts):
+        each = ", ".join(f'"{n}" to (outputs.get("{n}").get().value as {kind})[0]' for n in names)
+        return [f"return mapOf({each})   // a row for each token; from here to an answer: see Processing"]
+    name = names[0]
+    return [f'val {camel(name)} = (outputs.get("{name}").get().value as {kind})[0]', *_decision(artefacts, camel(name))]
+
+
+def _litert_answer(artefacts: Artefacts) -> list[str]:
+    names = row_of(artefacts).answer
+    if not _decides(artefacts):
+        each = ", ".join(f'"{n}" to {camel(n)}[0]' for n in names)
+        return [
+            f"return mapOf({each})   // a row for each token, padding included; from here to an answer: see Processing"
+        ]
+    return [f"val numbers = {camel(names[0])}[0]", *_decision(artefacts, "numbers")]
+
+
+def _decision(artefacts: Artefacts, values: str) -> list[str]:
+    """Lines from the numbers of one text to an answer."""
+    match row_of(artefacts).labels:
+        case LabelKind.NAME:
+            return [
+                f"val largest = {values}.max()",
+                f"val powers = {values}.map {{ exp(it - largest) }}   // softmax",
+                "val best = powers.indices.maxBy { powers[it] }",
+                'return labels["$best"].asString to powers[best] / powers.sum()',
+            ]
+        case LabelKind.NAMES:
+            limits = ", ".join(f"{t:g}f" for t in artefacts.processing.thresholds or [])
+            return [
+                f"val thresholds = floatArrayOf({limits})   // in the order of id2label",
+                f"val given = {values}.indices.filter {{ 1 / (1 + exp(-{values}[it])) >= thresholds[it] }}   // sigmoid",
+                'return given.map { labels["$it"].asString }',
+            ]
+        case LabelKind.SCORE:
+            return [f"return {values}[0]"]
+    return [f"return {values}"]
+
+
+def _tensor(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
+    if is_float(artefacts, name):
+        return f"vectors(e.length(), {width_of(record, name)})"
+    return f"tensor({_values(name)})"
+
+
+def _padded(artefacts: Artefacts, record: ModelRecord, name: str) -> str:
+    if is_float(artefacts, name):
+        return f"arrayOf(Array(length) {{ FloatArray({width_of(record, name)}) }})"
+    return f"padded({_values(name)}, length)"
+
+
+def _values(name: str) -> str:
+    known = {"input_ids": "e.ids()", "attention_mask": "IntArray(e.length()) { 1 }", "token_type_ids": "e.typeIds()"}
+    return known.get(name, "IntArray(e.length())")
+
+
+def _buffer(artefacts: Artefacts, record: ModelRecord) -> str:
+    numbers = width(record) or ""
+    if _rows_of_numbers(artefacts):
+        return f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
+    return f"arrayOf(FloatArray({'length' if per_token(artefacts) else numbers}))"
+
+
+def _rows_of_numbers(artefacts: Artefacts) -> bool:
+    """Whether an output has several numbers per token, unlike the start and end scores of questions."""
+    return per_token(artefacts) and len(row_of(artefacts).answer) == 1
+
+
+def _indent(lines: Sequence[str], columns: int) -> str:
+    return "\n".join(" " * columns + line for line in lines)

@@ -1,0 +1,174 @@
+"""Swift code for the model card. The tests parse it; no compiler for it was available to this project."""
+
+from __future__ import annotations
+
+from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.tasks import LabelKind, TaskName
+from pocketbert.pipeline.formats.offer import has_sources
+from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
+from pocketbert.pipeline.formats.snippets.parts import NO_TELEMETRY, inputs, lengths, per_token, row_of, width
+
+ORT_PACKAGE = "https://github.com/microsoft/onnxruntime-swift-package-manager"
+NEVER = "parsed, but never compiled or run by this project: it has no Mac"
+_VECTORS = """
+    private func vectors(_ length: Int, _ width: Int) throws -> MLMultiArray {   // float32 [1, length, width]
+        let out = try MLMultiArray(shape: [1, NSNumber(value: length), NSNumber(value: width)], dataType: .float32)
+        for i in 0..<(length * width) { out[i] = 0 }
+        return out
+    }
+"""
+
+
+def source(artefacts: Artefacts) -> str:
+    """Where token ids come from, in words."""
+    if has_sources(artefacts, "Swift"):
+        return "ids from the tokenizer in `ios/`"
+    return "ids from a tokenizer of yours, which must give those of `golden_tokens.jsonl`"
+
+
+def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
+    """With Core ML."""
+    name = record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
+    known = ", ".join(map(str, lengths(record)))
+    padded = f"[{known}].first {{ $0 >= ids.count }}!" if known else "ids.count"
+    most = max(lengths(record), default=artefacts.processing.max_length)
+    values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
+    feed = ",\n".join(
+        f'            "{n}": try vectors(length, {width_of(record, n)})'
+        if is_float(artefacts, n)
+        else f'            "{n}": try array({values.get(n, "ids.map { _ in 0 }")}, length)'
+        for n in inputs(record)
+    )
+    feed += comment(artefacts, "//")
+    wide = _VECTORS if any(is_float(artefacts, n) for n in inputs(record)) else ""
+    if artefacts.task is TaskName.TEXT_CLASSIFICATION:
+        gives = "(label: String, probability: Double)"
+        answer = """        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
+        return (label, out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue)"""
+    else:
+        gives = "[String: MLMultiArray]"
+        shape = _shape(artefacts, record)
+        each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
+        answer = f"        return [{each}]   // {shape}; from here to an answer: see Processing"
+    return f"""Swift, with Core ML ({source(artefacts)}; drag the package into Xcode, which compiles it; {NEVER}):
+
+```swift
+import CoreML
+import Foundation
+
+/// Open it once, and call it off the main thread. ARC frees it with its last reference.
+final class CoreMLModel {{
+    private let model: MLModel
+
+    init() throws {{
+        let url = Bundle.main.url(forResource: "{name}", withExtension: "mlmodelc")!
+        model = try MLModel(contentsOf: url)
+    }}
+
+    /// At most {most} ids, special tokens included.
+    func answer(ids: [Int], typeIds: [Int]) throws -> {gives} {{
+        let length = {padded}
+        let out = try model.prediction(from: MLDictionaryFeatureProvider(dictionary: [
+{feed}
+        ]))
+{answer}
+    }}
+
+    private func array(_ values: [Int], _ length: Int) throws -> MLMultiArray {{   // int32 [1, length], padded with 0
+        let out = try MLMultiArray(shape: [1, NSNumber(value: length)], dataType: .int32)
+        for i in 0..<length {{ out[i] = NSNumber(value: {_padded(artefacts)}) }}
+        return out
+    }}
+{wide}}}
+```"""
+
+
+def _padded(artefacts: Artefacts) -> str:
+    if artefacts.processing.padding_side == "left":
+        return "i < length - values.count ? 0 : values[i - (length - values.count)]"
+    return "i < values.count ? values[i] : 0"
+
+
+def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
+    """With ONNX Runtime on iOS."""
+    values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
+    feed = ",\n".join(
+        f'            "{n}": try vectors(ids.count, {width_of(record, n)})'
+        if is_float(artefacts, n)
+        else f'            "{n}": try tensor({values.get(n, "ids.map { _ in 0 }")})'
+        for n in inputs(record)
+    )
+    feed += comment(artefacts, "//")
+    wide = "" if not any(is_float(artefacts, n) for n in inputs(record)) else _ORT_VECTORS
+    stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
+    names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
+    gives, answer = _decided(artefacts, record)
+    return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({source(artefacts)}; {NEVER}):
+
+```swift
+import Foundation
+import OnnxRuntimeBindings
+
+/// Open it once, and call it off the main thread. ARC frees it with its last reference.
+final class OnnxModel {{
+    private let environment: ORTEnv
+    private let session: ORTSession
+
+    init() throws {{
+        setenv("ORT_DISABLE_TELEMETRY", "1", 1)   // {NO_TELEMETRY}
+        environment = try ORTEnv(loggingLevel: .warning)
+        let path = Bundle.main.path(forResource: "{stem}", ofType: "onnx")!
+        session = try ORTSession(env: environment, modelPath: path, sessionOptions: nil)
+    }}
+
+    /// At most {artefacts.processing.max_length} ids, special tokens included, without padding.
+    func answer(ids: [Int64], typeIds: [Int64]) throws -> {gives} {{
+        let outputs = try session.run(withInputs: [   // int64 [1, tokens]
+{feed}
+        ], outputNames: [{names}], runOptions: nil)   // float32 {_shape(artefacts, record)}
+{answer}
+    }}
+
+    private func tensor(_ values: [Int64]) throws -> ORTValue {{
+        let data = values.withUnsafeBytes {{ NSMutableData(bytes: $0.baseAddress!, length: $0.count) }}
+        return try ORTValue(tensorData: data, elementType: .int64, shape: [1, NSNumber(value: values.count)])
+    }}
+{wide}
+    private func floats(_ value: ORTValue) throws -> [Float] {{
+        try value.tensorData().withUnsafeBytes {{ Array($0.bindMemory(to: Float.self)) }}
+    }}
+}}
+```"""
+
+
+_ORT_VECTORS = """
+    private func vectors(_ length: Int, _ width: Int) throws -> ORTValue {   // float32 [1, length, width]
+        let data = NSMutableData(length: length * width * MemoryLayout<Float>.stride)!
+        return try ORTValue(
+            tensorData: data, elementType: .float, shape: [1, NSNumber(value: length), NSNumber(value: width)])
+    }
+"""
+
+
+def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
+    """The type of the answer, and the lines from `outputs` to it."""
+    names = row_of(artefacts).answer
+    if row_of(artefacts).labels is LabelKind.NAME:
+        return (
+            "(label: String, probability: Float)",
+            f"""        let numbers = try floats(outputs["{names[0]}"]!)
+        let powers = numbers.map {{ exp($0 - numbers.max()!) }}   // softmax
+        let best = powers.indices.max {{ powers[$0] < powers[$1] }}!
+        let config = try Data(contentsOf: Bundle.main.url(forResource: "config", withExtension: "json")!)
+        let labels = (try JSONSerialization.jsonObject(with: config) as! [String: Any])["id2label"] as! [String: String]
+        return (labels[String(best)]!, powers[best] / powers.reduce(0, +))""",
+        )
+    each = ", ".join(f'"{n}": try floats(outputs["{n}"]!)' for n in names)
+    return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"
+
+
+def _shape(artefacts: Artefacts, record: ModelRecord) -> str:
+    numbers = width(record) or "numbers"
+    if not per_token(artefacts):
+        return f"[1, {numbers}]"
+    return f"[1, length, {numbers}]" if len(row_of(artefacts).answer) == 1 else "[1, length]"

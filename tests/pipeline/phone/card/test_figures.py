@@ -1,0 +1,111 @@
+"""The part of the card that measurements change, made again from the folder and put into an edited card."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.compare.parity import Parity
+from pocketbert.core.tasks import TaskName
+from pocketbert.pipeline.phone.card import (
+    CardFigures,
+    LatencyRow,
+    measured_figures,
+    render_figures,
+    replace_figures,
+)
+from pocketbert.pipeline.phone.card.figures import BEGIN, END
+from pocketbert.pipeline.phone.card.measured import latency_rows
+from support.card_folders import folder
+
+ARTEFACTS = folder(TaskName.TEXT_CLASSIFICATION)
+
+
+def row(file: str, threads: int, length: str, p50: float = 1.0) -> LatencyRow:
+    return LatencyRow(file, threads, length, p50, 2 * p50, "1")
+
+
+MANY = [row(f, t, n) for t in (2, 1) for n in ("real text", "16", "32", "128") for f in ("onnx/model.onnx", "teacher")]
+
+
+def test_the_first_look_is_one_thread_real_text_and_the_middle_length() -> None:
+    text = render_figures(ARTEFACTS, CardFigures(latency=MANY, condition="Provenance measured."))
+    shown, folded = text.split("<details>")
+    cells = re.findall(r"^\| [\w/.]+ \| (\d) \| ([\w ]+) \| 1.00 \| 2.00 \| 1 \|$", shown, re.M)
+    assert cells == [("1", "real text")] * 2 + [("1", "32")] * 2
+    assert "<summary>All 16 latencies</summary>" in folded
+    assert folded.count("| 1.00 | 2.00 |") == len(MANY)
+    assert folded.split("</details>")[1].strip().startswith("Provenance measured.")
+
+
+def test_few_latencies_are_not_folded() -> None:
+    text = render_figures(ARTEFACTS, CardFigures(latency=MANY[-2:], condition="Provenance measured."))
+    assert "<details>" not in text
+    assert text.count("| 128 |") == 2
+
+
+def test_parity_is_one_sentence() -> None:
+    one = Parity(
+        subject="onnx/model.onnx", reference="transformers", worst=1.4e-6, mask_effect=2.0, bound=1e-4, spread=1.0,
+        shapes=[(1, 7), (2, 9)], passed=True,
+    )  # fmt: skip
+    other = one.model_copy(update={"subject": "tflite/model_int8.tflite", "shapes": [(1, 7)]})
+    text = render_figures(ARTEFACTS, CardFigures(parity=[one, other]))
+    assert text.count("Largest difference from the original model") == 1
+    assert "`onnx/model.onnx` 1e-06 (allowed 1e-04), `tflite/model_int8.tflite` 1e-06 (allowed 1e-04); up to 2 " in text
+
+
+def test_figures_are_replaced_and_an_edited_card_stays() -> None:
+    before = render_figures(ARTEFACTS, CardFigures())
+    after = render_figures(ARTEFACTS, CardFigures(latency=MANY, condition="Measured."))
+    card = f"# Ours\n\nEdited.\n\n{before}\n\n## Processing\n\nMore.\n"
+    assert replace_figures(card, after) == f"# Ours\n\nEdited.\n\n{after}\n\n## Processing\n\nMore.\n"
+    assert replace_figures(replace_figures(card, after) or "", before) == card
+    for gone in (BEGIN, END):
+        assert replace_figures(card.replace(gone, ""), after) is None
+    assert replace_figures(card.replace(BEGIN, "x").replace(END, BEGIN).replace("x", END), after) is None
+
+
+def test_every_set_that_was_scored_has_a_column() -> None:
+    scored = [
+        r.model_copy(update={"scores": {**r.scores, "mine.csv": r.scores["eval"]}}) for r in ARTEFACTS.models()[:1]
+    ]
+    text = render_figures(ARTEFACTS.model_copy(update={"files": [*scored, *ARTEFACTS.models()[1:]]}), CardFigures())
+    assert "| accuracy (eval) | accuracy (mine.csv) |" in text
+    assert "| `onnx/model.onnx` (default of `pocketbert.load`) | fp32 | 1,000 | 50.00 | 50.00 |" in text
+    assert "| 50.00 | not measured |" in text
+
+
+def test_the_folder_alone_gives_the_figures_of_its_card(finished_tflite: Path) -> None:
+    phone = finished_tflite / "phone"
+    artefacts, card = read_artefacts(phone), (phone / "README.md").read_text(encoding="utf-8")
+    figures = measured_figures(phone, artefacts)
+    assert {p.subject for p in figures.parity} >= {"onnx/model.onnx", "tflite/model.tflite"}
+    again = render_figures(artefacts, figures)
+    assert replace_figures(card, again) == card
+    assert again in card
+
+
+def test_latencies_name_the_files_by_their_digest() -> None:
+    variants = [SimpleNamespace(name=n, sha256=d) for n, d in (("some name", "a" * 64), ("teacher fp32", "b" * 64))]
+    measurements = [
+        SimpleNamespace(variant=v.name, threads=1, length=n, wall=wall)
+        for v in variants
+        for n, wall in (("text", SimpleNamespace(p50=1.0, p90=2.0)), (32, None))
+    ]
+    session: Any = SimpleNamespace(variants=variants, measurements=measurements, compare=lambda *_: None)
+    int8 = ARTEFACTS.models()[1].model_copy(update={"sha256": "a" * 64})
+    rows = latency_rows(ARTEFACTS.model_copy(update={"files": [int8]}), session)
+    assert [(r.file, r.length) for r in rows] == [(int8.path, "real text"), ("teacher fp32", "real text")]
+
+
+@pytest.mark.parametrize("score", ["accuracy 87.00 on eval (fp32, torch)", ""])
+def test_the_teachers_score_is_in_the_list(score: str, tmp_path: Path) -> None:
+    lineage = {"teacher score": score} if score else {}
+    figures = measured_figures(tmp_path, ARTEFACTS.model_copy(update={"lineage": lineage}))
+    assert figures.teacher_score == (f"Teacher: {score}." if score else "")

@@ -1,0 +1,48 @@
+"""The card's Swift code is Swift: a parser reads it without an error. No compiler for it was available."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tree_sitter
+import tree_sitter_swift
+
+from pocketbert.core.families import family_of
+from pocketbert.core.tasks import TaskName
+from pocketbert.core.types import Format
+from pocketbert.pipeline.phone.card import CardFacts, render_card
+from support.card_folders import folder
+
+
+def errors(code: str) -> list[str]:
+    """Pieces of code that are no Swift, or before which something is missing."""
+    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language())).parse(code.encode())
+    out, waiting = [], [tree.root_node]
+    while waiting:
+        node = waiting.pop()
+        if node.is_error or node.is_missing:
+            out.append(code.encode()[node.start_byte :][:60].decode(errors="replace"))
+        waiting += node.children
+    return out
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("task", list(TaskName))
+def test_the_code_is_parsed_and_says_that_it_was_never_compiled(task: TaskName, side: str) -> None:
+    artefacts = folder(task, padding_side=side)
+    without = artefacts.model_copy(update={"files": [r for r in artefacts.models() if r.format is Format.ONNX]})
+    for made, count in ((artefacts, 2), (without, 1)):
+        card = render_card(made, CardFacts(family_of("bert"), "unknown"))
+        found = re.findall(r"^Swift, with ([^\n]*):\n\n```swift\n(.*?)\n```", card, re.M | re.S)
+        assert len(found) == count
+        for lead, code in found:
+            assert "parsed, but never compiled" in lead
+            assert code.startswith("import ")
+            assert errors(code) == [], code
+
+
+def test_what_is_no_swift_is_found() -> None:
+    assert errors("let x = try f(\n")
+    assert errors("func answer(ids: [Int] throws -> Int { return 1 }")
+    assert errors("let x = 1") == []
