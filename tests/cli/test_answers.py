@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -169,7 +170,9 @@ def test_run_with_two_formats(finished_tflite: Path) -> None:
         "student ONNX fp32",
         "student ONNX int8",
     ]
-    err = finished_tflite.with_suffix(".stderr").read_text().splitlines()
+    said_lines = finished_tflite.with_suffix(".stderr").read_text().splitlines()
+    err = [re.sub(r"^\[\d+/\d+\] ", "", line) for line in said_lines]
+    numbers = [(int(m[1]), int(m[2])) for line in said_lines if (m := re.match(r"\[(\d+)/(\d+)\] ", line))]
     for said in (
         "student: finished before, skipped",
         "export to TFLite",
@@ -179,6 +182,7 @@ def test_run_with_two_formats(finished_tflite: Path) -> None:
         "pack",
     ):
         assert said in err
+    assert {count for _, count in numbers} == {len(numbers)} == {max(n for n, _ in numbers)}, "step 3 of 14"
     # libraries that print from C++ and from Python are kept off the terminal, in a fresh process too
     known = ("data", "teacher ", "distill.", "student", "export ", "quantize ", "golden rows", "verify", "pack", "  ")
     assert [line for line in err if line and not line.startswith(known)] == []

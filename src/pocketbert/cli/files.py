@@ -291,7 +291,8 @@ def pack(
 def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
     """What to do with a new artefact folder."""
     place = shlex.quote(str(folder))
-    lines = [f"Score it: pocketbert verify -m {place} --data ROWS.csv"]
+    scored = any(r.scores for r in artefacts.models())
+    lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]
     if artefacts.form is not None:  # predict needs a file with further columns, and apps take text only
         return lines
     texts = '--text-pair second "FIRST TEXT" "SECOND TEXT"' if artefacts.pair else '"A TEXT"'
@@ -305,19 +306,22 @@ def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
 def _done(folder: Path, json: bool) -> None:
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.core.host.progress import say
+    from pocketbert.core.metrics import METRICS
 
     artefacts = read_artefacts(folder)
     if json:
         print_json({"folder": str(folder), "files": [f.path for f in artefacts.models()]})
         return
     for record in artefacts.models():
-        print(
-            f"{folder}/{record.path}  {record.bytes:,} bytes  {record.scheme}{'  (default)' if record.default else ''}"
-        )
+        scores = [f"  {s.metric} {METRICS[s.metric].format(s.value)} on {n}" for n, s in record.scores.items()]
+        size = f"{record.bytes / 1e6:,.1f} MB"
+        print(f"{folder}/{record.path}  {size}  {record.scheme}{''.join(scores)}{'  (default)' * record.default}")
     for path, reason in artefacts.absent.items():
         print(f"not written: {path}: {reason}")
     if artefacts.packed_for is None:
-        print(f"model card: {folder}/README.md")
+        print(f"model card: {folder}/README.md (its first table says which file to take)")
+        if (folder / "report.html").is_file():
+            print(f"report:     {folder}/report.html")
         for line in _next_commands(folder, artefacts):
             say(line)
         return

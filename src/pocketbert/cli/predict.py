@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.answers import check_answer_file, print_row, write_answers
 from pocketbert.cli.groups import RESULTS
 from pocketbert.cli.guard import guarded
-from pocketbert.cli.output import print_answer, print_json
 from pocketbert.core.data.limits import LINE_MB, ROWS, Limits
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
-from pocketbert.core.host.terminal import one_field
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.tokenization import Text
+    from pocketbert.runtime.model import Model
 
 _AT_ONCE = 1 << 16
 """Texts whose answers are held in memory together."""
@@ -78,6 +80,15 @@ def predict(
     top: Annotated[
         int, typer.Option("--top", min=1, help="Print this number of labels per text, or of tokens per masked place.")
     ] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write the answers to this .csv, .tsv or .jsonl file, each beside the columns of its row, instead of printing them.",
+        ),
+    ] = None,
+    overwrite: options.OverwriteFile = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per text.")] = False,
 ) -> None:
     """Run the model of an artefact folder on texts.
@@ -88,27 +99,47 @@ def predict(
     """
     from pocketbert.runtime.model import check_texts, load
 
+    if output is not None:
+        output = check_answer_file(output, overwrite, model, *([file] if file else []))
     # of texts that are no file, only the limits count
     source = options.rows(file or "stdin", text, text_pair, None, max_line_mb, max_rows)
-    rows = _rows(texts or [], file, source, _columns(model))
+    read = _read(texts or [], file, source, _columns(model))
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file)
     if opened.choice:
         say(opened.choice)
-    check_texts(opened.head.task, rows)
-    for start in range(0, len(rows), _AT_ONCE):
-        some = rows[start : start + _AT_ONCE]
-        for row, answer in zip(some, opened.predict(some, progress="predict"), strict=True):
-            _print(row, answer, top, json)
+    check_texts(opened.head.task, read.texts)
+    answers = _answers(opened, read.texts)
+    if output is not None:
+        write_answers(output, read.rows, answers, top)
+        say(f"{len(read.texts):,} answers: {output}")
+        return
+    for row, answer, other in zip(read.texts, answers, read.others, strict=True):
+        print_row(row, answer, other, top, json)
 
 
-def _print(row: Text, answer: Answer, top: int, json: bool) -> None:
-    shown = row if isinstance(row, str) else list(row)
-    if json:
-        fields = {"text": shown, **answer.fields(top), "truncated": answer.truncated}
-        print_json(fields)
-    else:
-        text_shown = shown if isinstance(shown, str) else " | ".join(shown)
-        print_answer(f"{answer.line(top)}\t{one_field(text_shown)}{'  [truncated]' if answer.truncated else ''}")
+def _answers(model: Model, texts: Sequence[Text]) -> Iterator[Answer]:
+    for start in range(0, len(texts), _AT_ONCE):
+        yield from model.predict(texts[start : start + _AT_ONCE], progress="predict")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What is answered.
+
+    Attributes:
+        texts: As the model takes them.
+        rows: The rows that they came from, with all columns.
+        named: Columns that are texts.
+    """
+
+    texts: Sequence[Text]
+    rows: Sequence[Mapping[str, Any]]
+    named: Sequence[str | None]
+
+    @property
+    def others(self) -> Sequence[Mapping[str, Any]]:
+        """The columns of each row that are no texts."""
+        return [{k: v for k, v in row.items() if k not in self.named} for row in self.rows]
 
 
 def _columns(model: Path) -> tuple[str, ...]:
@@ -122,9 +153,11 @@ def _columns(model: Path) -> tuple[str, ...]:
         return ()  # whoever opens the folder says what is wrong
 
 
-def _rows(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...]) -> list[Text]:
+def _read(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...]) -> _Read:
+    from pocketbert.core.data.bad_rows import BadRows
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.data.files import read_rows
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.tasks import LabelKind
 
@@ -134,13 +167,15 @@ def _rows(texts: list[str], file: Path | None, source: DataSource, columns: tupl
         found = guess_columns(source, LabelKind.NONE)
         if found.note:
             say(found.note)
-        return [example.input for example in read_examples(found.source, labelled=False, columns=columns)]
+        inputs = [example.input for example in read_examples(found.source, labelled=False, columns=columns)]
+        rows = [row for _, row in read_rows(found.source, BadRows(found.source.title))]
+        return _Read(inputs, rows, (found.source.text, found.source.text_pair))
     if file is not None:
         texts = read_texts(file, source.limits)
     elif not texts:
         texts = _from_stdin(source.limits)
     if source.text_pair is None:
-        return list(texts)
+        return _Read(texts, [{"text": t} for t in texts], ("text",))
     if len(texts) % 2:
         raise InputError(
             Problem(
@@ -149,7 +184,8 @@ def _rows(texts: list[str], file: Path | None, source: DataSource, columns: tupl
                 "Give two texts for each pair, one after the other.",
             )
         )
-    return list(zip(texts[::2], texts[1::2], strict=True))
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))
+    return _Read(pairs, [{"text": a, "text_pair": b} for a, b in pairs], ("text", "text_pair"))
 
 
 def _from_stdin(limits: Limits) -> list[str]:

@@ -195,8 +195,8 @@ class Run:
             with logged(self.path / "run.log"):
                 self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
-                for step in steps:
-                    self.folder.run(step)
+                for number, step in enumerate(steps, 1):
+                    self.folder.run(step, number, len(steps))
 
     def plan(self) -> list[tuple[str, str, str, str]]:
         """Name, output and state of every step, and why it is made again, without running anything.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -67,3 +68,17 @@ def test_a_resumed_meter_counts_from_where_it_was(
 def test_long_lines_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     say("x" * 400)
     assert capsys.readouterr().err == "x" * 400 + "\n"
+
+
+def test_waiting_tells_that_work_goes_on_and_ends_with_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_WAITING_EVERY_S", 0.01)
+    with progress.waiting("model.onnx"):
+        deadline = time.monotonic() + 10
+        while "model.onnx: at work for" not in (told := capsys.readouterr().err) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "model.onnx: at work for 0 s" in told
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == "", "nothing is said after the work"

@@ -5,7 +5,9 @@ Everything goes to stderr, so that stdout stays the answer.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -29,6 +31,9 @@ PLAIN_EVERY_S = 10.0
 
 BAR_EVERY_S = 0.1
 
+WAITING_EVERY_S, PLAIN_WAITING_EVERY_S = 10.0, 30.0
+"""Seconds between two lines on work that cannot be looked into, on a terminal and elsewhere."""
+
 _state = {"quiet": False}
 
 
@@ -45,6 +50,29 @@ def console() -> Console:
 def say(message: str) -> None:
     """One line to the user, outside any bar."""
     console().print(message, markup=False)
+
+
+@contextlib.contextmanager
+def waiting(label: str) -> Iterator[None]:
+    """Say from time to time that the block is still at work: a converter that cannot be looked into takes minutes.
+
+    Args:
+        label: What is being done.
+    """
+    done, began = threading.Event(), time.monotonic()
+    every = WAITING_EVERY_S if sys.stderr.isatty() else PLAIN_WAITING_EVERY_S
+
+    def tell() -> None:
+        while not done.wait(every):
+            say(f"  {label}: at work for {time.monotonic() - began:.0f} s")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class _Rate(ProgressColumn):

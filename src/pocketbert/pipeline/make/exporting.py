@@ -10,7 +10,7 @@ from pocketbert.core.compare.parity import Parity, build_probe, compare, worst_o
 from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.disk.files import copy_path, write_json
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import say, waiting
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.scored import ScoredPredictor
@@ -76,7 +76,8 @@ def make_export(
         if file.path in given:
             copy_path(given[file.path], path)
         else:
-            place.write(model, module, file, path)
+            with waiting(file.path):
+                place.write(model, module, file, path)
         made = open_file(path, file.format)
         found = _parity(model, reference, probed, made, file.path, bounds_of(file).loss)
         results.append(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import GateError
-from pocketbert.core.host.progress import say
+from pocketbert.core.host.progress import say, waiting
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -49,7 +49,8 @@ def make_quantized(
     for (base, file), plan in zip(pairs, plans, strict=True):
         path = destination / Path(file.source).name
         try:
-            found = quantize(model.source(base), path, plan)
+            with waiting(file.path):
+                found = quantize(model.source(base), path, plan)
         except GateError as error:
             failures += error.failures
             continue

@@ -39,6 +39,8 @@ log = logging.getLogger("pocketbert")
 
 KIND = "run folder"
 METRICS = "metrics.jsonl"
+TOLD_S = 2.0
+"""Seconds from which the user is told what a step took."""
 DATA = "data"
 """The step that reads the data, in seconds."""
 _MARKS, _WORK = ".steps", ".work"
@@ -172,18 +174,23 @@ class RunFolder:
             if mark is not None and built.exists() and digests(built) == mark.files:
                 self._commit(step)
 
-    def run(self, step: Step) -> None:
+    def run(self, step: Step, number: int, count: int) -> None:
         """Run one step unless it is finished.
+
+        Args:
+            step: The step.
+            number: Its number among the steps, from 1.
+            count: How many steps there are.
 
         Raises:
             GateError: If a gate failed; the output stays, marked failed.
         """
-        state, work = self.state(step), self.work(step)
+        state, work, head = self.state(step), self.work(step), f"[{number}/{count}] {step.title}"
         if state == "finished":
-            say(f"{step.title}: finished before, skipped")
+            say(f"{head}: finished before, skipped")
             work.clear()  # a process killed right after its mark leaves it
             return
-        say(f"{step.title}{': resumed' if state == 'unfinished' else ''}")
+        say(f"{head}{': resumed' if state == 'unfinished' else ''}")
         log.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
         made_from = work.begin()
         began, cpu = time.monotonic(), _cpu_seconds()
@@ -204,6 +211,8 @@ class RunFolder:
         self._commit(step)
         work.clear()
         log.info("step %s %s: %.1f s, %.1f CPU-s", step.name, mark.status, mark.wall_s, mark.cpu_s)
+        if mark.wall_s >= TOLD_S:
+            say(f"  {step.name}: {mark.wall_s:.1f} s")
         if failures:
             kept = self.path / step.output
             raise GateError([*failures, f"The files stay in {kept}, marked failed; nothing was packed."])

@@ -1,0 +1,73 @@
+"""`predict -o`: answers beside the columns of their rows, in a file that is whole or not there."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Rows with a number and a label of their own; one cell holds the separator and a quotation mark."""
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [["id", "sentence", "label"], ["7", 'dim the "bulb", now', "lamp"], ["8", "a nice old song", "timer"]]
+        )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_a_table_keeps_every_column(cli: Cli, finished: Path, rows: Path, tmp_path: Path, kind: str) -> None:
+    made = tmp_path / "new" / f"answers.{kind}"
+    told = cli("predict", "-m", finished / "phone", "--file", rows, "-o", made)
+    assert told.exit_code == 0, told.stderr
+    assert told.stdout == ""
+    assert f"2 answers: {made}" in told.stderr
+    with made.open(newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file, delimiter="," if kind == "csv" else "\t"))
+    assert [*read[0]] == ["id", "sentence", "label", "predicted_label", "predicted_score", "predicted_truncated"]
+    assert [(r["id"], r["sentence"], r["label"], r["predicted_label"]) for r in read] == [
+        ("7", 'dim the "bulb", now', "lamp", "lamp"),
+        ("8", "a nice old song", "timer", "music"),
+    ]
+    assert all(0.5 < float(r["predicted_score"]) <= 1 for r in read)
+
+
+def test_json_lines_keep_every_field(cli: Cli, finished: Path, rows: Path, tmp_path: Path) -> None:
+    told = cli("predict", "-m", finished / "phone", "--file", rows, "-o", tmp_path / "a.jsonl", "--top", 2)
+    assert told.exit_code == 0, told.stderr
+    first, second = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+    assert (first["id"], first["label"], first["answer"]["label"]) == ("7", "lamp", "lamp")
+    assert second["answer"]["top"][0]["label"] == "music"
+    assert len(second["answer"]["top"]) == 2
+
+
+def test_json_on_stdout_has_the_other_columns(cli: Cli, finished: Path, rows: Path) -> None:
+    told = cli("predict", "-m", finished / "phone", "--file", rows, "--json")
+    found = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [f["row"] for f in found] == [{"id": "7", "label": "lamp"}, {"id": "8", "label": "timer"}]
+    assert [f["label"] for f in found] == ["lamp", "music"]
+    assert "row" not in json.loads(cli("predict", "-m", finished / "phone", "a song", "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("answers.txt", "is no kind of file for answers"), ("rows.csv", "is read by this command"), ("old.csv", "exists")],
+)
+def test_a_file_that_cannot_be_written_is_refused_first(
+    cli: Cli, finished: Path, rows: Path, tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "old.csv").write_text("mine\n")
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    told = cli("predict", "-m", finished / "phone", "--file", rows, "-o", tmp_path / name)
+    assert told.exit_code == 2
+    assert message in told.stderr
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
