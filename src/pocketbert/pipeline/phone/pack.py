@@ -43,6 +43,8 @@ from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.phone.card import measured_figures, render_card
 from pocketbert.pipeline.phone.card.measured import TEACHER_SCORE
 from pocketbert.pipeline.phone.facts import card_facts, licence_of, read_benchmark, teacher_score
+from pocketbert.pipeline.phone.selftest import FILE_NAME as SELFTEST_FILE
+from pocketbert.pipeline.phone.selftest import write_selftest
 from pocketbert.runtime.engines import open_file
 
 _TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
@@ -56,6 +58,7 @@ _KINDS = {
     "golden.jsonl": Kind.GOLDEN,
     "golden_tokens.jsonl": Kind.GOLDEN,
     SIMULATED_FILE: Kind.FIGURES,
+    SELFTEST_FILE: Kind.GOLDEN,
     CARD: Kind.DOCUMENT,
     "parity.json": Kind.FIGURES,
     "benchmark.json": Kind.FIGURES,
@@ -142,6 +145,7 @@ def make_pack(model: RunModel, pair: bool, origin: Origin, destination: Path) ->
         shutil.copyfile(run / "benchmark.json", destination / "benchmark.json")
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     artefacts = _artefacts(model, pair, result, origin)
+    write_selftest(destination, artefacts)
     artefacts = _with_files(artefacts, destination, kinds, aliases)
     facts = card_facts(model, measured_figures(destination, artefacts))
     (destination / CARD).write_text(render_card(artefacts, facts), encoding="utf-8")
