@@ -248,7 +248,7 @@ def pack(run: str | Path, output: str | Path, overwrite: bool = False, platform:
         run: A run folder; with `platform` also an artefact folder.
         output: The folder to write; with `platform` it may hold other files, which stay.
         overwrite: Whether what was packed before may be replaced.
-        platform: ``android`` for the files that an Android app needs.
+        platform: ``android``, ``ios``, ``web`` or ``server`` for the files that an app there needs.
     """
     from pocketbert.pipeline.direct import pack_run
 

@@ -272,8 +272,8 @@ def pack(
         str | None,
         typer.Option(
             "--for",
-            help="Pack only what an app of this platform needs: android. The folder may be the app's assets folder: other "
-            "files in it are not changed.",
+            help="Pack only what an app of this platform needs: android, ios, web (transformers.js) or server (pocketbert.load). "
+            "The folder may be the app's assets folder: other files in it are not changed.",
         ),
     ] = None,
     overwrite: options.Overwrite = False,
@@ -281,7 +281,8 @@ def pack(
 ) -> None:
     """Pack the verified files of a run into an artefact folder.
 
-    With --for, pack what an app needs into its assets.
+    With --for, pack what an app needs: one or two model files with tokenizer and golden rows, a folder that verifies without
+    the one it was made from.
     """
     from pocketbert import api
 

@@ -33,7 +33,7 @@ from pocketbert.core.disk.workspace import (
     remove_interrupted,
     workspace,
 )
-from pocketbert.core.errors import GateError, InputError, Problem, nearest
+from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
@@ -47,8 +47,9 @@ from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files
 from pocketbert.pipeline.make.measuring import benchmark_folders
 from pocketbert.pipeline.options import AnswerOptions, ExportOptions
-from pocketbert.pipeline.phone.android import PLATFORM, choose, earlier_pack, is_packed, write_assets
 from pocketbert.pipeline.phone.pack import check_packable, make_pack
+from pocketbert.pipeline.phone.platforms.table import platform_named
+from pocketbert.pipeline.phone.platforms.writing import earlier_pack, is_packed, write_pack
 from pocketbert.pipeline.phone.recording import record_benchmark, record_verification, write_page
 from pocketbert.pipeline.phone.report_facts import read_facts
 from pocketbert.pipeline.run import RECIPE_FILE, Run
@@ -322,15 +323,14 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
     return output
 
 
-def _pack_assets(model: Path, output: Path, platform: str, overwrite: bool) -> Path:
-    if platform != PLATFORM:
-        raise InputError(Problem("--for", f"'{platform}' is not a platform; {nearest(platform, [PLATFORM])}."))
+def _pack_assets(model: Path, output: Path, name: str, overwrite: bool) -> Path:
+    platform = platform_named(name)
     output = folder_destination(output, model)
     finish_interrupted(output)
     with leaving_nothing(output), _artefact_folder(model) as folder:
-        artefacts, earlier = read_artefacts(folder), earlier_pack(output)
-        choice = choose(folder, artefacts)
-        if earlier is not None and is_packed(output, earlier, artefacts, choice):
+        artefacts, earlier = read_artefacts(folder), earlier_pack(platform, output)
+        choice = platform.choose(folder, artefacts)
+        if earlier is not None and is_packed(platform, output, earlier, artefacts, choice):
             remove_interrupted(output)
             say(f"{output}: finished before with the same files, skipped")
             return output
@@ -339,7 +339,7 @@ def _pack_assets(model: Path, output: Path, platform: str, overwrite: bool) -> P
             raise InputError(Problem(str(output), what, "Choose another -o/--output, or --overwrite to replace them."))
         names = [r.path for r in earlier.files] if earlier is not None else []
         with adding(output, [FILE_NAME, *names] if earlier is not None else [], FILE_NAME) as target:
-            write_assets(folder, artefacts, choice, target)
+            write_pack(platform, folder, artefacts, choice, target)
     return output
 
 

@@ -14,7 +14,7 @@ from pocketbert.core.artefacts import Artefacts, integrity_problems, read_artefa
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Format, Scheme
-from pocketbert.pipeline.phone.android import choose
+from pocketbert.pipeline.phone.platforms.table import PLATFORMS
 from support.folders import tree
 
 PACKED = {
@@ -148,7 +148,7 @@ def test_an_unknown_platform_is_refused(folder: Path, cli: Cli, tmp_path: Path) 
 
 
 def chosen(artefacts: Artefacts, folder: Path, **changes: Any) -> list[str]:
-    return [r.path for r in choose(folder, artefacts.model_copy(update=changes)).models]
+    return [r.path for r in PLATFORMS["android"].choose(folder, artefacts.model_copy(update=changes)).models]
 
 
 def test_the_scheme_of_the_default_file_decides(folder: Path) -> None:
@@ -165,13 +165,13 @@ def test_the_scheme_of_the_default_file_decides(folder: Path) -> None:
     assert chosen(artefacts, folder, files=[*none, *only_w8]) == ["tflite/model_int8.tflite"]
     coreml = [r.model_copy(update={"format": Format.COREML}) for r in artefacts.models()]
     with pytest.raises(InputError, match="neither an ONNX nor a TFLite file"):
-        choose(folder, artefacts.model_copy(update={"files": [*none, *coreml]}))
+        PLATFORMS["android"].choose(folder, artefacts.model_copy(update={"files": [*none, *coreml]}))
 
 
 def test_files_with_further_inputs_are_refused(folder: Path) -> None:
     artefacts = read_artefacts(folder)
     with pytest.raises(InputError, match=r"form 'language'.*--form text"):
-        choose(folder, artefacts.model_copy(update={"form": "language"}))
+        PLATFORMS["android"].choose(folder, artefacts.model_copy(update={"form": "language"}))
 
 
 def test_the_operators_are_those_of_the_file_and_of_what_onnx_runtime_makes_of_it(

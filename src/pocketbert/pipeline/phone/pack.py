@@ -44,6 +44,8 @@ from pocketbert.pipeline.phone.card import measured_figures, render_card
 from pocketbert.pipeline.phone.card.measured import TEACHER_SCORE
 from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, report_data, teacher_score
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, write_facts
+from pocketbert.pipeline.phone.selftest import FILE_NAME as SELFTEST_FILE
+from pocketbert.pipeline.phone.selftest import write_selftest
 from pocketbert.runtime.engines import open_file
 
 _TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
@@ -57,6 +59,7 @@ _KINDS = {
     "golden.jsonl": Kind.GOLDEN,
     "golden_tokens.jsonl": Kind.GOLDEN,
     SIMULATED_FILE: Kind.FIGURES,
+    SELFTEST_FILE: Kind.GOLDEN,
     CARD: Kind.DOCUMENT,
     "parity.json": Kind.FIGURES,
     "benchmark.json": Kind.FIGURES,
@@ -148,6 +151,7 @@ def make_pack(
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     write_facts(report_data(portable(recipe), run, "", list(confusions)), destination)
     artefacts = _artefacts(model, pair, result, origin)
+    write_selftest(destination, artefacts)
     artefacts = _with_files(artefacts, destination, kinds, aliases)
     facts = card_facts(model, measured_figures(destination, artefacts))
     (destination / CARD).write_text(render_card(artefacts, facts), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What apps of each platform carry of an artefact folder."""

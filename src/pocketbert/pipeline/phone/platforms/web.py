@@ -1,0 +1,30 @@
+"""The web: one ONNX file under the name that transformers.js asks for."""
+
+from __future__ import annotations
+
+from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.predict.pooling import MODULES_FILE, POOLING_FILE
+from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.formats.onnx import ALIAS
+from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice, best_of
+
+
+class Web(AppPlatform):
+    """What transformers.js downloads: in a browser it takes the int8 file under its default name, `onnx/model_quantized.onnx`."""
+
+    name = "web"
+    title = "transformers.js"
+    lacks = (
+        "has no ONNX file that passed its gates; transformers.js runs these.",
+        "Export again with --format onnx.",
+    )
+    useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE)
+
+    def models(self, artefacts: Artefacts) -> Choice:
+        """Choose the int8 file, or another one where there is none."""
+        files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain]
+        return Choice([best_of(files, Scheme.INT8)] if files else [])
+
+    def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
+        """Name the int8 file as browsers ask for it."""
+        return ALIAS if record.scheme is Scheme.INT8 else record.path
