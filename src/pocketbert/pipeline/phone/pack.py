@@ -26,6 +26,7 @@ from pocketbert.core.host.versions import installed
 from pocketbert.core.models.tokenizer import OTHER_FILES
 from pocketbert.core.predict.column_reader import ENTITIES_FILE
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
+from pocketbert.core.predict.tokenization import pad_id_of
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
@@ -41,6 +42,7 @@ from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.phone.card import CardFacts, render_card
 from pocketbert.pipeline.phone.facts import card_facts, read_benchmark
+from pocketbert.pipeline.phone.tokenizers.sources import pack_sources
 from pocketbert.runtime.engines import open_file
 
 _TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
@@ -141,6 +143,9 @@ def make_pack(model: RunModel, pair: bool, origin: Origin, destination: Path) ->
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     facts = card_facts(model, result)
     artefacts = _artefacts(model, pair, result, facts, origin)
+    tools = pack_sources(destination, artefacts.processing, pad_id_of(destination))
+    artefacts = artefacts.model_copy(update={"absent": {**artefacts.absent, **tools.absent}})
+    kinds |= tools.kinds
     (destination / "README.md").write_text(render_card(artefacts, facts), encoding="utf-8")
     records = [*artefacts.files, *_others(destination, artefacts.models(), kinds, aliases)]
     write_artefacts(destination, artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)}))
