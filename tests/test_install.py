@@ -95,6 +95,8 @@ def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
         "recipes/recipe.schema.json",
         "benchmarks/report/report.html.j2",
         "pipeline/phone/tokenizers/java.md",
+        "pipeline/phone/tokenizers/swift.md",
+        "pipeline/phone/tokenizers/swift/Tokenizer.swift",
         "pipeline/phone/tokenizers/java/java/org/pocketbert/text/Batch.java",
         "pipeline/phone/tokenizers/java/java/org/pocketbert/tokenizers/regex/Regex.java",
         "pipeline/phone/tokenizers/java/resources/org/pocketbert/tokenizers/unicode.bin",

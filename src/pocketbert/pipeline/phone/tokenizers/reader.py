@@ -123,6 +123,13 @@ def _nothing(content: Content) -> Iterator[str]:
     return iter(())
 
 
+def _merged_punctuation(content: Content) -> Iterator[str]:
+    """Punctuation that is joined with its neighbours, which the Swift sources do not do."""
+    for step in steps(content, "pre_tokenizer"):
+        if step["type"] == "Punctuation" and str(step.get("behavior")).startswith("MergedWith"):
+            yield f"the pre-tokenizer Punctuation with the behavior {step['behavior']}"
+
+
 _FRAMES = ("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing")
 _JAVA_NORMALIZERS = (
     "BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Nmt Precompiled Prepend Replace Strip StripAccents"
@@ -138,4 +145,12 @@ JAVA = Reader(
     post_processors=_FRAMES,
     models=("BPE", "Unigram", "WordLevel", "WordPiece"),
     further=_nothing,
+)
+SWIFT = Reader(
+    title="the Swift sources",
+    normalizers=tuple("BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Strip StripAccents".split()),
+    pre_tokenizers=tuple("BertPreTokenizer ByteLevel Digits Punctuation Whitespace WhitespaceSplit".split()),
+    post_processors=_FRAMES,
+    models=("BPE", "WordPiece"),
+    further=_merged_punctuation,
 )

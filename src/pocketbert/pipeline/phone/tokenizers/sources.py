@@ -12,7 +12,7 @@ from string import Template
 from pocketbert.core.artefacts import Kind, Processing
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.predict.tokenizer_file import MAX_MIB
-from pocketbert.pipeline.phone.tokenizers.reader import JAVA, Reader
+from pocketbert.pipeline.phone.tokenizers.reader import JAVA, SWIFT, Reader
 
 PACKAGE = "pocketbert.pipeline.phone.tokenizers"
 README = "README.md"
@@ -24,40 +24,47 @@ class Sources:
 
     Attributes:
         folder: Their folder in the artefact folder.
-        language: Folder of the installed files, next to this module, and of its page ``LANGUAGE.md``.
+        page: File next to this module that says what they need and how to call them.
         reader: What they read.
-        kept: What is copied: paths of files, and of folders with everything in them.
+        origins: Installed files, and folders with everything in them, by their path below `folder`; relative to this module.
     """
 
     folder: str
-    language: str
+    page: str
     reader: Reader
-    kept: tuple[str, ...]
+    origins: Mapping[str, str]
 
     def copied(self) -> dict[str, bytes]:
         """Content of the files, by their path in the artefact folder."""
-        root = files(PACKAGE) / self.language
-        found = (f for name in self.kept for f in _below(root.joinpath(*name.split("/")), name))
+        root = files(PACKAGE)
+        found = (f for name, origin in self.origins.items() for f in _below(root.joinpath(*origin.split("/")), name))
         return {f"{self.folder}/{name}": content for name, content in sorted(found)}
 
-    def page(self, processing: Processing, pad_id: int) -> str:
-        """The page that says what the sources need and how to call them, with an artefact folder's own values."""
-        text = (files(PACKAGE) / f"{self.language}.md").read_text(encoding="utf-8")
+    def readme(self, processing: Processing, pad_id: int) -> str:
+        """The page with an artefact folder's own values."""
+        text = (files(PACKAGE) / self.page).read_text(encoding="utf-8")
         left = str(processing.padding_side == "left").lower()
         return Template(text).substitute(max_length=processing.max_length, pad_id=pad_id, left=left)
 
 
+_TABLES = "java/resources/org/pocketbert/tokenizers"
 ANDROID = Sources(
     folder="android",
-    language="java",
+    page="java.md",
     reader=JAVA,
-    kept=(
-        "java/org/pocketbert/tokenizers",
-        "java/org/pocketbert/text/Batch.java",
-        "resources/org/pocketbert/tokenizers",
-    ),
+    origins={
+        "java/org/pocketbert/tokenizers": "java/java/org/pocketbert/tokenizers",
+        "java/org/pocketbert/text/Batch.java": "java/java/org/pocketbert/text/Batch.java",
+        "resources/org/pocketbert/tokenizers": _TABLES,
+    },
 )
-PLATFORMS = (ANDROID,)
+IOS = Sources(
+    folder="ios",
+    page="swift.md",
+    reader=SWIFT,
+    origins={"Tokenizer": "swift", "unicode.bin": f"{_TABLES}/unicode.bin"},
+)
+PLATFORMS = (ANDROID, IOS)
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def pack_sources(destination: Path, processing: Processing, pad_id: int) -> Pack
         if why is not None:
             absent[f"{platform.folder}/"] = why
             continue
-        page = platform.page(processing, pad_id).encode()
+        page = platform.readme(processing, pad_id).encode()
         for name, written in {**platform.copied(), f"{platform.folder}/{README}": page}.items():
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
             (destination / name).write_bytes(written)
