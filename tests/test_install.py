@@ -94,6 +94,12 @@ def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
         "recipes/text-classification/sst2.yaml",
         "recipes/recipe.schema.json",
         "benchmarks/report/report.html.j2",
+        "pipeline/phone/tokenizers/java.md",
+        "pipeline/phone/tokenizers/swift.md",
+        "pipeline/phone/tokenizers/swift/Tokenizer.swift",
+        "pipeline/phone/tokenizers/java/java/org/pocketbert/text/Batch.java",
+        "pipeline/phone/tokenizers/java/java/org/pocketbert/tokenizers/regex/Regex.java",
+        "pipeline/phone/tokenizers/java/resources/org/pocketbert/tokenizers/unicode.bin",
         "py.typed",
     ):
         assert f"pocketbert/{name}" in names

@@ -16,6 +16,8 @@ from pocketbert.pipeline.shipped import SCHEMA_FILE, folder, names, recipe_path
 
 WINGS = ("benchmarks", "distill", "export", "quantize", "runtime")
 LONGEST = 400
+DATA = {"pocketbert.pipeline.phone.tokenizers.java": "android_demo/core/src/main"}
+"""Folders without Python that are installed, as packages of data."""
 
 
 def _root() -> Path:
@@ -43,7 +45,7 @@ def _package(path: Path) -> str:
 
 def test_every_folder_with_code_is_a_listed_package() -> None:
     found = {_package(p) for p in sources()}
-    assert sorted(found) == sorted(PROJECT["tool"]["setuptools"]["packages"])
+    assert sorted({*found, *DATA}) == sorted(PROJECT["tool"]["setuptools"]["packages"])
     for name in found:
         assert (_folder(name) / "__init__.py").is_file(), name
 
@@ -56,7 +58,7 @@ def _folder(package: str) -> Path:
 
 def test_every_wing_is_mapped() -> None:
     mapping = PROJECT["tool"]["setuptools"]["package-dir"]
-    assert mapping == {"pocketbert": "src/pocketbert", **{f"pocketbert.{w}": w for w in WINGS}}
+    assert mapping == {"pocketbert": "src/pocketbert", **{f"pocketbert.{w}": w for w in WINGS}, **DATA}
 
 
 def test_every_data_file_is_listed() -> None:

@@ -47,7 +47,7 @@ def write_token_files(folder: Path, strings: int = STRINGS) -> dict[str, int]:
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "tokenizer.json").write_text(content, encoding="utf-8")
         count = strings // 4 if name.startswith(FEWER) else strings
-        out[name] = _write_lines(folder / name / "rows.jsonl", _rows(Tokenizer.from_str(content), texts[:count]))
+        out[name] = _write_lines(folder / name / "rows.jsonl", library_rows(Tokenizer.from_str(content), texts[:count]))
     return out
 
 
@@ -60,7 +60,8 @@ def _write_lines(path: Path, values: Any) -> int:
     return count
 
 
-def _rows(tokenizer: Tokenizer, texts: list[str]) -> Iterator[dict[str, Any]]:
+def library_rows(tokenizer: Tokenizer, texts: list[str]) -> Iterator[dict[str, Any]]:
+    """What the library makes of texts: alone, in pairs, cut to a length, and in windows."""
     draw = random.Random(5)
     tokenizer.no_padding()
     tokenizer.no_truncation()

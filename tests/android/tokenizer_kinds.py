@@ -85,9 +85,9 @@ def tokenizer_kinds() -> Iterator[tuple[str, str]]:
             seen.add(content)
             yield name, content
     for name, normalizer in NORMALIZERS.items():
-        yield f"normalizer-{name}", _bytes(normalizer(), pre_tokenizers.Split(Regex(r"\s"), "isolated"))
+        yield f"normalizer-{name}", byte_tokens(normalizer(), pre_tokenizers.Split(Regex(r"\s"), "isolated"))
     for name, splitter in SPLITTERS.items():
-        yield f"splitter-{name}", _bytes(None, splitter())
+        yield f"splitter-{name}", byte_tokens(None, splitter())
 
 
 def _real() -> Iterator[tuple[str, str]]:
@@ -246,8 +246,12 @@ def _bpe_unknown(dropped: bool) -> str:
 
 
 def _added() -> str:
-    """Added tokens of every kind of option, in a text that is lower-cased."""
-    made = Tokenizer.from_str(_wordpiece(False))
+    return with_added_tokens(_wordpiece(False))
+
+
+def with_added_tokens(content: str) -> str:
+    """A tokenizer.json with added tokens of every kind of option, and a normalizer that changes some of them."""
+    made = Tokenizer.from_str(content)
     made.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
     made.add_special_tokens(
         [AddedToken("<special1>", lstrip=True, rstrip=True), AddedToken("<s>", rstrip=True), AddedToken("</s>")]
@@ -273,7 +277,7 @@ def _added() -> str:
     return str(made.to_str())
 
 
-def _bytes(normalizer: Any, splitter: Any) -> str:
+def byte_tokens(normalizer: Any, splitter: Any) -> str:
     """A tokenizer whose tokens are the bytes of its words, so that ids tell what each step made of a text, and offsets from what."""
     made = Tokenizer(models.BPE(vocab={b: i for i, b in enumerate(BYTES)}, merges=[], byte_fallback=True))
     if normalizer is not None:

@@ -44,6 +44,8 @@ def test_export(family: str, model: Callable[..., Path], pb: Any, tmp_path: Path
     assert all(p["worst"] < 1e-4 < p["mask_effect"] for p in parity)
     listed = json.loads((output / "artifacts.json").read_text())
     assert {r["path"] for r in listed["files"]} | {"artifacts.json"} == set(tree(output))
+    for platform in ("android/", "ios/"):  # sources of a tokenizer
+        assert {r["kind"] for r in listed["files"] if r["path"].startswith(platform)} == {"tool"}
     assert listed["family"] == family
     assert listed["labels"] == list(NAMES)
     card = (output / "README.md").read_text()

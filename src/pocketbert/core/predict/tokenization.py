@@ -76,7 +76,7 @@ class TextTokenizer:
             )
         self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
-        self.pad_id = pad_id if pad_id is not None else _pad_id(file.parent)
+        self.pad_id = pad_id if pad_id is not None else pad_id_of(file.parent)
         self.reader = reader_of(file.parent)
         self.padding_side = padding_side if padding_side is not None else padding_side_of(file.parent)
         if self.padding_side not in _SIDES:
@@ -343,7 +343,8 @@ def _is_text(value: object) -> bool:
     return all(isinstance(p, str) and is_unicode(p) for p in parts)
 
 
-def _pad_id(folder: Path) -> int:
+def pad_id_of(folder: Path) -> int:
+    """Tell which token pads the inputs of a folder's model."""
     config = folder / CONFIG_FILE
     if not config.is_file():
         return 0

@@ -27,6 +27,7 @@ from pocketbert.core.host.versions import installed
 from pocketbert.core.models.tokenizer import OTHER_FILES
 from pocketbert.core.predict.column_reader import ENTITIES_FILE
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, MODULES_FILE, POOLING_FILE, pooling_of
+from pocketbert.core.predict.tokenization import pad_id_of
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
@@ -46,6 +47,7 @@ from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, report_d
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, write_facts
 from pocketbert.pipeline.phone.selftest import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.phone.selftest import write_selftest
+from pocketbert.pipeline.phone.tokenizers.sources import pack_sources
 from pocketbert.runtime.engines import open_file
 
 _TOKENIZER_FILES = ("tokenizer.json", *OTHER_FILES)
@@ -151,6 +153,9 @@ def make_pack(
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
     write_facts(report_data(portable(recipe), run, "", list(confusions)), destination)
     artefacts = _artefacts(model, pair, result, origin)
+    tools = pack_sources(destination, artefacts.processing, pad_id_of(destination))
+    artefacts = artefacts.model_copy(update={"absent": {**artefacts.absent, **tools.absent}})
+    kinds |= tools.kinds
     write_selftest(destination, artefacts)
     artefacts = _with_files(artefacts, destination, kinds, aliases)
     facts = card_facts(model, measured_figures(destination, artefacts))

@@ -1,0 +1,1 @@
+"""Sources of tokenizers in the languages of apps, copied into the artefact folder."""
