@@ -21,6 +21,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import Meter, say
+from pocketbert.core.host.stopping import holding
 from pocketbert.core.recipe.updates import Updates
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.training.batches import BatchOrder, divide, parts
@@ -349,7 +350,7 @@ def train(
         label = f"train {purpose}" if loop.main else ""
         if loop.main:
             say(f"  {label}: {settings.passes(len(data.lengths))}{loop.progress.resumed_of(settings.steps)}")
-        with Meter(label, settings.steps, loop.progress.step) as meter:
+        with Meter(label, settings.steps, loop.progress.step) as meter, holding() as hold:
             while not loop.finished:
                 try:
                     loss = loop.step()
@@ -357,9 +358,14 @@ def train(
                     # the first question is whether the loss grew
                     write_metrics(metrics, purpose, loop.progress)
                     raise
-                if loop.progress.step % settings.checkpoint == 0 or loop.finished:
+                if loop.progress.step % settings.checkpoint == 0 or loop.finished or hold.asked is not None:
                     loop.save()
                     write_metrics(metrics, purpose, loop.progress)
+                if hold.asked is not None:
+                    say(
+                        f"  {label}: stopped after step {loop.progress.step:,} of {settings.steps:,}, checkpoint written"
+                    )
+                    raise hold.asked
                 meter.advance(note=f"loss {loss:.3f}")
     write_metrics(metrics, purpose, loop.progress)  # again: a kill may have come between the last checkpoint and this
     model.eval()

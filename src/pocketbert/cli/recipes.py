@@ -49,10 +49,17 @@ def cp(
 
 
 def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> None:
-    """Check a recipe and list all its problems."""
+    """Check a recipe, its local model and its data files, and list all problems.
+
+    Of a shipped recipe only the settings are checked.
+    """
     from pocketbert import api
+    from pocketbert.pipeline.learn.first_look import look
+    from pocketbert.pipeline.shipped import names
 
     resolved = api.load_recipe(recipe, overrides or ())
+    if recipe not in names():
+        look(resolved)
     stages = len(resolved.distill)
     distilled = f"{stages} distillation stage{'s' if stages != 1 else ''}" if stages else "no distillation"
     print(f"{recipe}: valid, task {resolved.task}, {distilled}")

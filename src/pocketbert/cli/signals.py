@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from pocketbert.core.errors import ExitCode
+from pocketbert.core.host.stopping import postpone
 
 CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
 _WORDS = {ExitCode.INTERRUPTED: "Ctrl-C", ExitCode.TERMINATED: "SIGTERM"}
@@ -36,7 +37,9 @@ def stopped_by(code: ExitCode) -> str:
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """End a command in order at the first signal: an exception unwinds it. A second signal ends the process at once.
+    """End a command in order at the first signal: an exception unwinds it, in training after the step and its checkpoint.
+
+    A second signal ends the process at once.
 
     Signals that the starter of the command lets be ignored (``nohup``, ``&``) stay ignored. A process of a launcher is
     ended by the launcher.
@@ -52,7 +55,9 @@ def signals() -> Iterator[None]:
             os.write(2, b"Stopped at once.\n")
             os._exit(seen[0])
         seen.append(code)
-        raise Stopped(code)
+        error = Stopped(code)
+        if not postpone(error):
+            raise error
 
     usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     mine = [n for n in CODES if signal.getsignal(n) is usual[n] and "WORLD_SIZE" not in os.environ]

@@ -38,6 +38,7 @@ from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
+from pocketbert.pipeline.learn.first_look import check_head, is_local
 from pocketbert.pipeline.learn.stages import Learning
 from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe, resolved
 from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, simulating
@@ -202,14 +203,18 @@ class Run:
         """Name, output and state of every step, and why it is made again, without running anything.
 
         Raises:
-            InputError: If the folder holds results of other settings, or a data file is not there.
+            InputError: If the folder holds results of other settings, or the run would find something wrong with its
+                model or rows before it trains.
         """
         check_files(self.recipe.data)
         self.inputs.check_exported()
+        check_head(self.recipe, self.model)
         steps = self.steps()
         self.folder.refuse_foreign()
         plan = self.folder.plan(steps)
         again = {**plan.anew, **plan.retried}
+        if is_local(self.recipe.data) and (steps[0].name in again or self.folder.state(steps[0]) != "finished"):
+            load_data(self.recipe, self.model)  # what is wrong with the rows
         return [
             (s.name, s.output, "to do" if s.name in again else self.folder.state(s), again.get(s.name, ""))
             for s in steps

@@ -27,6 +27,9 @@ def logged(path: Path) -> Iterator[None]:
     log.addHandler(handler)
     try:
         yield
+    except KeyboardInterrupt:
+        log.info("stopped by a signal")
+        raise
     except BaseException as error:
         # a gate says all there is to say
         log.error("stopped: %s: %s", type(error).__name__, error, exc_info=not isinstance(error, GateError))

@@ -143,3 +143,20 @@ def test_the_starts_are_recipes(task_name: str) -> None:
     recipe = load_recipe(recipe_path(task_name))
     assert recipe.task.value == task_name
     assert all(stage.epochs for stage in recipe.distill)
+
+
+@pytest.mark.parametrize("command", [("recipes", "validate"), ("run", "--dry-run")])
+def test_what_a_run_would_find_is_found_before(
+    task: Task, tmp_path: Path, cli: Callable[..., Any], command: tuple[str, ...]
+) -> None:
+    for changes, message in (
+        ({"teacher": {"finetune": None}}, "has no trained head for text-classification"),
+        ({"data": {"train": {"label": "intent"}}}, "no column 'intent'"),
+        ({"data": {"labels": ["lamp", "music"]}}, "label 'timer' is not in the label set"),
+        ({"data": {"eval": {"path": str(tmp_path / "none.jsonl")}}}, "none.jsonl"),
+        ({}, ""),
+    ):
+        recipe = task.variant(tmp_path / "r.yaml", **changes)
+        result = cli(*command, recipe)
+        assert result.exit_code == (2 if message else 0), result.output
+        assert message in result.stderr

@@ -128,7 +128,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     theirs = None if recipe.teacher.finetune or not task.names_labels else model.labels
     if section.train is None and section.eval is None:
         return _no_rows(recipe, model, theirs)
-    raw = _read(section, task.labels)
+    raw = read_splits(section, recipe.task)
     notes = []
     if section.eval is not None and section.eval.fraction is not None:
         raw["train"], raw["eval"] = _divided(raw["train"], section.eval.fraction)
@@ -208,7 +208,17 @@ def _named(section: DataSection) -> list[str] | None:
     return class_names(source) if source is not None else None
 
 
-def _read(section: DataSection, kind: LabelKind) -> dict[str, list[Example]]:
+def read_splits(section: DataSection, task: TaskName) -> dict[str, list[Example]]:
+    """Read the rows of all files and data sets of a recipe.
+
+    Args:
+        section: Where from.
+        task: What the label columns hold.
+
+    Raises:
+        InputError: Listing the problems of all of them.
+    """
+    kind = task_of(task).labels
     out: dict[str, list[Example]] = {}
     problems: list[Problem] = []
     sources: Sequence[tuple[str, DataSource | None]] = (("train", section.train), ("eval", section.eval))

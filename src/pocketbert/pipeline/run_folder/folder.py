@@ -190,7 +190,7 @@ class RunFolder:
             say(f"{head}: finished before, skipped")
             work.clear()  # a process killed right after its mark leaves it
             return
-        say(f"{head}{': resumed' if state == 'unfinished' else ''}")
+        say(f"{head}{_taken_up(step, work) if state == 'unfinished' else ''}")
         log.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
         made_from = work.begin()
         began, cpu = time.monotonic(), _cpu_seconds()
@@ -268,6 +268,11 @@ class RunFolder:
         else:
             replace_file(built, output)
         sync(output.parent)
+
+
+def _taken_up(step: Step, work: Work) -> str:
+    """How unfinished work goes on; a training without a checkpoint has nothing to go on with."""
+    return ": resumed" if not step.trains or work.steps_done else ": begins again, no checkpoint yet"
 
 
 def _cpu_seconds() -> float:

@@ -81,6 +81,11 @@ class Work:
         remove(self._new)
 
     @property
+    def steps_done(self) -> bool:
+        """Whether there is a checkpoint of a training."""
+        return bool(steps_done(self.path))
+
+    @property
     def _new(self) -> Path:
         return self.root / f"{self.step.name}{NEW}"
 
