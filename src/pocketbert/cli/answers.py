@@ -75,9 +75,8 @@ def write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterab
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path) as file:
-        text = codecs.getwriter("utf-8")(
-            file, errors="backslashreplace"
-        )  # for half of a surrogate pair in another column
+        # another column may hold half of a surrogate pair
+        text = codecs.getwriter("utf-8")(file, "backslashreplace")
         if path.suffix == _LINES:
             for row, answer in zip(rows, answers, strict=True):
                 text.write(json_text({**row, "answer": _fields(answer, top)}) + "\n")

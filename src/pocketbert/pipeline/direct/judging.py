@@ -1,0 +1,171 @@
+"""`verify`, `benchmark` and `report` of a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketbert.core.artefacts import (
+    FILE_NAME,
+    read_artefacts,
+)
+from pocketbert.core.compare.evaluate import EvalSet
+from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.disk.destination import file_destination
+from pocketbert.core.disk.files import digests, write_json
+from pocketbert.core.disk.marker import is_marked
+from pocketbert.core.disk.workspace import (
+    finish_interrupted,
+)
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.recipe.recipe import VerifySection
+from pocketbert.pipeline.export_recipe import found_columns
+from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
+from pocketbert.pipeline.make.measuring import benchmark_folders
+from pocketbert.pipeline.phone.recording import record_benchmark, record_verification
+from pocketbert.pipeline.phone.report_facts import read_facts
+from pocketbert.pipeline.run import RECIPE_FILE, Run
+from pocketbert.pipeline.run_folder import KIND
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.options import BenchmarkOptions
+
+
+def open_run(folder: Path) -> Run:
+    """A run folder with the recipe it was made with.
+
+    Raises:
+        InputError: If it is none.
+    """
+    if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, KIND):
+        raise InputError(
+            Problem(
+                str(folder),
+                f"is not a run folder: it has no {RECIPE_FILE} of a run.",
+                "Make one: pocketbert run RECIPE -o FOLDER",
+            )
+        )
+    return Run(load_recipe(folder / RECIPE_FILE), folder)
+
+
+def verify_folder(model: Path, source: DataSource | None, max_drop: float, record: bool = False) -> Verification:
+    """See `pocketbert.api.verify`."""
+    if is_marked(model, KIND):
+        if record:
+            fix = f"Name the artefact folder: -m {model}/phone"
+            raise InputError(Problem("--record", "a run folder records what its own recipe measures.", fix))
+        if source is not None:
+            raise InputError(
+                Problem(
+                    "--data",
+                    "a run folder is verified with its recipe's data.",
+                    f"Leave --data out, or verify the artefact folder: -m {model}/phone",
+                )
+            )
+        return _verify_run(model)
+    finish_interrupted(model)  # a process that was killed while it recorded figures
+    artefacts = read_artefacts(model)
+    sets = []
+    if source is not None:
+        head, name = artefacts.head(), Path(source.title).name
+        source = found_columns(source, head.task)
+        tokenizer = TextTokenizer(model, artefacts.processing.max_length)
+        reader = tokenizer.reader
+        rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
+        if reader is not None:
+            reader.check([row.input for row in rows], f"{name} row")
+        prepared = head.prepare(rows, tokenizer, source.title)
+        if not len(prepared.truth):
+            raise InputError(
+                Problem(
+                    "--data",
+                    f"{name} has no scored pairs; vectors without scores are compared on golden rows.",
+                    "Give --text-pair and --label, or leave --data out.",
+                )
+            )
+        sets = [EvalSet(name, head, prepared)]
+    result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
+    report_gates(result)
+    if record:
+        record_verification(model, result)
+    return result
+
+
+def _verify_run(folder: Path) -> Verification:
+    run = open_run(folder)
+    with run.folder.locked():
+        missing = [name for name in (*run.recipe.export.formats, "golden") if run.folder.marks.read(name) is None]
+        if missing:
+            raise InputError(
+                Problem(
+                    str(folder),
+                    f"step {missing[0]} is not finished.",
+                    f"Continue: pocketbert run ... -o {folder}",
+                )
+            )
+        result = run.verify()
+        write_json(folder / "verify.json", json.loads(result.model_dump_json()))
+        mark = run.folder.marks.read("verify")
+        if mark is not None:
+            changed = {
+                "status": result.status,
+                "failures": result.failures,
+                "files": digests(folder / "verify.json"),
+            }
+            run.folder.marks.write(mark.model_copy(update=changed))
+    report_gates(result)
+    return result
+
+
+def measure_folders(
+    models: Sequence[Path],
+    options: BenchmarkOptions | None,
+    texts: Sequence[Text],
+    imports: Sequence[Path],
+    record: bool,
+) -> BenchmarkResult:
+    """See `pocketbert.api.benchmark`."""
+    if record and (len(models) != 1 or is_marked(models[0], KIND)):
+        what = "writes into one artefact folder" + ("." if len(models) != 1 else f", and {models[0]} is a run folder.")
+        raise InputError(
+            Problem("--record", what, "Name one artefact folder, such as runs/NAME/phone, with -m/--model.")
+        )
+    result = benchmark_folders(models, options, texts, imports)
+    if record and all(a.passed for s in result.sessions for a in s.answers):
+        record_benchmark(models[0], result)
+    return result
+
+
+def write_report(folder: Path, output: Path, overwrite: bool) -> Path:
+    """See `pocketbert.api.report`."""
+    output = file_destination(output, overwrite)
+    if is_marked(folder, KIND):
+        run = open_run(folder)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        run.report(output)
+        return output
+    from pocketbert.benchmarks.report import write_report as write_page_of
+
+    facts = read_facts(_artefacts_only(folder))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_page_of(facts, output)
+    return output
+
+
+def _artefacts_only(folder: Path) -> Path:
+    """An artefact folder.
+
+    Raises:
+        InputError: If it is none.
+    """
+    if not (folder / FILE_NAME).is_file():
+        what = f"is not a run folder or an artefact folder: it has no {RECIPE_FILE} of a run and no {FILE_NAME}."
+        raise InputError(Problem(str(folder), what, "Make one: pocketbert run RECIPE -o FOLDER"))
+    return folder
