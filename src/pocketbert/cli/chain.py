@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.commands import add
 from pocketbert.cli.groups import CHAIN
-from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.errors import InputError, Problem
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (run, finetune, distill):
-        app.command(rich_help_panel=CHAIN)(guarded(command))
+        add(app, command, CHAIN)
 
 
 def _output(output: Path | None, name: str) -> Path:
@@ -77,8 +77,6 @@ def run(
 
     The steps make the teacher, the student and the model files, check the files, measure them, and pack the artefact
     folder. The same command continues an interrupted run.
-
-    Examples: pocketbert run my.yaml -o runs/my; pocketbert run --data reviews.csv --label stars.
     """
     from pocketbert import api
     from pocketbert.core.host.progress import say

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pocketbert.cli import options
-from pocketbert.cli.guard import guarded
+from pocketbert.cli.commands import add
 from pocketbert.cli.output import print_json
 
 app = typer.Typer(help="Check, prepare and augment the data of a recipe.", no_args_is_help=True, rich_markup_mode=None)
@@ -89,7 +89,5 @@ def demo(output: options.Output, json: options.Json = False) -> None:
         print("\n".join(f"{name}: {path}" for name, path in files.items()))
 
 
-app.command()(guarded(check))
-app.command()(guarded(prepare))
-app.command()(guarded(augment))
-app.command()(guarded(demo))
+for command in (check, prepare, augment, demo):
+    add(app, command, group="data")

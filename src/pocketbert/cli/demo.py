@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.commands import add
 from pocketbert.cli.groups import CHAIN
-from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 
 SENTENCE = "could you wake me at quarter to seven tomorrow"
@@ -17,7 +17,7 @@ SENTENCE = "could you wake me at quarter to seven tomorrow"
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel=CHAIN)(guarded(demo))
+    add(app, demo, CHAIN)
 
 
 def demo(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.commands import add
 from pocketbert.cli.groups import STEPS
-from pocketbert.cli.guard import guarded
 from pocketbert.cli.options import listed, numbers, sets
 from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.data.limits import LINE_MB, ROWS
@@ -44,7 +44,7 @@ Runtimes = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (export, quantize, verify, pack):
-        app.command(rich_help_panel=STEPS)(guarded(command))
+        add(app, command, STEPS)
 
 
 def export(

@@ -120,5 +120,17 @@ def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
     for note in getattr(sys.exception(), "__notes__", ()):
         if note.startswith(KEPT):
             print(note, file=sys.stderr)
-    print(message, file=sys.stderr)
+    _print_error(message)
     raise typer.Exit(int(code)) from None
+
+
+def _print_error(message: str) -> None:
+    """Print what went wrong; on a terminal its first word in red."""
+    if not sys.stderr.isatty():
+        print(message, file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    head, colon, rest = message.partition(":")
+    Console(stderr=True, soft_wrap=True).print(Text.assemble((head + colon, "bold red"), rest))

@@ -7,15 +7,15 @@ from dataclasses import asdict
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.commands import add
 from pocketbert.cli.groups import HELPERS
-from pocketbert.cli.guard import guarded
 from pocketbert.cli.output import print_json, print_table
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (families, doctor):
-        app.command(rich_help_panel=HELPERS)(guarded(command))
+        add(app, command, HELPERS)
 
 
 def families(json: options.Json = False) -> None:

@@ -15,6 +15,7 @@ app = typer.Typer(
     help="Distil BERT-family encoders, export them for phones, verify each file, and measure it.\n\n"
     "\b\n"
     "With a fine-tuned model:  pocketbert export -m MODEL -o FOLDER\n"
+    "With labelled rows:       pocketbert run --data ROWS.csv\n"
     "With a recipe:            pocketbert run RECIPE",
     cls=GroupedCommands,
     no_args_is_help=True,

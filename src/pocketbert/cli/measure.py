@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from pocketbert.cli import options
+from pocketbert.cli.commands import add
 from pocketbert.cli.groups import HELPERS, RESULTS
-from pocketbert.cli.guard import guarded
 from pocketbert.cli.options import numbers, sets
 from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.errors import InputError, Problem
@@ -18,7 +18,7 @@ from pocketbert.core.errors import InputError, Problem
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command, panel in ((benchmark, RESULTS), (report, RESULTS), (devices, HELPERS)):
-        app.command(rich_help_panel=panel)(guarded(command))
+        add(app, command, panel)
 
 
 def benchmark(

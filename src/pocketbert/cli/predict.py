@@ -12,8 +12,8 @@ import typer
 
 from pocketbert.cli import options
 from pocketbert.cli.answers import check_answer_file, print_row, write_answers
+from pocketbert.cli.commands import add
 from pocketbert.cli.groups import RESULTS
-from pocketbert.cli.guard import guarded
 from pocketbert.core.data.limits import LINE_MB, ROWS, Limits
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
@@ -30,7 +30,7 @@ _AT_ONCE = 1 << 16
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel=RESULTS)(guarded(predict))
+    add(app, predict, RESULTS)
 
 
 def predict(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pocketbert.cli import options
-from pocketbert.cli.guard import guarded
+from pocketbert.cli.commands import add
 from pocketbert.cli.output import print_json, print_table
 
 app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True, rich_markup_mode=None)
@@ -73,4 +73,4 @@ def schema() -> None:
 
 
 for command in (ls, show, cp, validate, schema):
-    app.command()(guarded(command))
+    add(app, command, group="recipes")

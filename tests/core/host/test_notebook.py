@@ -39,6 +39,6 @@ def test_a_verification_shows_failures_by_file() -> None:
     assert repr(found) == "<Verification failed: 3 gates, 1 failed, 0 files scored>"
     assert "differs by 3" in found._repr_html_()
     assert found.to_dict()["gates"][1]["name"] == "golden"
-    assert found.summary() == ["a.onnx: 1 check passed, 1 failed", "folder: 1 check passed"]
+    assert found.summary() == [("a.onnx: 1 check passed, 1 failed", True), ("folder: 1 check passed", False)]
     found.gates[0].skipped = found.gates[1].skipped = True
-    assert found.summary()[0] == "a.onnx: not checked"
+    assert found.summary()[0] == ("a.onnx: not checked", False)

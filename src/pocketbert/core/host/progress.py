@@ -47,9 +47,14 @@ def console() -> Console:
     return Console(stderr=True, quiet=_state["quiet"], highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
-def say(message: str) -> None:
-    """One line to the user, outside any bar."""
-    console().print(message, markup=False)
+def say(message: str, style: str = "") -> None:
+    """Tell the user something on one line, outside any bar.
+
+    Args:
+        message: The line.
+        style: Colour on a terminal, as rich names it; none elsewhere.
+    """
+    console().print(message, markup=False, style=style or None)
 
 
 @contextlib.contextmanager

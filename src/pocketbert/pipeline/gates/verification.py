@@ -64,8 +64,8 @@ class Verification(BaseModel):
         """Everything, as JSON has it."""
         return self.model_dump(mode="json")
 
-    def summary(self) -> list[str]:
-        """One line for each file: how many checks it passed, how many it failed, and its scores."""
+    def summary(self) -> list[tuple[str, bool]]:
+        """One line for each file: how many checks it passed and failed, and its scores; with whether any failed."""
         lines = []
         for file in dict.fromkeys(g.file for g in self.gates):
             counted = [g for g in self.gates if g.file == file and not g.skipped]
@@ -75,7 +75,7 @@ class Verification(BaseModel):
             parts += [f"{failed} failed"] if failed else []
             for name, score in self.scores.get(file, {}).items():
                 parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)} on {name}")
-            lines.append(f"{file or 'folder'}: {', '.join(parts)}")
+            lines.append((f"{file or 'folder'}: {', '.join(parts)}", failed > 0))
         return lines
 
     def passed(self, file: str) -> bool:

@@ -363,8 +363,10 @@ def report_gates(result: Verification) -> None:
         log.info("%s", line)
         if verdict != "passed":
             say(f"  {line}")
-    for line in (*result.notes, *result.summary()):
-        say(f"  {line}")
+    for note in result.notes:
+        say(f"  {note}")
+    for line, failed in result.summary():
+        say(f"  {line}", style="red" if failed else "green")
 
 
 def read_verification(path: Path) -> Verification:
