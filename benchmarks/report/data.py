@@ -82,6 +82,7 @@ class GateRow(_Record):
         value: What was found, if it is a number.
         bound: What is allowed, if it is a number.
         detail: The same in words.
+        skipped: Whether it could not be asked here.
     """
 
     name: str
@@ -90,6 +91,7 @@ class GateRow(_Record):
     value: float | None = None
     bound: float | None = None
     detail: str = ""
+    skipped: bool = False
 
 
 class ReportData(_Record):

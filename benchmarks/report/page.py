@@ -12,7 +12,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Profile
 from pocketbert.benchmarks.report import plots
-from pocketbert.benchmarks.report.data import ReportData
+from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.metrics import Direction, Metric, Unit
@@ -74,6 +74,41 @@ class Tile:
     label: str
 
 
+@dataclass(frozen=True)
+class GateMatrix:
+    """Verdicts of all gates, one row for each file.
+
+    Attributes:
+        names: The gates, one column each.
+        files: Each file with its verdicts: ``passed``, ``failed``, ``skipped``, or empty where a gate does not concern it.
+    """
+
+    names: list[str]
+    files: list[tuple[str, list[str]]]
+
+
+def gate_matrix(gates: Sequence[GateRow]) -> GateMatrix:
+    """Arrange gates by file and name; of several with one name, a failed one decides."""
+    names = list(dict.fromkeys(g.name for g in gates))
+    found: dict[tuple[str, str], str] = {}
+    for gate in gates:
+        verdict = "skipped" if gate.skipped else "passed" if gate.passed else "failed"
+        place = (gate.file, gate.name)
+        found[place] = "failed" if "failed" in (verdict, found.get(place)) else verdict
+    files = dict.fromkeys(g.file for g in gates)
+    return GateMatrix(names, [(file, [found.get((file, name), "") for name in names]) for file in files])
+
+
+def fastest_name(data: ReportData) -> str:
+    """The file with the lowest median of the headline table; empty where fewer than two were timed."""
+    if data.benchmark is None or not data.benchmark.headline.timed:
+        return ""
+    threads, length = headline_condition(data.benchmark.headline)
+    found = {row.name: data.benchmark.headline.find(row.name, threads, length) for row in data.rows}
+    timed = {name: m.wall.p50 for name, m in found.items() if m is not None and m.wall is not None}
+    return min(timed, key=lambda name: timed[name]) if len(timed) > 1 else ""
+
+
 def write_report(data: ReportData, path: Path) -> None:
     """Write the report.
 
@@ -104,6 +139,8 @@ def render_report(data: ReportData) -> str:
         shown=shown_sessions(data),
         condition=condition_words(data.benchmark.headline) if data.benchmark else "",
         tiles=_tiles(data),
+        fastest=fastest_name(data),
+        gates=gate_matrix(data.gates),
         stamp=_stamp(data),
         headline_stamp=_headline_stamp(data.benchmark.headline) if data.benchmark else "",
         colors=colors,
