@@ -7,6 +7,7 @@ import pytest
 
 from pocketbert.benchmarks.report import render_report, write_report
 from pocketbert.benchmarks.report.data import GateRow, ModelRow, ParityRow, ReportData
+from pocketbert.benchmarks.report.page import fastest_name, gate_matrix
 from pocketbert.benchmarks.report.plots import curve, require, sizes
 from pocketbert.benchmarks.report.summary import headline_condition, summary_rows, summary_table
 from pocketbert.core.data_report import DataReport, SplitReport

@@ -163,7 +163,7 @@ def snippets(folder: Path) -> list[str]:
 
 def test_the_card_shows_code_that_runs(linked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(linked)
-    toolkit, onnx = snippets(linked)
+    onnx, toolkit = snippets(linked)
     assert "transformers.js" not in (linked / "README.md").read_text()
     assert "pocketbert.with_columns" in toolkit
     compile(toolkit, "card", "exec")
