@@ -18,7 +18,15 @@ _LEVELS = (
 """Swift's operators, those that bind least first."""
 _PYTHON = {"||": "or", "&&": "and", "/": "//"}
 _CONSTANTS = {"nil": "None", "true": "True", "false": "False"}
-_FUNCTIONS = {"Int": "rt.whole", "Int32": "rt.whole", "UInt8": "rt.byte", "Array": "list", "String": "str"}
+_FUNCTIONS = {
+    "Int": "rt.whole",
+    "Int32": "rt.whole",
+    "UInt64": "rt.whole",
+    "Double": "rt.real",
+    "UInt8": "rt.byte",
+    "Array": "list",
+    "String": "str",
+}
 _PROPERTIES = {"count": "rt.count", "isEmpty": "rt.is_empty"}
 _METHODS = {"append": "append", "append__contentsOf": "extend", "removeLast": "pop", "sort": "sort"}
 
@@ -164,9 +172,9 @@ class Expressions:
                 end += 1
             inner = Expressions(rest[: end - 1])
             inner.members, inner.owner, inner.static, inner.scopes = self.members, self.owner, self.static, self.scopes
-            parts += [repr(before), inner.expression()]
+            parts += [_literal(before), inner.expression()]
             rest = rest[end:]
-        return f"rt.written({', '.join([*parts, repr(rest)])})" if parts else repr(rest)
+        return f"rt.written({', '.join([*parts, _literal(rest)])})" if parts else _literal(rest)
 
     def named(self, name: str) -> str:
         """A name as Python finds it: a local one, a member, or a type."""
@@ -243,3 +251,8 @@ class Expressions:
         if any(name in scope for scope in self.scopes) or name in self.members or not self.is_member(name):
             return f"{name}({values})"
         return f"{self.owner if self.static else 'self'}.{mangled}({values})"
+
+
+def _literal(text: str) -> str:
+    """Python of what stands between quotes; a back slash is the only character that the sources escape."""
+    return repr(text.replace("\\\\", "\\"))

@@ -70,6 +70,11 @@ def whole(value: Any) -> int | None:
     return int(value) if not isinstance(value, str) or value.isdecimal() else None
 
 
+def real(value: Any) -> float:
+    """``Double(...)``."""
+    return float(value)
+
+
 def byte(value: int) -> int:
     """``UInt8(...)``, which traps outside of its range."""
     assert 0 <= value <= 255, value
@@ -95,3 +100,4 @@ class Conversions:
     utf8 = staticmethod(lambda text: list(text.encode()))
     string = staticmethod(lambda values: bytes(values).decode(errors="replace"))
     bytes = staticmethod(lambda data: list(data))
+    divide = staticmethod(lambda one, other: one / other)

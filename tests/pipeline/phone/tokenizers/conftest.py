@@ -24,7 +24,7 @@ Texts = list[list[str]]
 @pytest.fixture(scope="session")
 def texts() -> Texts:
     """Texts and pairs: ordinary ones, many scripts, and what tokenizers of two languages differ on if they can."""
-    made = [*SENTENCES, *UNICODE_SENTENCES, *awkward_texts(120, seed=11)]
+    made = [*SENTENCES, *UNICODE_SENTENCES, *awkward_texts(60, seed=11)]
     kept = [t for t in made if t.strip()]
     return [*([t] for t in kept), *([a, b] for a, b in zip(kept[::7], kept[3::7], strict=False))]
 

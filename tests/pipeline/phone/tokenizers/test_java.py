@@ -20,7 +20,7 @@ CORE = ROOT / "android_demo/core/src/main"
 POM = (ROOT / "android_demo/pom.xml").read_text("utf-8")
 GSON = re.findall(r"<gson.version>(.+)</gson.version>", POM)[0]
 JAR = Path.home() / f".m2/repository/com/google/code/gson/gson/{GSON}/gson-{GSON}.jar"
-KINDS = ("bert", "roberta", "modernbert", "deberta", "albert", "xlm-r", "xlnet", "xlm")
+KINDS = ("bert", "roberta", "albert", "xlm")
 needs_java = pytest.mark.skipif(
     shutil.which("javac") is None or not JAR.is_file(),
     reason=f"needs javac and {JAR}, which `make test-android` downloads",

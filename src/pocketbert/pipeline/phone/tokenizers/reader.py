@@ -123,24 +123,27 @@ def _nothing(content: Content) -> Iterator[str]:
     return iter(())
 
 
-def _merged_punctuation(content: Content) -> Iterator[str]:
-    """Punctuation that is joined with its neighbours, which the Swift sources do not do."""
+SWIFT_PATTERNS = (" {2,}", r"\s{2,}|[\n\r\t]")
+"""The regular expressions that the Swift sources read: those of SentencePiece's tokenizers."""
+
+
+def _not_in_swift(content: Content) -> Iterator[str]:
+    """What the Swift sources do not read though they know its type."""
+    yield from (f"the regular expression {p[:60]!r}" for p in patterns(content) if p not in SWIFT_PATTERNS)
     for step in steps(content, "pre_tokenizer"):
         if step["type"] == "Punctuation" and str(step.get("behavior")).startswith("MergedWith"):
             yield f"the pre-tokenizer Punctuation with the behavior {step['behavior']}"
 
 
 _FRAMES = ("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing")
-_JAVA_NORMALIZERS = (
-    "BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Nmt Precompiled Prepend Replace Strip StripAccents"
-)
+_NORMALIZERS = "BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Nmt Precompiled Prepend Replace Strip StripAccents"
 _JAVA_PRE_TOKENIZERS = (
     "BertPreTokenizer ByteLevel CharDelimiterSplit Digits Metaspace Punctuation Split Whitespace WhitespaceSplit"
 )
 
 JAVA = Reader(
     title="the Java sources",
-    normalizers=tuple(_JAVA_NORMALIZERS.split()),
+    normalizers=tuple(_NORMALIZERS.split()),
     pre_tokenizers=tuple(_JAVA_PRE_TOKENIZERS.split()),
     post_processors=_FRAMES,
     models=("BPE", "Unigram", "WordLevel", "WordPiece"),
@@ -148,9 +151,9 @@ JAVA = Reader(
 )
 SWIFT = Reader(
     title="the Swift sources",
-    normalizers=tuple("BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Strip StripAccents".split()),
-    pre_tokenizers=tuple("BertPreTokenizer ByteLevel Digits Punctuation Whitespace WhitespaceSplit".split()),
+    normalizers=tuple(_NORMALIZERS.split()),
+    pre_tokenizers=tuple("BertPreTokenizer ByteLevel Digits Metaspace Punctuation Whitespace WhitespaceSplit".split()),
     post_processors=_FRAMES,
-    models=("BPE", "WordPiece"),
-    further=_merged_punctuation,
+    models=("BPE", "Unigram", "WordPiece"),
+    further=_not_in_swift,
 )

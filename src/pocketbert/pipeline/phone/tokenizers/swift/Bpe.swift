@@ -39,6 +39,7 @@ final class BpeOptions {
 /// Cuts a word into characters and joins neighbours in the order of the merges (byte-pair encoding).
 final class Bpe: Model {
     let vocabulary: Vocabulary
+    let scored: Bool = false
     private let merges: [Int: Merge]
     private let options: BpeOptions
 
@@ -91,7 +92,7 @@ final class Bpe: Model {
             let head: [UInt8] = index == 0 ? [] : options.prefix
             let tail: [UInt8] = index == word.count - 1 ? options.suffix : []
             let id: Int = vocabulary.id(head + bytes + tail)
-            let single: [Int] = id < 0 && options.byteFallback ? byteIds(bytes) : []
+            let single: [Int] = id < 0 && options.byteFallback ? vocabulary.byteIds(bytes) : []
             if id >= 0 {
                 symbols.flush(options.unknown, pending)
                 pending = 0
@@ -109,24 +110,6 @@ final class Bpe: Model {
             }
         }
         symbols.flush(options.unknown, pending)
-    }
-
-    /// The pieces of some bytes; nothing where the vocabulary lacks one.
-    private func byteIds(_ bytes: [UInt8]) -> [Int] {
-        let digits: [UInt8] = Texts.utf8("0123456789ABCDEF")
-        let start: [UInt8] = Texts.utf8("<0x")
-        let end: [UInt8] = Texts.utf8(">")
-        var out: [Int] = []
-        for byte in bytes {
-            let value: Int = Int(byte)
-            let middle: [UInt8] = [digits[value / 16], digits[value % 16]]
-            let id: Int = vocabulary.id(start + middle + end)
-            if id < 0 {
-                return []
-            }
-            out.append(id)
-        }
-        return out
     }
 }
 

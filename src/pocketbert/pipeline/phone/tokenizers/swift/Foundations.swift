@@ -38,6 +38,11 @@ enum Texts {
         return [UInt8](data)
     }
 
+    /// The quotient of two numbers with fractions.
+    static func divide(_ one: Double, _ other: Double) -> Double {
+        return one / other
+    }
+
     /// One code point as UTF-8.
     static func encode(_ code: Int) -> [UInt8] {
         if code < 0x80 {

@@ -5,30 +5,29 @@
 final class Vocabulary {
     private var ids: [[UInt8]: Int] = [:]
     private var pieces: [Int: [UInt8]] = [:]
+    private var size: Int = 0
     /// Number of bytes of the longest piece.
     private(set) var longest: Int = 0
 
-    init(_ content: JsonValue, location: String) throws {
-        for index in 0..<content.names.count {
-            let piece: [UInt8] = content.names[index]
-            let digits: [UInt8] = content.items[index].bytes
-            guard let id = Int(Texts.string(digits)) else {
-                throw TokenizerError("\(location): the piece '\(Texts.string(piece))' has no id.")
+    /// Makes one; of a piece that is there twice the last one counts where `lastWins`, else it is refused.
+    init(_ content: [[UInt8]], ids numbers: [Int], lastWins: Bool) throws {
+        for index in 0..<content.count {
+            let piece: [UInt8] = content[index]
+            if !lastWins && ids[piece] != nil {
+                throw TokenizerError("tokenizer.json: model: the piece '\(Texts.string(piece))' is there twice.")
             }
-            if content.items[index].kind != JsonKind.number || id < 0 || ids[piece] != nil {
-                throw TokenizerError("\(location): the piece '\(Texts.string(piece))' has no id, or is there twice.")
-            }
-            ids[piece] = id
-            pieces[id] = piece
+            ids[piece] = numbers[index]
+            pieces[numbers[index]] = piece
             longest = max(longest, piece.count)
         }
         if ids.isEmpty {
-            throw TokenizerError("\(location): its vocabulary is empty.")
+            throw TokenizerError("tokenizer.json: model: its vocabulary is empty.")
         }
+        size = content.count
     }
 
     var count: Int {
-        return ids.count
+        return size
     }
 
     /// The id of a piece; -1 where it has none.
@@ -45,6 +44,24 @@ final class Vocabulary {
             return []
         }
         return found
+    }
+
+    /// The pieces of some bytes; nothing where the vocabulary lacks one.
+    private func byteIds(_ bytes: [UInt8]) -> [Int] {
+        let digits: [UInt8] = Texts.utf8("0123456789ABCDEF")
+        let start: [UInt8] = Texts.utf8("<0x")
+        let end: [UInt8] = Texts.utf8(">")
+        var out: [Int] = []
+        for byte in bytes {
+            let value: Int = Int(byte)
+            let middle: [UInt8] = [digits[value / 16], digits[value % 16]]
+            let found: Int = id(start + middle + end)
+            if found < 0 {
+                return []
+            }
+            out.append(found)
+        }
+        return out
     }
 }
 
@@ -64,6 +81,8 @@ final class Tokens {
 /// Cuts words into tokens.
 protocol Model {
     var vocabulary: Vocabulary { get }
+    /// Whether its pieces have scores.
+    var scored: Bool { get }
 
     /// Cuts a word, given as code points.
     func tokenize(_ word: [Int]) -> Tokens
@@ -72,6 +91,7 @@ protocol Model {
 /// Cuts a word into the longest pieces of a vocabulary from its start on, as BERT does; else the word is unknown as a whole.
 final class WordPiece: Model {
     let vocabulary: Vocabulary
+    let scored: Bool = false
     private let unknown: Int
     private let prefix: [UInt8]
     private let mostCharacters: Int

@@ -71,15 +71,49 @@ final class Piece {
         }
     }
 
-    /// Puts a character before the text; nothing where the text is empty.
-    func prepend(_ code: Int) {
+    /// Puts characters before the text; nothing where the text is empty.
+    func prepend(_ text: [Int]) {
         if codes.isEmpty {
             return
         }
         let made: Changes = Changes()
-        made.add(code, 0)
+        for code in text {
+            made.add(code, made.count == 0 ? 0 : 1)
+        }
         made.add(codes[0], 1)
         splice(made, from: 0, to: 1, skipped: 0)
+    }
+
+    /// Puts a text in the place of each match; its characters come from the last character of the match.
+    ///
+    /// `matches` are first and behind-last index of each, in order, not overlapping and not empty.
+    func replace(_ matches: [Int], _ text: [Int]) {
+        if matches.isEmpty {
+            return
+        }
+        var newCodes: [Int] = []
+        var newStarts: [Int] = []
+        var newEnds: [Int] = []
+        var read: Int = 0
+        for index in 0..<(matches.count / 2) {
+            let from: Int = matches[2 * index]
+            let to: Int = matches[2 * index + 1]
+            newCodes.append(contentsOf: codes[read..<from])
+            newStarts.append(contentsOf: starts[read..<from])
+            newEnds.append(contentsOf: ends[read..<from])
+            for code in text {
+                newCodes.append(code)
+                newStarts.append(starts[to - 1])
+                newEnds.append(ends[to - 1])
+            }
+            read = to
+        }
+        newCodes.append(contentsOf: codes[read..<codes.count])
+        newStarts.append(contentsOf: starts[read..<starts.count])
+        newEnds.append(contentsOf: ends[read..<ends.count])
+        codes = newCodes
+        starts = newStarts
+        ends = newEnds
     }
 
     private func splice(_ made: Changes, from: Int, to: Int, skipped: Int) {

@@ -134,7 +134,7 @@ final class ByteLevel: PreTokenizer {
 
     private func cut(_ piece: Piece) -> [Part] {
         if prefixSpace && piece.count > 0 && piece.codes[0] != 0x20 {
-            piece.prepend(0x20)
+            piece.prepend([0x20])
         }
         guard let words = pattern else {
             return [Part.of(piece)]
@@ -257,5 +257,59 @@ final class WordPattern {
         let ve: Bool = first == 0x76 && second == 0x65
         let ll: Bool = first == 0x6C && second == 0x6C
         return re || ve || ll ? start + 3 : 0
+    }
+}
+
+/// Cuts as SentencePiece does: blanks become a sign, and a word starts with it.
+final class Metaspace: PreTokenizer {
+    private let sign: Int
+    private let always: Bool
+    private let first: Bool
+    private let cutting: Bool
+
+    /// Makes one that puts the sign before each text that does not start with it (`always`), or the start of the whole text (`first`).
+    init(sign: Int, always: Bool, first: Bool, cutting: Bool) {
+        self.sign = sign
+        self.always = always
+        self.first = first
+        self.cutting = cutting
+    }
+
+    func split(_ pieces: Pieces) {
+        pieces.split(cut)
+    }
+
+    private func cut(_ piece: Piece) -> [Part] {
+        var blanks: [Int] = []
+        for index in 0..<piece.count {
+            if piece.codes[index] == 0x20 {
+                blanks.append(index)
+                blanks.append(index + 1)
+            }
+        }
+        piece.replace(blanks, [sign])
+        let there: Bool = piece.count > 0 && piece.codes[0] == sign
+        if !there && (always || (first && piece.origin == 0)) {
+            piece.prepend([sign])
+        }
+        if !cutting {
+            return [Part.of(piece)]
+        }
+        return Pieces.cut(piece, ranges(piece.codes))
+    }
+
+    /// Each sign is the start of the word behind it; of neighbouring signs all but the last are words.
+    private func ranges(_ codes: [Int]) -> [Int] {
+        var out: [Int] = []
+        for index in 0..<codes.count {
+            let starting: Bool = codes[index] == sign
+            if starting || out.isEmpty {
+                out.append(index)
+                out.append(index + 1)
+            } else {
+                out[out.count - 1] = index + 1
+            }
+        }
+        return out
     }
 }

@@ -4,12 +4,13 @@
 /// Reads tokenizer.json. What is not known is refused by name: nothing of a tokenizer is left out silently.
 final class TokenizerReader {
     static let normalizers: [String] = [
-        "BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Sequence", "Strip", "StripAccents",
+        "BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "Prepend", "Replace",
+        "Sequence", "Strip", "StripAccents",
     ]
     static let preTokenizers: [String] = [
-        "BertPreTokenizer", "ByteLevel", "Digits", "Punctuation", "Sequence", "Whitespace", "WhitespaceSplit",
+        "BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Whitespace", "WhitespaceSplit",
     ]
-    static let models: [String] = ["BPE", "WordPiece"]
+    static let models: [String] = ["BPE", "Unigram", "WordPiece"]
 
     private let tables: UnicodeTables
 
@@ -32,6 +33,9 @@ final class TokenizerReader {
         let preTokenizer: PreTokenizer = try readPreTokenizer(
             fields.take("pre_tokenizer"), "tokenizer.json: pre_tokenizer")
         let frame: Frame = try FrameReader.read(fields.take("post_processor"), "tokenizer.json: post_processor")
+        if frame.trimming && model.scored {
+            throw fields.refused("post_processor: 'trim_offsets' with a model of type Unigram is not supported.")
+        }
         let added: [AddedToken] = try readAdded(fields.take("added_tokens"), model.vocabulary)
         try fields.done()
         var plain: [AddedToken] = []
@@ -93,6 +97,14 @@ final class TokenizerReader {
             out = RemovedCharacters(tables.combining)
         case "ByteLevel":
             out = ByteLevelNormalizer()
+        case "Nmt":
+            out = NmtFilter()
+        case "Prepend":
+            out = Prepend(Texts.decode(try fields.text("prepend")))
+        case "Replace":
+            out = try readReplace(fields)
+        case "Precompiled":
+            out = try Precompiled(tables, Base64.decode(try fields.text("precompiled_charsmap")))
         case "Strip":
             out = Strip(tables.space, left: try fields.flag("strip_left"), right: try fields.flag("strip_right"))
         default:
@@ -101,6 +113,23 @@ final class TokenizerReader {
         }
         try fields.done()
         return out
+    }
+
+    private func readReplace(_ fields: Fields) throws -> Normalizer {
+        let pattern: Fields = try fields.object("pattern")
+        let content: [Int] = Texts.decode(try fields.text("content"))
+        if let literal = pattern.take("String") {
+            let text: [Int] = Texts.decode(literal.bytes)
+            if text.isEmpty {
+                throw fields.refused("an empty pattern is not supported.")
+            }
+            return ReplacedText(text, content)
+        }
+        let regex: String = Texts.string(try pattern.text("Regex"))
+        if !ReplacedBlanks.patterns.contains(regex) {
+            throw fields.refused("the regular expression '\(regex)' is not supported.")
+        }
+        return ReplacedBlanks(tables, blanksOnly: regex == ReplacedBlanks.patterns[0], content)
     }
 
     private func readPreTokenizer(_ value: JsonValue?, _ location: String) throws -> PreTokenizer {
@@ -130,6 +159,8 @@ final class TokenizerReader {
         case "Digits":
             let single: Bool = try fields.flag("individual_digits")
             out = CharacterSplitter(tables.numeric, single ? Delimiters.isolated : Delimiters.contiguous)
+        case "Metaspace":
+            out = try readMetaspace(fields)
         case "ByteLevel":
             _ = fields.take("trim_offsets") // of the post-processor; it has no meaning here
             let prefix: Bool = try fields.flag("add_prefix_space")
@@ -140,6 +171,19 @@ final class TokenizerReader {
         }
         try fields.done()
         return out
+    }
+
+    private func readMetaspace(_ fields: Fields) throws -> PreTokenizer {
+        let sign: [Int] = Texts.decode(try fields.text("replacement"))
+        _ = fields.take("str_rep")
+        let prefix: Bool = try fields.flag("add_prefix_space", otherwise: true)
+        let scheme: String = Texts.string(try fields.text("prepend_scheme", otherwise: prefix ? "always" : "never"))
+        let known: Bool = ["always", "first", "never"].contains(scheme)
+        if sign.count != 1 || !known || (!prefix && scheme != "never") {
+            throw fields.refused("'prepend_scheme' is '\(scheme)'; allowed are always, first, never, with one character.")
+        }
+        let split: Bool = try fields.flag("split", otherwise: true)
+        return Metaspace(sign: sign[0], always: scheme == "always", first: scheme == "first", cutting: split)
     }
 
     private func behavior(_ fields: Fields) throws -> Delimiters {
@@ -158,13 +202,22 @@ final class TokenizerReader {
 
     private func readModel(_ fields: Fields) throws -> Model {
         let merges: JsonValue? = fields.take("merges")
-        let type: String = Texts.string(try fields.text("type", otherwise: merges == nil ? "WordPiece" : "BPE"))
         let content: JsonValue = try fields.needed("vocab")
-        if !TokenizerReader.models.contains(type) || content.kind != JsonKind.object {
+        let scored: Bool = content.kind == JsonKind.array
+        let unnamed: String = scored ? "Unigram" : "WordPiece" // files of before 2021 name no type
+        let type: String = Texts.string(try fields.text("type", otherwise: merges == nil ? unnamed : "BPE"))
+        if !TokenizerReader.models.contains(type) || scored != (type == "Unigram") {
             let known: String = supported(TokenizerReader.models)
             throw fields.refused("a model of type '\(type)' is not supported; supported are \(known).")
         }
-        let vocabulary: Vocabulary = try Vocabulary(content, location: fields.location)
+        if scored {
+            return try readUnigram(fields, content)
+        }
+        var ids: [Int] = []
+        for item in content.items {
+            ids.append(try fields.whole(item, name: "vocab"))
+        }
+        let vocabulary: Vocabulary = try Vocabulary(content.names, ids: ids, lastWins: false)
         if type == "WordPiece" {
             let out: WordPiece = try WordPiece(
                 vocabulary, unknown: try fields.text("unk_token"),
@@ -174,6 +227,29 @@ final class TokenizerReader {
             return out
         }
         return try readBpe(fields, vocabulary, merges)
+    }
+
+    private func readUnigram(_ fields: Fields, _ content: JsonValue) throws -> Model {
+        var pieces: [[UInt8]] = []
+        var scores: [Double] = []
+        var ids: [Int] = []
+        for item in content.items {
+            let right: Bool = item.items.count == 2 && item.items[0].kind == JsonKind.text
+            if !right || item.items[1].kind != JsonKind.number {
+                throw fields.refused("the piece \(ids.count) is not a text and its score.")
+            }
+            ids.append(ids.count)
+            pieces.append(item.items[0].bytes)
+            scores.append(try Scores.parse(item.items[1].bytes))
+        }
+        let vocabulary: Vocabulary = try Vocabulary(pieces, ids: ids, lastWins: true)
+        let unknown: Int = try fields.number("unk_id")
+        let fallback: Bool = try fields.flag("byte_fallback", otherwise: false)
+        try fields.done()
+        if unknown >= pieces.count {
+            throw fields.refused("'unk_id' is \(unknown), the vocabulary has \(pieces.count) pieces.")
+        }
+        return Unigram(vocabulary, pieces: pieces, scores: scores, unknown: unknown, byteFallback: fallback)
     }
 
     private func readBpe(_ fields: Fields, _ vocabulary: Vocabulary, _ merges: JsonValue?) throws -> Model {

@@ -134,6 +134,8 @@ final class UnicodeTables {
     let nfd: CodePointTexts
     let nfkd: CodePointTexts
     let combiningClass: CodePointNumbers
+    /// Classes of grapheme clusters.
+    let graphemes: CodePointNumbers
     let pairs: [Int: Int]
 
     /// Reads the file unicode.bin.
@@ -156,6 +158,7 @@ final class UnicodeTables {
         nfd = try reader.texts("nfd")
         nfkd = try reader.texts("nfkd")
         combiningClass = try reader.numbers("combining_class")
+        graphemes = try reader.numbers("graphemes")
         let composed: CodePointTexts = try reader.texts("composed")
         var made: [Int: Int] = [:]
         for entry in 0..<composed.count {
