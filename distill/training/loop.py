@@ -344,13 +344,13 @@ def train(
     Raises:
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
     """
-    with lent(model):
+    with holding() as hold, lent(model):
         loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
         metrics = metrics if loop.main else None
         label = f"train {purpose}" if loop.main else ""
         if loop.main:
             say(f"  {label}: {settings.passes(len(data.lengths))}{loop.progress.resumed_of(settings.steps)}")
-        with Meter(label, settings.steps, loop.progress.step) as meter, holding() as hold:
+        with Meter(label, settings.steps, loop.progress.step) as meter:
             while not loop.finished:
                 try:
                     loss = loop.step()
@@ -358,7 +358,8 @@ def train(
                     # the first question is whether the loss grew
                     write_metrics(metrics, purpose, loop.progress)
                     raise
-                if loop.progress.step % settings.checkpoint == 0 or loop.finished or hold.asked is not None:
+                asked = hold.asked  # once: a signal during the checkpoint waits for the next step
+                if loop.progress.step % settings.checkpoint == 0 or loop.finished or asked is not None:
                     loop.save()
                     write_metrics(metrics, purpose, loop.progress)
                 if hold.asked is not None:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
+from pocketbert.core.errors import GateError
 from pocketbert.core.host.notebook import html_table
 from pocketbert.core.host.processes import assist, directing, here
-from pocketbert.core.host.progress import set_quiet
+from pocketbert.core.host.progress import say, set_quiet
 from pocketbert.core.metrics import confusion
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.readout import whole
@@ -30,6 +31,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_step
 from pocketbert.pipeline.formats.recipe_files import open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel, open_weights
+from pocketbert.pipeline.gates.student import STUDENT, judged
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
 from pocketbert.pipeline.inputs import Inputs
@@ -45,7 +47,7 @@ from pocketbert.pipeline.make import exporting, golden, measuring, quantizing, s
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.reference import reference_model
-from pocketbert.pipeline.requirements import require_for
+from pocketbert.pipeline.requirements import missing, require_for
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_log import logged
 from pocketbert.pipeline.steps import AUGMENTED, CORPUS, Makers, stage_folder, steps_of
@@ -197,7 +199,12 @@ class Run:
                 self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
                 for number, step in enumerate(steps, 1):
-                    self.folder.run(step, number, len(steps))
+                    try:
+                        self.folder.run(step, number, len(steps))
+                    except GateError:
+                        if step.name == STUDENT and until is None:
+                            self._report_early()
+                        raise
 
     def plan(self) -> list[tuple[str, str, str, str]]:
         """Name, output and state of every step, and why it is made again, without running anything.
@@ -233,8 +240,10 @@ class Run:
         return training.make_teacher(self.recipe, self.model, self.data, self.length, at)
 
     def _make_student(self, at: Places) -> Sequence[str]:
-        last = self.path / stage_folder(len(self.recipe.distill) - 1)
-        return training.make_student(self._learning(), last, at)
+        last, learning = self.path / stage_folder(len(self.recipe.distill) - 1), self._learning()
+        training.make_student(learning, last, at)
+        rows = len(self.data.splits["train"].examples) if "train" in self.data.splits else 0
+        return judged(self.recipe, read_training(at.output), read_training(self.path / "teacher"), rows)
 
     def _make_stage(self, number: int, at: Places) -> Sequence[str]:
         before = self.path / stage_folder(number - 1) if number else None
@@ -367,13 +376,27 @@ class Run:
         from pocketbert.benchmarks.report.summary import summary_table
         from pocketbert.pipeline.phone.facts import report_data
 
-        command = "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
-        facts = report_data(self.recipe, self.path, command, self.confusions)
+        facts = report_data(self.recipe, self.path, _command(), self.confusions)
         write_report(facts, destination)
         return summary_table(facts)
+
+    def _report_early(self) -> None:
+        """Write the HTML page of a run whose student failed: scores and losses, without files."""
+        from pocketbert.benchmarks.report import write_report
+        from pocketbert.pipeline.phone.facts import early_report_data
+
+        if missing("report"):
+            return
+        write_report(early_report_data(self.recipe, self.path, _command()), self.path / REPORT_FILE)
+        say(f"  report: {self.path / REPORT_FILE}")
 
     def finish(self) -> RunResult:
         """Write the report of a finished run and tell where everything is."""
         report = self.path / REPORT_FILE
         header, table = self.report(report)
         return RunResult(self.path, self.path / "phone", report, header, table)
+
+
+def _command() -> str:
+    """The command line of this process, where it is PocketBERT's."""
+    return "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""

@@ -16,11 +16,12 @@ from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.models.model_card import ModelCard
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.types import Provenance, Status
+from pocketbert.core.types import Provenance, Scheme, Status
 from pocketbert.pipeline.formats.model_files import default_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import model_files
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.gates.student import STUDENT, student_gates
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import read_verification
 from pocketbert.pipeline.learn.finishing import read_training
@@ -142,6 +143,49 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
             *_learning_notes(recipe, run),
             *(f"{family.title}: {x}" for x in family.limits),
         ],
+        recipe=dump_recipe(recipe),
+        command=command,
+    )
+
+
+def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
+    """What the HTML report shows of a run that ended after the training of its student: no file was exported."""
+    from pocketbert.benchmarks.report.data import GateRow, ModelRow, ReportData
+    from pocketbert.core.disk.files import read_json
+    from pocketbert.core.recipe.file import dump_recipe
+
+    teacher, student = (read_training(run / name) for name in ("teacher", STUDENT))
+    gates = student_gates(student.score, teacher.score, recipe.verify.min_kept)
+    failed = any(g.file == STUDENT and not g.passed for g in gates)
+    judged = [g for g in gates if g.name == "kept"]
+    rows = [
+        ModelRow(
+            name=name,
+            scheme=Scheme.FP32,
+            bytes=path_bytes(run / folder / "model.safetensors"),
+            parameters=made.parameters,
+            eval_score=made.score,
+            kept=kept,
+            is_teacher=folder == "teacher",
+            status=Status.FAILED if folder == STUDENT and failed else Status.PASSED,
+            path=f"{folder}/model.safetensors",
+        )
+        for name, folder, made, kept in (
+            (TEACHER, "teacher", teacher, 1.0),
+            ("student torch fp32", STUDENT, student, judged[0].value if judged else None),
+        )
+    ]
+    return ReportData(
+        title=recipe.name,
+        description=recipe.description,
+        task=recipe.task,
+        machine=machine(),
+        versions=installed(),
+        rows=rows,
+        gates=[GateRow(**g.model_dump()) for g in gates],
+        data=DataReport.model_validate(read_json(run / "data.json")) if recipe.data.eval else None,
+        curves=_curves(run),
+        notes=["The run ended after the training of the student, which failed a gate: no file was exported."],
         recipe=dump_recipe(recipe),
         command=command,
     )

@@ -1,0 +1,34 @@
+"""Who ends at once when a signal comes, and who at a good place first."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from pocketbert.core.host.stopping import holding, postpone
+
+
+def test_nothing_runs() -> None:
+    assert not postpone(KeyboardInterrupt())
+
+
+def test_the_first_request_waits_and_the_second_does_not(capfd: pytest.CaptureFixture[str]) -> None:
+    first = KeyboardInterrupt()
+    with holding() as hold:
+        assert hold.asked is None
+        assert postpone(first)
+        assert hold.asked is first
+        assert "a second signal stops at once" in capfd.readouterr().err
+        assert not postpone(KeyboardInterrupt())
+    assert not postpone(first)
+
+
+def test_without_a_command_the_first_ctrl_c_waits() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), holding() as hold:
+        signal.raise_signal(signal.SIGINT)
+        assert isinstance(hold.asked, KeyboardInterrupt)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second one was swallowed")
+    assert signal.getsignal(signal.SIGINT) is before
