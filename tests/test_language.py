@@ -119,7 +119,7 @@ def help_texts() -> Iterator[Text]:
     """What `--help` prints: commands, their options and the closing line."""
     for name, command in commands():
         for text in (command.help, command.epilog, command.short_help):
-            if text:
+            if text and not text.startswith("\b"):  # examples are command lines
                 yield Text(name, text)
         for parameter in command.params:
             if getattr(parameter, "help", None):

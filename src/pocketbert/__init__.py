@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
     from pocketbert.pipeline.options import AnswerOptions, ExportOptions
-    from pocketbert.pipeline.run import RunResult
+    from pocketbert.pipeline.run_folder.result import RunResult
     from pocketbert.runtime.model import Model, load
 
 __all__ = [
@@ -116,7 +116,7 @@ _PLACES = {
     "core.recipe.recipe": ("Recipe",),
     "pipeline.options": ("ExportOptions", "AnswerOptions"),
     "api": ("PlannedStep",),
-    "pipeline.run": ("RunResult",),
+    "pipeline.run_folder.result": ("RunResult",),
     "pipeline.gates.verification": ("Verification",),
     "pipeline.formats.gate": ("Gate",),
     "benchmarks.measurement": ("BenchmarkResult",),

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
     from pocketbert.pipeline.learn.starting import AnyRecipe, StartingRecipe
-    from pocketbert.pipeline.run import Run, RunResult
+    from pocketbert.pipeline.run import Run
+    from pocketbert.pipeline.run_folder.result import RunResult
 
 __all__ = [
     "DataFiles",
@@ -376,11 +377,7 @@ def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) ->
 
 
 def data_demo(output: str | Path) -> dict[str, Path]:
-    """Write the built-in corpus of assistant commands and return its files by split.
-
-    Args:
-        output: Folder for ``train.jsonl.gz``, ``dev.jsonl.gz`` and ``test.jsonl.gz``; must be empty, or hold these.
-    """
+    """Write the built-in corpus of assistant commands to an empty folder and return its files by split."""
     from pocketbert.pipeline.demo import write_corpus
 
     return write_corpus(Path(output))

@@ -1,4 +1,4 @@
-"""Answers on stdout or in a file, each beside the row that its text came from."""
+"""Answers on stdout or in a file, each with the row that its text came from."""
 
 from __future__ import annotations
 

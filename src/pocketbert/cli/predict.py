@@ -85,7 +85,7 @@ def predict(
         typer.Option(
             "-o",
             "--output",
-            help="Write the answers to this .csv, .tsv or .jsonl file, each beside the columns of its row, instead of printing them.",
+            help="Write the answers to this .csv, .tsv or .jsonl file, each next to the columns of its row, instead of printing them.",
         ),
     ] = None,
     overwrite: options.OverwriteFile = False,

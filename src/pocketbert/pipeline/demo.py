@@ -14,8 +14,9 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import DEMO_TEACHER, open_model_folder
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.pipeline.run import Run, RunResult
+from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import Permission
+from pocketbert.pipeline.run_folder.result import RunResult
 from pocketbert.pipeline.shipped import recipe_path
 
 _KIND = "demo corpus"

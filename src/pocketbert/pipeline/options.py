@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from pocketbert.core.data.source import DataSource
+if TYPE_CHECKING:
+    from pocketbert.core.data.source import DataSource
 
 
 class AnswerOptions(TypedDict, total=False):

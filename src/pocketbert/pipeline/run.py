@@ -6,10 +6,9 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import GateError
-from pocketbert.core.host.notebook import html_table
 from pocketbert.core.host.processes import assist, directing, here
 from pocketbert.core.host.progress import say, set_quiet
 from pocketbert.core.metrics import confusion
@@ -49,6 +47,7 @@ from pocketbert.pipeline.phone.pack import Origin
 from pocketbert.pipeline.reference import reference_model
 from pocketbert.pipeline.requirements import missing, require_for
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
+from pocketbert.pipeline.run_folder.result import RunResult
 from pocketbert.pipeline.run_log import logged
 from pocketbert.pipeline.steps import AUGMENTED, CORPUS, Makers, stage_folder, steps_of
 
@@ -56,36 +55,6 @@ RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
 CONFUSIONS = 12
 """Pairs of labels that the report lists."""
-
-
-@dataclass(frozen=True, repr=False)
-class RunResult:
-    """The files and figures that a run made.
-
-    Attributes:
-        folder: The run folder.
-        phone: The artefact folder, if it was packed.
-        report: The HTML page, if it was written.
-        header: Column titles of the closing table.
-        table: Its rows.
-    """
-
-    folder: Path
-    phone: Path | None
-    report: Path | None
-    header: list[str]
-    table: list[list[str]]
-
-    def __repr__(self) -> str:
-        return f"<RunResult of {len(self.table)} models, folder={str(self.folder)!r}, phone={str(self.phone)!r}>"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Folders as texts, and the closing table as one mapping for each model."""
-        places = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
-        return {**places, "table": [dict(zip(self.header, row, strict=True)) for row in self.table]}
 
 
 class Run:

@@ -72,7 +72,7 @@ def record_verification(folder: Path, result: Verification) -> None:
 
 
 def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
-    """Write the latencies of a benchmark into the folder whose files were measured.
+    """Write the latencies of a benchmark into the folder of the measured files.
 
     Args:
         folder: The artefact folder.

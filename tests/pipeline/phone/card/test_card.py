@@ -15,20 +15,45 @@ from support.card_folders import METRICS, folder, record
 from support.tiny import BASIC
 
 SAYS = {
-    TaskName.TEXT_CLASSIFICATION: ["2 labels: `no`, `yes`.", "Softmax over the logits", "classLabel_probs", "answer.label"],
+    TaskName.TEXT_CLASSIFICATION: [
+        "2 labels: `no`, `yes`.",
+        "Softmax over the logits",
+        "classLabel_probs",
+        "answer.label",
+    ],
     TaskName.MULTI_LABEL: ["2 labels: `a`, `b`.", "`a` 0.5, `b` 0.37", "thresholds = [0.5, 0.37];", "answer.labels"],
-    TaskName.REGRESSION: ["one number, in the units of the training data", "which is always 1", "answer.value", "logits.data[0]", "return logits[0]"],
-    TaskName.TOKEN_CLASSIFICATION: ["3 tags: `O`, `B-x`, `I-x`.", "first token is the word's", "code points", "answer.spans"],
+    TaskName.REGRESSION: [
+        "one number, in the units of the training data",
+        "which is always 1",
+        "answer.value",
+        "logits.data[0]",
+        "return logits[0]",
+    ],
+    TaskName.TOKEN_CLASSIFICATION: [
+        "3 tags: `O`, `B-x`, `I-x`.",
+        "first token is the word's",
+        "code points",
+        "answer.spans",
+    ],
     TaskName.QUESTION_ANSWERING: [
-        "Every question gets an answer.", "at most 30 tokens long", "share 128 tokens", "in the order question, context",
-        "`start_logits`, `end_logits`.", "answer.text", "windows",
+        "Every question gets an answer.",
+        "at most 30 tokens long",
+        "share 128 tokens",
+        "in the order question, context",
+        "`start_logits`, `end_logits`.",
+        "answer.text",
+        "windows",
     ],
     TaskName.FILL_MASK: ["tokens for the masked places", "answer.places[0]", "model.tokenizer.mask_token"],
     TaskName.FEATURE_EXTRACTION: [
-        "one vector of 32 numbers per text", "mean of the token states, of length 1", 'pooling: "mean", normalize: true',
-        "SentenceTransformer(", "TextEmbedder", "answer.vector",
+        "one vector of 32 numbers per text",
+        "mean of the token states, of length 1",
+        'pooling: "mean", normalize: true',
+        "SentenceTransformer(",
+        "TextEmbedder",
+        "answer.vector",
     ],
-}  # fmt: skip
+}
 
 
 def card(artefacts: Artefacts) -> str:
