@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -251,8 +252,16 @@ def drop_gate(name: str, score: Score, reference: Score, bound: float, what: str
         value=drop,
         bound=bound,
         detail=f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
-        f"{metric.lost(drop)}, allowed {metric.lost(bound)}.",
+        f"{metric.lost(drop)}, allowed {metric.lost(bound)}{_grain(score)}.",
     )
+
+
+def _grain(score: Score) -> str:
+    """What one row counts, and how far the score itself is uncertain; empty for metrics that are no share of rows."""
+    if score.metric != "accuracy" or not score.finite:
+        return ""
+    error = math.sqrt(score.value * (1 - score.value) / score.rows)
+    return f"; 1 of {score.rows:,} rows is {100 / score.rows:.2f} points, one standard error of the score {100 * error:.2f}"
 
 
 def kept_gate(name: str, score: Score, teacher: Score, bound: float) -> Gate:
