@@ -33,11 +33,19 @@ def test_what_a_card_says_is_read_and_survives_the_run_folder(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "text",
     [
-        None, "", "# No front matter", "---\nlicense: mit", "---\n[1, 2\n---\n", "---\n- a\n---\n", "---\nlicense: [[]]\n---\n",
-        "---\nlanguage: no\nlicense: {a: b}\ndatasets: 3\n---\n", "---\nlicense: " + "x" * 300 + "\n---\n",
-        '---\nlicense: "a\\x00b"\n---\n', "---\na: &a [*a]\nlanguage: *a\n---\n",
+        None,
+        "",
+        "# No front matter",
+        "---\nlicense: mit",
+        "---\n[1, 2\n---\n",
+        "---\n- a\n---\n",
+        "---\nlicense: [[]]\n---\n",
+        "---\nlanguage: no\nlicense: {a: b}\ndatasets: 3\n---\n",
+        "---\nlicense: " + "x" * 300 + "\n---\n",
+        '---\nlicense: "a\\x00b"\n---\n',
+        "---\na: &a [*a]\nlanguage: *a\n---\n",
     ],
-)  # fmt: skip
+)
 def test_a_card_that_says_nothing_useful_is_no_error(text: str | None, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "README.md").write_text(text)

@@ -40,10 +40,14 @@ def golden(text: str, label: str, outputs: list[float], **more: object) -> Golde
     paths = [r.path for r in listed(TaskName.TEXT_CLASSIFICATION).models()]
     return GoldenRow.model_validate(
         {
-            "text": text, "label": label, "reference": outputs, "outputs": dict.fromkeys(paths, outputs),
-            "tolerance": dict.fromkeys(paths, 0.2), **more,
+            "text": text,
+            "label": label,
+            "reference": outputs,
+            "outputs": dict.fromkeys(paths, outputs),
+            "tolerance": dict.fromkeys(paths, 0.2),
+            **more,
         }
-    )  # fmt: skip
+    )
 
 
 def written(folder: Path, rows: list[GoldenRow], task: TaskName = TaskName.TEXT_CLASSIFICATION) -> list[str]:

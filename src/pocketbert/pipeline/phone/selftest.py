@@ -127,7 +127,11 @@ def _is_clear(artefacts: Artefacts, row: GoldenRow) -> bool:
         values = np.asarray(recorded)
         best = int(values.argmax())
         others = np.delete(values, best)
-        if best >= len(names) or names[best] != row.label or (others.size and values[best] - others.max() <= 2 * row.tolerance[path]):
+        if (
+            best >= len(names)
+            or names[best] != row.label
+            or (others.size and values[best] - others.max() <= 2 * row.tolerance[path])
+        ):
             return False
     return True
 

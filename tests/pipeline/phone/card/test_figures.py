@@ -51,9 +51,15 @@ def test_few_latencies_are_not_folded() -> None:
 
 def test_parity_is_one_sentence() -> None:
     one = Parity(
-        subject="onnx/model.onnx", reference="transformers", worst=1.4e-6, mask_effect=2.0, bound=1e-4, spread=1.0,
-        shapes=[(1, 7), (2, 9)], passed=True,
-    )  # fmt: skip
+        subject="onnx/model.onnx",
+        reference="transformers",
+        worst=1.4e-6,
+        mask_effect=2.0,
+        bound=1e-4,
+        spread=1.0,
+        shapes=[(1, 7), (2, 9)],
+        passed=True,
+    )
     other = one.model_copy(update={"subject": "tflite/model_int8.tflite", "shapes": [(1, 7)]})
     text = render_figures(ARTEFACTS, CardFigures(parity=[one, other]))
     assert text.count("Largest difference from the original model") == 1

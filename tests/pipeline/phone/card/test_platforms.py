@@ -113,8 +113,14 @@ def test_the_order_is_that_of_a_readers_questions() -> None:
     ]
     shown = text.split("<details>")[0]
     assert re.findall(r"^```(\w+)$", shown, re.M) == [
-        "kotlin", "kotlin", "kotlin", "swift", "js", "python", "python",
-    ]  # fmt: skip
+        "kotlin",
+        "kotlin",
+        "kotlin",
+        "swift",
+        "js",
+        "python",
+        "python",
+    ]
 
 
 def test_versions_are_those_that_the_project_tests_with() -> None:
