@@ -15,6 +15,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
 import pocketbert
+from pocketbert import api
 from pocketbert.core.tasks import TaskName
 from support.clients import ODD_TEXTS, TEXTS, answers, largest, own, same_in_javascript, texts_of
 
@@ -66,6 +67,20 @@ def pipeline(node: Callable[..., str], phone: Path, task: str, text: str, **opti
     """The client's pipeline alone."""
     out = node(PIPELINE, f"{phone.parent}/", phone.name, task, text, json.dumps(options))
     return json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("task", ["text-classification", "feature-extraction"])
+def test_the_folder_packed_for_the_web_answers_as_the_int8_file(
+    task: str, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
+) -> None:
+    packed = api.pack(phones(task), tmp_path / "web", platform="web")
+    options = {"top_k": None} if task == TaskName.TEXT_CLASSIFICATION else {"pooling": "mean", "normalize": True}
+    code = PIPELINE.replace('dtype: "fp32"', 'dtype: "q8"')  # what a browser asks for by default
+    for text in TEXTS[:2]:
+        out = json.loads(node(code, f"{tmp_path}/", "web", task, text, json.dumps(options)).splitlines()[-1])
+        answer = out[0] if task == TaskName.FEATURE_EXTRACTION else out
+        for folder, file in ((phones(task), "onnx/model_int8.onnx"), (packed, "onnx/model_quantized.onnx")):
+            same_in_javascript(task, answer, answers(folder, file, [text])[0], 2e-3)
 
 
 def test_limit_the_pipeline_answers_every_regression_with_1(

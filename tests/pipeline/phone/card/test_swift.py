@@ -8,6 +8,7 @@ import pytest
 import tree_sitter
 import tree_sitter_swift
 
+from pocketbert.core.artefacts import FileRecord, Kind
 from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
@@ -27,12 +28,16 @@ def errors(code: str) -> list[str]:
     return out
 
 
+@pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("task", list(TaskName))
-def test_the_code_is_parsed_and_says_that_it_was_never_compiled(task: TaskName, side: str) -> None:
+def test_the_code_is_parsed_and_says_that_it_was_never_compiled(task: TaskName, side: str, pair: bool) -> None:
     artefacts = folder(task, padding_side=side)
+    artefacts = artefacts.model_copy(update={"pair": artefacts.pair or pair})
     without = artefacts.model_copy(update={"files": [r for r in artefacts.models() if r.format is Format.ONNX]})
-    for made, count in ((artefacts, 2), (without, 1)):
+    source = FileRecord(path="ios/Tokenizer.swift", sha256="0" * 64, bytes=1, kind=Kind.TOOL)
+    with_sources = artefacts.model_copy(update={"files": [*artefacts.files, source]})
+    for made, count in ((artefacts, 2), (without, 1), (with_sources, 2)):
         card = render_card(made, CardFacts(family_of("bert"), "unknown"))
         found = re.findall(r"^Swift, with ([^\n]*):\n\n```swift\n(.*?)\n```", card, re.M | re.S)
         assert len(found) == count
@@ -40,6 +45,8 @@ def test_the_code_is_parsed_and_says_that_it_was_never_compiled(task: TaskName, 
             assert "parsed, but never compiled" in lead
             assert code.startswith("import ")
             assert errors(code) == [], code
+            assert ("tokenizer = try Tokenizer(" in code) == (made is with_sources)
+            assert ("tokenizer is in `ios/`" in lead) == (made is with_sources)
 
 
 def test_what_is_no_swift_is_found() -> None:

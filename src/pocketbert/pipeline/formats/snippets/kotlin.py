@@ -55,7 +55,12 @@ def source(artefacts: Artefacts) -> str:
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     """With ONNX Runtime on Android."""
     feed = "\n".join(f'            "{n}" to {_tensor(artefacts, record, n)},' for n in inputs(record))
-    imports = ["ai.onnxruntime.OnnxTensor", "ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtSession", "android.system.Os"]  # fmt: skip
+    imports = [
+        "ai.onnxruntime.OnnxTensor",
+        "ai.onnxruntime.OrtEnvironment",
+        "ai.onnxruntime.OrtSession",
+        "android.system.Os",
+    ]
     floats = any(is_float(artefacts, n) for n in inputs(record))
     vectors = """
     private fun vectors(tokens: Int, width: Int) =

@@ -6,7 +6,15 @@ from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.offer import has_sources
 from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
-from pocketbert.pipeline.formats.snippets.parts import NO_TELEMETRY, inputs, lengths, per_token, row_of, width
+from pocketbert.pipeline.formats.snippets.parts import (
+    NO_TELEMETRY,
+    asks_questions,
+    inputs,
+    lengths,
+    per_token,
+    row_of,
+    width,
+)
 
 ORT_PACKAGE = "https://github.com/microsoft/onnxruntime-swift-package-manager"
 NEVER = "parsed, but never compiled or run by this project: it has no Mac"
@@ -22,8 +30,35 @@ _VECTORS = """
 def source(artefacts: Artefacts) -> str:
     """Where token ids come from, in words."""
     if has_sources(artefacts, "Swift"):
-        return "ids from the tokenizer in `ios/`"
+        return "the tokenizer is in `ios/`: add its sources, `unicode.bin` and `tokenizer.json` to the app's target"
     return "ids from a tokenizer of yours, which must give those of `golden_tokens.jsonl`"
+
+
+def _tokenizer(artefacts: Artefacts, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
+    """Lines for a field, for `init` and for a method that takes text; empty where the folder has no sources in Swift."""
+    if not has_sources(artefacts, "Swift"):
+        return "", "", ""
+    if asks_questions(artefacts):
+        parameters, call = "question: String, context: String", "windows(question: question, context: context, "
+        call += f"maxLength: {longest}, stride: {artefacts.processing.stride})[0]   // a long context has more windows"
+    elif artefacts.pair:
+        parameters, call = "_ first: String, _ second: String", f"encode(first, second: second, maxLength: {longest})"
+    else:
+        parameters, call = "_ text: String", f"encode(text, maxLength: {longest})"
+    numbers = "" if integers == "Int" else f".map {{ {integers}($0) }}"
+    field = "    private let tokenizer: Tokenizer\n"
+    opened = """        func data(_ name: String, _ type: String) throws -> Data {
+            try Data(contentsOf: Bundle.main.url(forResource: name, withExtension: type)!)
+        }
+        tokenizer = try Tokenizer(tokenizerJson: data("tokenizer", "json"), unicode: data("unicode", "bin"))
+"""
+    method = f"""    func answer({parameters}) throws -> {gives} {{
+        let encoding = try tokenizer.{call}
+        return try answer(ids: encoding.ids{numbers}, typeIds: encoding.typeIds{numbers})
+    }}
+
+"""
+    return field, opened, method
 
 
 def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
@@ -50,6 +85,7 @@ def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
         shape = _shape(artefacts, record)
         each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
         answer = f"        return [{each}]   // {shape}; from here to an answer: see Processing"
+    field, opened, method = _tokenizer(artefacts, most, "Int", gives)
     return f"""Swift, with Core ML ({source(artefacts)}; drag the package into Xcode, which compiles it; {NEVER}):
 
 ```swift
@@ -59,13 +95,13 @@ import Foundation
 /// Open it once, and call it off the main thread. ARC frees it with its last reference.
 final class CoreMLModel {{
     private let model: MLModel
-
+{field}
     init() throws {{
-        let url = Bundle.main.url(forResource: "{name}", withExtension: "mlmodelc")!
+{opened}        let url = Bundle.main.url(forResource: "{name}", withExtension: "mlmodelc")!
         model = try MLModel(contentsOf: url)
     }}
 
-    /// At most {most} ids, special tokens included.
+{method}    /// At most {most} ids, special tokens included.
     func answer(ids: [Int], typeIds: [Int]) throws -> {gives} {{
         let length = {padded}
         let out = try model.prediction(from: MLDictionaryFeatureProvider(dictionary: [
@@ -103,6 +139,7 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     stem = record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
     names = ", ".join(f'"{n}"' for n in row_of(artefacts).answer)
     gives, answer = _decided(artefacts, record)
+    field, opened, method = _tokenizer(artefacts, artefacts.processing.max_length, "Int64", gives)
     return f"""Swift, with ONNX Runtime, `{ORT_PACKAGE.rsplit("/", 1)[-1]}` ({source(artefacts)}; {NEVER}):
 
 ```swift
@@ -113,15 +150,15 @@ import OnnxRuntimeBindings
 final class OnnxModel {{
     private let environment: ORTEnv
     private let session: ORTSession
-
+{field}
     init() throws {{
-        setenv("ORT_DISABLE_TELEMETRY", "1", 1)   // {NO_TELEMETRY}
+{opened}        setenv("ORT_DISABLE_TELEMETRY", "1", 1)   // {NO_TELEMETRY}
         environment = try ORTEnv(loggingLevel: .warning)
         let path = Bundle.main.path(forResource: "{stem}", ofType: "onnx")!
         session = try ORTSession(env: environment, modelPath: path, sessionOptions: nil)
     }}
 
-    /// At most {artefacts.processing.max_length} ids, special tokens included, without padding.
+{method}    /// At most {artefacts.processing.max_length} ids, special tokens included, without padding.
     func answer(ids: [Int64], typeIds: [Int64]) throws -> {gives} {{
         let outputs = try session.run(withInputs: [   // int64 [1, tokens]
 {feed}
