@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,10 +9,11 @@ from hypothesis import strategies as st
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report
+from pocketbert.core.data_report import DataReport, SplitReport, language_note, majority_note, split_report
 from pocketbert.core.heads import Prepared
-from pocketbert.core.predict.tokenization import Encoded
+from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.tasks import LabelKind
+from support.tiny import write_bert
 
 LABELS = Labels(("no", "yes", "never"))
 
@@ -62,3 +65,17 @@ def test_a_majority_is_noted() -> None:
     assert "90%" in note
     # of labels that stand beside one another, one may well be on most rows
     assert majority_note(report([(f"t{i}", 0, 3) for i in range(10)]), LabelKind.NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("please dim the lamp in the kitchen now", ""),
+        ("wo bleibt meine neue karte denn nun schon wieder", "pieces of each word"),
+        ("где моя карта", "unknown"),
+    ],
+)
+def test_a_language_that_the_tokenizer_does_not_know(tmp_path: Path, text: str, warned: str) -> None:
+    write_bert(tmp_path / "model")
+    note = language_note([text] * 20, TextTokenizer(tmp_path / "model", 64))
+    assert (warned in note) if warned else not note

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from pydantic import BaseModel
@@ -12,6 +13,7 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.spans import label_of
 from pocketbert.core.errors import shown
 from pocketbert.core.heads import Prepared
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import LabelKind
 
 
@@ -122,6 +124,45 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
 
 
 _UNITS = {LabelKind.SPANS: "spans", LabelKind.ANSWERS: "questions"}
+
+
+LANGUAGE_ROWS = 500
+"""Texts that tell whether a tokenizer knows a language."""
+MOST_PIECES = 2.0
+"""Pieces for each word above which it does not; docs/data.md has what was measured."""
+_MOST_UNKNOWN = 0.05
+_WORDS = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+    r"|[^\s\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+)
+"""A character of a script that has no blanks between its words, or what stands between blanks."""
+
+
+def language_note(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
+    """Warn where a tokenizer breaks words into so many pieces that its model cannot know the language of the rows.
+
+    Args:
+        texts: Some texts.
+        tokenizer: The teacher's.
+
+    Returns:
+        One sentence; nothing where all is well.
+    """
+    special = set(tokenizer.special_ids)
+    pieces = words = unknown = 0
+    for text, row in zip(texts, tokenizer.encode(texts), strict=True):
+        if not row.truncated:
+            pieces += len(row) - tokenizer.special_count
+            unknown += sum(int(i) in special for i in row.ids) - tokenizer.special_count
+            words += len(_WORDS.findall(text))
+    ratio, share = pieces / max(words, 1), unknown / max(pieces, 1)
+    if not words or (ratio <= MOST_PIECES and share <= _MOST_UNKNOWN):
+        return ""
+    what = f"{ratio:.1f} pieces of each word" + (f", {share:.0%} of them unknown" if share > _MOST_UNKNOWN else "")
+    return (
+        f"warning: the teacher's tokenizer makes {what}, so the teacher hardly knows this language: "
+        "set teacher.model to a model that was trained on it"
+    )
 
 
 def _counts(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, int]:

@@ -200,6 +200,8 @@ class Run:
 
     def _make_data(self, at: Places) -> Sequence[str]:
         report = self.data.report
+        for line in report.lines() if report else ():
+            say(f"  {line}")
         write_json(
             at.output, json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)}
         )
@@ -211,8 +213,7 @@ class Run:
     def _make_student(self, at: Places) -> Sequence[str]:
         last, learning = self.path / stage_folder(len(self.recipe.distill) - 1), self._learning()
         training.make_student(learning, last, at)
-        rows = len(self.data.splits["train"].examples) if "train" in self.data.splits else 0
-        return judged(self.recipe, read_training(at.output), read_training(self.path / "teacher"), rows)
+        return judged(self.recipe, self.data, read_training(at.output), read_training(self.path / "teacher"))
 
     def _make_stage(self, number: int, at: Places) -> Sequence[str]:
         before = self.path / stage_folder(number - 1) if number else None
@@ -354,10 +355,9 @@ class Run:
         from pocketbert.benchmarks.report import write_report
         from pocketbert.pipeline.phone.facts import early_report_data
 
-        if missing("report"):
-            return
-        write_report(early_report_data(self.recipe, self.path, _command()), self.path / REPORT_FILE)
-        say(f"  report: {self.path / REPORT_FILE}")
+        if not missing("report"):
+            write_report(early_report_data(self.recipe, self.path, _command()), self.path / REPORT_FILE)
+            say(f"  report: {self.path / REPORT_FILE}")
 
     def finish(self) -> RunResult:
         """Write the report of a finished run and tell where everything is."""

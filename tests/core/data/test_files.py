@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pocketbert.core.data import files as data_files
 from pocketbert.core.data import parquet
 from pocketbert.core.data.bad_rows import BadRows
-from pocketbert.core.data.files import class_names, read_rows
+from pocketbert.core.data.files import check_source, class_names, read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, MissingBackendError
 
@@ -179,3 +179,14 @@ def test_a_foreign_note_in_a_parquet_file_names_no_classes(tmp_path: Path, note:
     pq.write_table(table, tmp_path / "a.parquet")
     assert class_names(DataSource(path=str(tmp_path / "a.parquet"))) is None
     assert len(read(tmp_path / "a.parquet")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("a.json", "jq -c '.[]'"), ("a.xlsx", "Save the sheet as CSV"), ("a.csv.gz", "gunzip"), ("a.foo", "")],
+)
+def test_other_kinds_of_files_are_refused_with_a_way(tmp_path: Path, name: str, fix: str) -> None:
+    (tmp_path / name).write_text("[]")
+    with pytest.raises(InputError, match="unknown kind of file") as caught:
+        check_source(DataSource(path=str(tmp_path / name)))
+    assert fix in caught.value.problems[0].fix

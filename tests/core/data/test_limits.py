@@ -195,3 +195,14 @@ def test_hints_with_many_names_are_short() -> None:
 def test_more_rows_allow_more_bytes() -> None:
     assert Limits(rows=5).total == Limits().total
     assert Limits(rows=10**7).total == 10 * Limits().total
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])
+def test_another_encoding_is_found_in_its_line(tmp_path: Path, name: str) -> None:
+    line = {"a.csv": "gut,{}\n", "a.tsv": "gut\t{}\n"}.get(name, '{{"text": "gut", "label": {}}}\n')
+    head = {"a.csv": "text,label\n", "a.tsv": "text\tlabel\n"}.get(name, line.format(0))
+    good = head + "".join(line.format(i) for i in range(3000))
+    (tmp_path / name).write_bytes(good.encode() + line.format(1).replace("gut", "\u00e4rger").encode("latin-1"))
+    message = refused(tmp_path / name)
+    assert message.startswith(f"{tmp_path / name}:3002: not UTF-8")
+    assert "iconv -f WINDOWS-1252 -t UTF-8" in message

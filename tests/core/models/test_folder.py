@@ -109,7 +109,7 @@ def test_a_folder_that_is_not_there(name: str) -> None:
 
 
 def test_a_hub_name_without_a_network_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="could not be loaded from the Hub .*give a local folder"):
+    with pytest.raises(InputError, match="could not be loaded from the Hub.*give a local folder"):
         open_model_folder("pocketbert-tests/none")
 
 

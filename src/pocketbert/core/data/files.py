@@ -15,6 +15,7 @@ from pocketbert.core.data.streams import too_long, too_many
 from pocketbert.core.data.tables import table_rows
 from pocketbert.core.disk.regular import check_regular
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.host.network import check_hub
 from pocketbert.core.host.versions import version_of
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv", ".parquet")
@@ -127,9 +128,15 @@ def _hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
 def _load_dataset(source: DataSource) -> Any:
     if version_of("datasets") is None:
         raise MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
+    assert source.dataset is not None
+    if not Path(source.dataset).is_dir() and (why := check_hub("datasets", source.dataset)):
+        columns = "".join(
+            f", {k}: {v}" for k in ("text", "text_pair", "label") if (v := getattr(source, k)) is not None
+        )
+        fix = f"Check the network, or give a local file with 'path' instead of 'dataset': {{path: rows.csv{columns}}}"
+        raise InputError(Problem(source.title, f"could not be loaded: {why}.", fix))
     import datasets
 
-    assert source.dataset is not None
     try:
         return datasets.load_dataset(source.dataset, source.config, split=source.split, revision=source.revision)
     except Exception as error:  # the library raises many kinds, network ones included

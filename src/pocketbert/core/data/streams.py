@@ -18,7 +18,7 @@ from pocketbert.core.errors import InputError, Problem
 
 _BUFFER = 1 << 16
 _MARK = b"\xef\xbb\xbf"
-ENCODING_FIX = "Convert the file to UTF-8."
+ENCODING_FIX = "Convert the file to UTF-8, for example: iconv -f WINDOWS-1252 -t UTF-8 rows.csv > rows-utf8.csv"
 
 
 class Metered(io.RawIOBase):
@@ -143,6 +143,17 @@ def lines(stream: io.BufferedReader, title: str, limits: Limits) -> Iterator[tup
         if "\0" in text:
             raise no_text(title, number)
         yield number, text
+
+
+def check_encoding(path: Path, title: str, limits: Limits) -> None:
+    """Refuse a file that is not UTF-8, naming the line.
+
+    Raises:
+        InputError: If it is not, or is larger than `limits` allow.
+    """
+    with opened(path, title, limits) as stream:
+        for _ in lines(stream, title, limits):
+            pass
 
 
 def no_text(title: str, number: int) -> InputError:

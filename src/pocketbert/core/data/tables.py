@@ -12,7 +12,7 @@ from typing import Any
 
 from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.limits import MOST_COLUMNS, Limits
-from pocketbert.core.data.streams import ENCODING_FIX, no_text, opened, too_long, too_many
+from pocketbert.core.data.streams import check_encoding, no_text, opened, too_long, too_many
 from pocketbert.core.errors import InputError, Problem, listed
 
 
@@ -24,6 +24,16 @@ def table_rows(
     Raises:
         InputError: If the file cannot be read, or is larger than `limits` allow.
     """
+    try:
+        yield from _table_rows(path, separator, title, limits, bad)
+    except UnicodeDecodeError:  # the stream is decoded in blocks: find the line
+        check_encoding(path, title, limits)
+        raise
+
+
+def _table_rows(
+    path: Path, separator: str, title: str, limits: Limits, bad: BadRows
+) -> Iterator[tuple[int, dict[str, Any]]]:
     # `_Records` counts; the library's limit is global
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
     with opened(path, title, limits) as raw:
@@ -92,11 +102,7 @@ class _Records(Iterator[str]):
 
     def __next__(self) -> str:
         """The next line, with its end."""
-        try:
-            line = self._stream.readline(self._room + 1)
-        except UnicodeDecodeError as error:
-            what = f"not UTF-8: {error}."
-            raise InputError(Problem(f"{self._title}:{self._record + 1}", what, ENCODING_FIX)) from error
+        line = self._stream.readline(self._room + 1)
         if not line:
             raise StopIteration
         if "\0" in line:

@@ -16,6 +16,7 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, chosen_row, family_of, suggested_row
 from pocketbert.core.families.config import MAX_MIB, label_names, read_config
 from pocketbert.core.host.home import expanded
+from pocketbert.core.host.network import check_hub
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.models.model_card import ModelCard, read_model_card
 from pocketbert.core.models.weight_names import check_safetensors, weight_names
@@ -289,6 +290,9 @@ def _demo_teacher() -> Path:
 def _download(name: str, revision: str | None, where: str) -> Path:
     if version_of("huggingface_hub") is None:
         raise MissingBackendError(f"the library that loads '{name}' from the Hub", "pip install 'pocketbert[train]'")
+    if why := check_hub("models", name):
+        what = f"'{name}' is not a folder here and could not be loaded from the Hub: {why}."
+        raise InputError(Problem(where, what, "Check the name and the network, or give a local folder."))
     from huggingface_hub import snapshot_download
 
     try:

@@ -11,6 +11,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.formats.gate import Gate
 from pocketbert.pipeline.gates.common import chance_gate, kept_gate
+from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Training
 
 _FEW_PASSES = 2.0
@@ -34,14 +35,14 @@ def student_gates(student: Score | None, teacher: Score | None, min_kept: float 
     return gates
 
 
-def judged(recipe: Recipe, student: Training, teacher: Training, rows: int) -> Sequence[str]:
+def judged(recipe: Recipe, data: RunData, student: Training, teacher: Training) -> Sequence[str]:
     """What closes a run after the training of its student: failed gates, the scores so far, and what to change.
 
     Args:
         recipe: What was done.
+        data: The rows.
         student: How the student was trained, with its score.
         teacher: The same of the teacher.
-        rows: Training rows.
 
     Returns:
         The failures and the advice, a line each; nothing where the student is good enough.
@@ -52,6 +53,7 @@ def judged(recipe: Recipe, student: Training, teacher: Training, rows: int) -> S
         return ()
     for line in score_lines(student, teacher):
         say(f"  {line}")
+    rows = len(data.splits["train"].examples) if "train" in data.splits else 0
     weak = teacher.score is not None and not gates[0].passed
     return [*failed, *_advice(recipe, student, rows, weak)]
 

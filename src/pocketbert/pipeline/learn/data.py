@@ -12,10 +12,17 @@ from pocketbert.core.data.labels import Labels, resolve_labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.spans import tags_of
 from pocketbert.core.data.split import hold_out, hold_out_share, without
-from pocketbert.core.data_report import DataReport, SplitReport, majority_note, split_report, twin_notes
+from pocketbert.core.data_report import (
+    LANGUAGE_ROWS,
+    DataReport,
+    SplitReport,
+    language_note,
+    majority_note,
+    split_report,
+    twin_notes,
+)
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared, head_of
-from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource, DataSection
@@ -159,10 +166,11 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
         reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
     _check_classes(reports, recipe)
+    some = sorted(next(iter(parts.values())), key=lambda row: row.digest)[:LANGUAGE_ROWS]
+    if note := language_note([row.text for row in some], tokenizer):
+        notes.append(note)
     notes += [n for r in reports if (n := majority_note(r, task.labels))] + twin_notes(reports[0])
     report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
-    for line in report.lines():
-        say(f"  {line}")
     pair = any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False
     return RunData(head, labels, splits, report, pair and task.labels is not LabelKind.SCORE_OR_NONE)
 

@@ -1,0 +1,71 @@
+"""Whether the Hub can be reached: asked once and briefly, where its libraries would try again for a minute."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+PATIENCE_S = 1.0
+"""How long an answer is waited for: name and connection together."""
+
+
+def check_hub(kind: str, name: str) -> str:
+    """Tell why something of the Hub cannot be had; empty where it may be.
+
+    Without a network, but with a copy in the cache, the Hub's libraries are told to use the copy only.
+
+    Args:
+        kind: ``datasets`` or ``models``.
+        name: Name on the Hub, such as ``org/model``.
+    """
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    if _answers(proxy or endpoint):
+        return ""
+    if any(folder.exists() for folder in _cached(kind, name)):
+        _stay_offline()
+        return ""
+    return f"{urlsplit(endpoint).hostname or endpoint} cannot be reached, and the cache has no copy"
+
+
+@cache
+def _answers(address: str) -> bool:
+    """Whether something accepts a connection; the system's own search for a name may take half a minute, so it is not waited for."""
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    found: list[bool] = []
+
+    def connect() -> None:
+        try:
+            port = parts.port or (80 if parts.scheme == "http" else 443)
+            socket.create_connection((parts.hostname or "", port), PATIENCE_S).close()
+            found.append(True)
+        except (OSError, ValueError):
+            found.append(False)
+
+    asking = threading.Thread(target=connect, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return found == [True]
+
+
+def _cached(kind: str, name: str) -> list[Path]:
+    """Folders that the Hub's libraries keep copies in."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    folders = [hub / f"{kind}--{name.replace('/', '--')}"]
+    if kind == "datasets":
+        folders.append(Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets") / name.replace("/", "___"))
+    return folders
+
+
+def _stay_offline() -> None:
+    """Let the Hub's libraries try no connection, imported or not."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for module, holder in (("huggingface_hub", "constants"), ("datasets", "config")):
+        if module in sys.modules:
+            setattr(getattr(sys.modules[module], holder), "HF_HUB_OFFLINE", True)  # noqa: B010
