@@ -212,7 +212,12 @@ def test_again_everything_is_finished_and_said(cli: Cli, task: Any, run_copy: Pa
     assert result.stderr.count("finished before, skipped") == 9
     answer = json.loads(result.stdout.splitlines()[-1])
     assert answer["phone"] == str(run_copy / "phone")
-    assert [row["model"] for row in answer["table"]] == ["student ONNX fp32", "student ONNX int8 *"]
+    small, smaller = answer["models"]
+    assert [small["name"], smaller["name"]] == ["student ONNX fp32", "student ONNX int8"]
+    assert (small["default"], smaller["default"]) == (False, True)
+    assert small["bytes"] > smaller["bytes"] == (run_copy / "phone" / smaller["file"]).stat().st_size
+    assert 0.5 < smaller["score"] <= 1 and smaller["metric"] == "accuracy"
+    assert small["p50_ms"] is None, "this recipe measures nothing"
     assert {p: p.stat().st_mtime_ns for p in (run_copy / "phone").rglob("*")} == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,18 +101,15 @@ def run(
         return
     result = api.run(start, folder, overwrite, resume_anyway)
     if json:
-        print_json(
-            {
-                "folder": str(folder),
-                "phone": str(result.phone),
-                "report": str(result.report),
-                "table": [dict(zip(result.header, row, strict=True)) for row in result.table],
-            }
-        )
+        print_json(result.to_dict())
         return
     print_table(result.header, result.table, resolved.name)
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
+    say(
+        f"* is the file that pocketbert.load opens; the first table of {result.phone}/README.md names one for each platform."
+    )
+    say(f'Try it: pocketbert predict -m {shlex.quote(str(result.phone))} "A TEXT"')
     if data is not None:
         print(f"recipe:          {folder}/recipe.yaml (edit a copy, then: pocketbert run COPY -o ANOTHER_FOLDER)")
 

@@ -38,16 +38,7 @@ def demo(
     answer = api.predict(result.phone, [text])[0]
     top = answer.fields(3)
     if json:
-        print_json(
-            {
-                "folder": str(output),
-                "phone": str(result.phone),
-                "report": str(result.report),
-                "text": text,
-                "label": top["label"],
-                "table": [dict(zip(result.header, r, strict=True)) for r in result.table],
-            }
-        )
+        print_json({**result.to_dict(), "text": text, "label": top["label"]})
         return
     print_table(
         result.header, result.table, "assistant commands: the teacher and the student's files (* opened by default)"

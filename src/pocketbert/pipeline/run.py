@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,9 @@ from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_folder.result import RunResult
 from pocketbert.pipeline.run_log import logged
 from pocketbert.pipeline.steps import AUGMENTED, CORPUS, Makers, stage_folder, steps_of
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.report import ReportData
 
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
@@ -340,15 +344,14 @@ class Run:
         pairs = [(int(i) // len(names), int(i) % len(names)) for i in order]
         return [(names[g], names[p], int(counts[g, p])) for g, p in pairs if counts[g, p]]
 
-    def report(self, destination: Path) -> tuple[list[str], list[list[str]]]:
-        """Write the HTML page; return header and rows of the closing table."""
+    def report(self, destination: Path) -> ReportData:
+        """Write the HTML page; return what it shows."""
         from pocketbert.benchmarks.report import write_report
-        from pocketbert.benchmarks.report.summary import summary_table
         from pocketbert.pipeline.phone.facts import report_data
 
         facts = report_data(self.recipe, self.path, _command(), self.confusions)
         write_report(facts, destination)
-        return summary_table(facts)
+        return facts
 
     def _report_early(self) -> None:
         """Write the HTML page of a run whose student failed: scores and losses, without files."""
@@ -361,9 +364,12 @@ class Run:
 
     def finish(self) -> RunResult:
         """Write the report of a finished run and tell where everything is."""
+        from pocketbert.benchmarks.report import model_figures, summary_table
+
         report = self.path / REPORT_FILE
-        header, table = self.report(report)
-        return RunResult(self.path, self.path / "phone", report, header, table)
+        facts = self.report(report)
+        header, table = summary_table(facts)
+        return RunResult(self.path, self.path / "phone", report, header, table, model_figures(facts))
 
 
 def _command() -> str:

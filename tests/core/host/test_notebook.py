@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pocketbert import Gate, RunResult, Verification
+from pocketbert.benchmarks.report import ModelFigures
 from pocketbert.core.host.notebook import html_table
 from pocketbert.core.types import Status
 
@@ -18,15 +19,15 @@ def test_cells_are_no_markup(tmp_path: Path) -> None:
 
 
 def test_a_run_shows_its_closing_table() -> None:
-    result = RunResult(Path("runs/x"), Path("runs/x/phone"), None, ["model", "size"], [["ONNX int8", "17 MB"]])
+    figures = ModelFigures("ONNX int8", "onnx/model_int8.onnx", True, 17_000_000, "accuracy", score=0.91)
+    table = [["ONNX int8", "17 MB"]]
+    result = RunResult(Path("runs/x"), Path("runs/x/phone"), None, ["model", "size"], table, [figures])
     assert repr(result) == "<RunResult of 1 models, folder='runs/x', phone='runs/x/phone'>"
     assert "ONNX int8" in result._repr_html_()
-    assert result.to_dict() == {
-        "folder": "runs/x",
-        "phone": "runs/x/phone",
-        "report": None,
-        "table": [{"model": "ONNX int8", "size": "17 MB"}],
-    }
+    told = result.to_dict()
+    (model,) = told.pop("models")
+    assert told == {"folder": "runs/x", "phone": "runs/x/phone", "report": None}
+    assert (model["bytes"], model["score"], model["p50_ms"]) == (17_000_000, 0.91, None)
 
 
 def test_a_verification_shows_failures_by_file() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.host.notebook import html_table
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.report import ModelFigures
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,6 +23,7 @@ class RunResult:
         report: The HTML page, if it was written.
         header: Column titles of the closing table.
         table: Its rows.
+        models: The figures of the same models as numbers.
     """
 
     folder: Path
@@ -26,6 +31,7 @@ class RunResult:
     report: Path | None
     header: list[str]
     table: list[list[str]]
+    models: Sequence[ModelFigures] = ()
 
     def __repr__(self) -> str:
         return f"<RunResult of {len(self.table)} models, folder={str(self.folder)!r}, phone={str(self.phone)!r}>"
@@ -34,6 +40,6 @@ class RunResult:
         return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """Folders as texts, and the closing table as one mapping for each model."""
+        """Folders as texts, and the figures of each model as numbers, None where there is none."""
         places = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
-        return {**places, "table": [dict(zip(self.header, row, strict=True)) for row in self.table]}
+        return {**places, "models": [asdict(m) for m in self.models]}
