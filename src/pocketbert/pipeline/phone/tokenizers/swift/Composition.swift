@@ -52,8 +52,9 @@ final class Composition {
         }
         let syllable: Int = first - Composition.syllables
         let tail: Int = second - Composition.trailing
-        if syllable >= 0 && syllable < Composition.syllableCount && syllable % Composition.trailingCount == 0 {
-            if tail > 0 && tail < Composition.trailingCount {
+        if syllable >= 0 && syllable < Composition.syllableCount {
+            let open: Bool = syllable % Composition.trailingCount == 0
+            if open && tail > 0 && tail < Composition.trailingCount {
                 return first + tail
             }
         }

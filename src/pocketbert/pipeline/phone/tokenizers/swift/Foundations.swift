@@ -48,15 +48,18 @@ enum Texts {
         if code < 0x80 {
             return [UInt8(code)]
         }
+        let last: UInt8 = UInt8(0x80 + code % 64)
+        let rest: Int = code / 64
         if code < 0x800 {
-            return [UInt8(0xC0 | (code >> 6)), UInt8(0x80 | (code & 0x3F))]
+            return [UInt8(0xC0 + rest), last]
         }
-        let last: UInt8 = UInt8(0x80 | (code & 0x3F))
-        let middle: UInt8 = UInt8(0x80 | ((code >> 6) & 0x3F))
+        let middle: UInt8 = UInt8(0x80 + rest % 64)
+        let first: Int = rest / 64
         if code < 0x10000 {
-            return [UInt8(0xE0 | (code >> 12)), middle, last]
+            return [UInt8(0xE0 + first), middle, last]
         }
-        return [UInt8(0xF0 | (code >> 18)), UInt8(0x80 | ((code >> 12) & 0x3F)), middle, last]
+        let second: UInt8 = UInt8(0x80 + first % 64)
+        return [UInt8(0xF0 + first / 64), second, middle, last]
     }
 
     /// The code points of some valid UTF-8.
@@ -80,7 +83,8 @@ enum Texts {
             at += 1
             for _ in 0..<more {
                 if at < bytes.count {
-                    code = (code << 6) | (Int(bytes[at]) & 0x3F)
+                    let byte: Int = Int(bytes[at])
+                    code = code * 64 + byte % 64
                     at += 1
                 }
             }

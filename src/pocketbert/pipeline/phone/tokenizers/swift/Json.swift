@@ -74,9 +74,13 @@ final class JsonParser {
     }
 
     private func skipBlanks() {
-        while at < raw.count && (raw[at] == 0x20 || raw[at] == 0x0A || raw[at] == 0x0D || raw[at] == 0x09) {
+        while at < raw.count && isBlank(Int(raw[at])) {
             at += 1
         }
+    }
+
+    private func isBlank(_ byte: Int) -> Bool {
+        return byte == 0x20 || byte == 0x0A || byte == 0x0D || byte == 0x09
     }
 
     private func peek() throws -> Int {
@@ -190,7 +194,8 @@ final class JsonParser {
 
     private func isOfNumber(_ byte: Int) -> Bool {
         let digit: Bool = byte >= 0x30 && byte <= 0x39
-        return digit || byte == 0x2B || byte == 0x2D || byte == 0x2E || byte == 0x45 || byte == 0x65
+        let sign: Bool = byte == 0x2B || byte == 0x2D || byte == 0x2E
+        return digit || sign || byte == 0x45 || byte == 0x65
     }
 
     private func text() throws -> [UInt8] {
@@ -243,7 +248,12 @@ final class JsonParser {
         if code < 0xD800 || code >= 0xE000 {
             return Texts.encode(code)
         }
-        let paired: Bool = code < 0xDC00 && at + 1 < raw.count && raw[at] == 0x5C && raw[at + 1] == 0x75
+        var paired: Bool = code < 0xDC00 && at + 1 < raw.count
+        if paired {
+            let next: Int = Int(raw[at])
+            let kind: Int = Int(raw[at + 1])
+            paired = next == 0x5C && kind == 0x75
+        }
         if !paired {
             throw wrong("half of a surrogate pair")
         }
@@ -252,7 +262,8 @@ final class JsonParser {
         if low < 0xDC00 || low >= 0xE000 {
             throw wrong("half of a surrogate pair")
         }
-        return Texts.encode(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
+        let high: Int = (code - 0xD800) * 0x400
+        return Texts.encode(0x10000 + high + low - 0xDC00)
     }
 
     private func hexadecimal() throws -> Int {

@@ -14,13 +14,16 @@ final class NmtFilter: CharacterFilter {
     }
 
     override func mapped(_ code: Int) -> Int {
-        if code == 0x09 || code == 0x0A || code == 0x0C || code == 0x0D || code == 0x1680 {
+        if code == 0x09 || code == 0x0A || code == 0x0C || code == 0x0D {
             return 0x20
         }
         if code >= 0x200B && code <= 0x200F {
             return 0x20
         }
-        if code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xFEFF || code == 0xFFFD {
+        if code == 0x1680 || code == 0x2028 || code == 0x2029 {
+            return 0x20
+        }
+        if code == 0x2581 || code == 0xFEFF || code == 0xFFFD {
             return 0x20
         }
         return code
@@ -128,11 +131,12 @@ enum Base64 {
             if value < 0 {
                 throw TokenizerError("tokenizer.json: normalizer: 'precompiled_charsmap' is no Base64.")
             }
-            bits = ((bits << 6) | value) & 0xFFFFFF
+            bits = (bits * 64 + value) % 0x1000000
             held += 6
             if held >= 8 {
                 held -= 8
-                out.append(UInt8((bits >> held) & 0xFF))
+                let byte: Int = bits >> held
+                out.append(UInt8(byte % 256))
             }
         }
         return out
@@ -255,11 +259,17 @@ final class Precompiled: Normalizer {
     }
 
     private static func offset(_ unit: Int) -> Int {
-        return (unit >> 10) << ((unit & 512) >> 6)
+        let base: Int = unit >> 10
+        let wide: Bool = (unit & 512) != 0
+        return wide ? base * 256 : base
     }
 
     private static func integer(_ raw: [UInt8], _ at: Int) -> Int {
-        let low: Int = Int(raw[at]) | (Int(raw[at + 1]) << 8)
-        return low | (Int(raw[at + 2]) << 16) | (Int(raw[at + 3]) << 24)
+        var out: Int = 0
+        for index in 0..<4 {
+            let byte: Int = Int(raw[at + 3 - index])
+            out = out * 256 + byte
+        }
+        return out
     }
 }

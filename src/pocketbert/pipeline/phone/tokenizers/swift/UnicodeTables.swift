@@ -186,8 +186,8 @@ final class TableReader {
     }
 
     func readAll() throws {
-        let right: Bool = raw.count > 4 && raw[0] == 0x50 && raw[1] == 0x42 && raw[2] == 0x55 && raw[3] == 0x31
-        if !right {
+        let mark: [UInt8] = Texts.utf8("PBU1")
+        if !raw.starts(with: mark) {
             throw TokenizerError("unicode.bin is not a file of tables: take the one next to these sources.")
         }
         let count: Int = try number()
@@ -229,15 +229,15 @@ final class TableReader {
 
     private func number() throws -> Int {
         var out: Int = 0
-        var shift: Int = 0
-        while at < raw.count {
+        var factor: Int = 1
+        while at < raw.count && factor < 0x1000000000 {
             let next: Int = Int(raw[at])
             at += 1
-            out = out | ((next & 127) << shift)
+            out += (next % 128) * factor
             if next < 128 {
                 return out
             }
-            shift += 7
+            factor = factor * 128
         }
         throw TokenizerError("unicode.bin ends in the middle: take the one next to these sources.")
     }
