@@ -49,9 +49,9 @@ def cp(
 
 
 def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> None:
-    """Check a recipe, its local model and its data files, and list all problems.
+    """Check a recipe and its files, and list all problems.
 
-    Of a shipped recipe only the settings are checked.
+    Its local model and data files are read; of a shipped recipe only the settings are checked.
     """
     from pocketbert import api
     from pocketbert.pipeline.learn.first_look import look

@@ -139,7 +139,7 @@ _WORDS = re.compile(
 
 
 def language_note(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
-    """Warn where a tokenizer breaks words into so many pieces that its model cannot know the language of the rows.
+    """Warn where a tokenizer breaks words into many pieces: its model cannot know the language of the rows.
 
     Args:
         texts: Some texts.

@@ -87,7 +87,9 @@ EDITS = {
 def edited(desk: Any, edit: Edit) -> None:
     if edit.file:
         path = desk.recipe.parent / edit.file
-        path.write_text(path.read_text() + path.read_text().splitlines()[0].replace("lamp", "bulb") + "\n")
+        path.write_text(
+            path.read_text() + path.read_text().splitlines()[0].replace('"text": "', '"text": "again ') + "\n"
+        )
 
 
 def refused(desk: Any, *edits: str, **allowed: bool) -> str:

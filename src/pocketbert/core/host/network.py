@@ -15,7 +15,7 @@ PATIENCE_S = 1.0
 
 
 def check_hub(kind: str, name: str) -> str:
-    """Tell why something of the Hub cannot be had; empty where it may be.
+    """Tell why a model or data set of the Hub is not available here; return nothing where it may be.
 
     Without a network, but with a copy in the cache, the Hub's libraries are told to use the copy only.
 
