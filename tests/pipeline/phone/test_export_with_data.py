@@ -88,3 +88,11 @@ def test_a_dry_run_lists_the_steps_and_writes_nothing(
     assert {s["state"] for s in steps} == {"to do"}
     assert [s["name"] for s in steps][-2:] == ["benchmark", "pack"]
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_an_edited_card_is_not_overwritten(phone: Path, model: Path) -> None:
+    card = phone / "README.md"
+    card.write_text(card.read_text() + "\nAsk Ada.\n")
+    with pytest.raises(InputError, match=r"README\.md"):
+        api.export(model, phone, ExportOptions(formats=["onnx"]), overwrite=True)
+    assert card.read_text().endswith("Ask Ada.\n")
