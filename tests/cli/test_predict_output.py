@@ -71,3 +71,10 @@ def test_a_file_that_cannot_be_written_is_refused_first(
     assert told.exit_code == 2
     assert message in told.stderr
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+def test_an_empty_text_is_answered_with_a_remark(cli: Cli, finished: Path) -> None:
+    told = cli("predict", "-m", finished / "phone", "a nice old song", "", "  ", "--json")
+    assert len(told.stdout.splitlines()) == 3
+    assert "text 2 is empty (2 in all): its answer does not mean anything" in told.stderr
+    assert "empty" not in cli("predict", "-m", finished / "phone", "a nice old song").stderr

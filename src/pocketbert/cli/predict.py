@@ -108,6 +108,7 @@ def predict(
     if opened.choice:
         say(opened.choice)
     check_texts(opened.head.task, read.texts)
+    _warn_of_empty(read.texts)
     answers = _answers(opened, read.texts)
     if output is not None:
         write_answers(output, read.rows, answers, top)
@@ -115,6 +116,17 @@ def predict(
         return
     for row, answer, other in zip(read.texts, answers, read.others, strict=True):
         print_row(row, answer, other, top, json)
+
+
+def _warn_of_empty(texts: Sequence[Text]) -> None:
+    """Say which texts hold nothing to read: a model answers them all the same."""
+    from pocketbert.core.data.numerals import is_visible
+
+    empty = [
+        i for i, text in enumerate(texts, 1) if not all(map(is_visible, [text] if isinstance(text, str) else text))
+    ]
+    if empty:
+        say(f"text {empty[0]} is empty ({len(empty):,} in all): its answer does not mean anything", style="yellow")
 
 
 def _answers(model: Model, texts: Sequence[Text]) -> Iterator[Answer]:
