@@ -7,7 +7,6 @@ import pytest
 
 from pocketbert.benchmarks.report import render_report, write_report
 from pocketbert.benchmarks.report.data import GateRow, ModelRow, ParityRow, ReportData
-from pocketbert.benchmarks.report.page import fastest_name, gate_matrix
 from pocketbert.benchmarks.report.plots import curve, require, sizes
 from pocketbert.benchmarks.report.summary import headline_condition, summary_rows, summary_table
 from pocketbert.core.data_report import DataReport, SplitReport
@@ -384,34 +383,3 @@ def test_plots_take_any_names_and_the_pages_colours():
     assert "var(--c1)" in svg
     assert "#2563eb" not in svg
     assert curve({"loss": [(0, float("nan")), (1, 1.0)]}, 'one "odd" <title>').startswith("<svg")
-
-
-def test_gates_are_a_matrix_with_failures_first():
-    gates = [
-        GateRow(name="golden", file="a.onnx", passed=True, detail="equal"),
-        GateRow(name="golden", file="b.onnx", passed=False, value=0.5, bound=0.1, detail="0.5 off"),
-        GateRow(name="engine", file="c.mlpackage", passed=True, skipped=True, detail="no engine"),
-    ]
-    assert gate_matrix(gates).names == ["golden", "engine"]
-    assert gate_matrix(gates).files == [
-        ("a.onnx", ["passed", ""]),
-        ("b.onnx", ["failed", ""]),
-        ("c.mlpackage", ["", "skipped"]),
-    ]
-    data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=[], gates=gates)
-    text = Page(render_report(data)).text
-    assert text.index("failed gate") < text.index("0.5 off") < text.index("skipped")
-
-
-def test_of_two_gates_with_one_name_the_failed_one_decides():
-    twice = [GateRow(name="drop", file="a", passed=p) for p in (True, False, True)]
-    assert gate_matrix(twice).files == [("a", ["failed"])]
-
-
-def test_the_fastest_file_is_marked_where_several_were_timed(full, result):
-    threads, length = 1, "text"
-    medians = {row.name: result.find(row.name, threads, length).wall.p50 for row in full.rows}
-    fastest = min(medians, key=medians.get)
-    assert fastest_name(full) == fastest
-    assert fastest_name(full.model_copy(update={"rows": full.rows[:1]})) == ""
-    assert f"{fastest}default fastest".replace(" ", "") in Page(render_report(full)).text.replace(" ", "")

@@ -233,7 +233,7 @@ def test_existing_folder_that_is_no_run(cli: Cli, task: Any, finished: Path, tmp
         (["exprot"], "No such command 'exprot'"),
         (["export", "--modle", "x"], "No such option: --modle"),
         (["export", "-m", "."], "Missing option"),
-        (["run"], "Missing argument"),
+        (["run"], "no recipe and no data"),
         (["export", "-m", ".", "-o", "x", "--scheme", "int4"], "--scheme: 'int4' is not allowed; did you mean 'int8'?"),
         (["export", "-m", ".", "-o", "x", "--format", "onx"], "--format: 'onx' is not allowed; did you mean 'onnx'?"),
         (["export", "-m", ".", "-o", "x", "--format", ","], "--format: is empty; give at least 1."),

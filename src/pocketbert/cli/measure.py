@@ -133,7 +133,10 @@ def report(
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
-    """Write the HTML report of a run or of an artefact folder, one self-contained page."""
+    """Write the HTML report of a run or an artefact folder.
+
+    It is one self-contained page.
+    """
     from pocketbert import api
 
     written = api.report(model, output, overwrite)

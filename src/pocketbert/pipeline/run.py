@@ -172,12 +172,9 @@ class Run:
                 self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
                 for number, step in enumerate(steps, 1):
-                    try:
-                        self.folder.run(step, number, len(steps))
-                    except GateError:
-                        if step.name == STUDENT and until is None:
-                            self._report_early()
-                        raise
+                    self.folder.run(step, number, len(steps))
+                    if step.name == STUDENT and until is None:
+                        self._judge_student()
 
     def plan(self) -> list[tuple[str, str, str, str]]:
         """Name, output and state of every step, and why it is made again, without running anything.
@@ -217,7 +214,7 @@ class Run:
     def _make_student(self, at: Places) -> Sequence[str]:
         last, learning = self.path / stage_folder(len(self.recipe.distill) - 1), self._learning()
         training.make_student(learning, last, at)
-        return judged(self.recipe, self.data, read_training(at.output), read_training(self.path / "teacher"))
+        return ()
 
     def _make_stage(self, number: int, at: Places) -> Sequence[str]:
         before = self.path / stage_folder(number - 1) if number else None
@@ -352,6 +349,18 @@ class Run:
         facts = report_data(self.recipe, self.path, _command(), self.confusions)
         write_report(facts, destination)
         return facts
+
+    def _judge_student(self) -> None:
+        """End the run here if no file of the student could pass.
+
+        Raises:
+            GateError: With advice; the page shows scores and losses.
+        """
+        student, teacher = read_training(self.path / STUDENT), read_training(self.path / "teacher")
+        failures = judged(self.recipe, lambda: len(self.data.splits["train"].examples), student, teacher)
+        if failures:
+            self._report_early()
+            raise GateError([*failures, f"The student stays in {self.path / STUDENT}; nothing was exported."])
 
     def _report_early(self) -> None:
         """Write the HTML page of a run whose student failed: scores and losses, without files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,6 +25,15 @@ def test_the_first_request_waits_and_the_second_does_not(capfd: pytest.CaptureFi
     assert not postpone(first)
 
 
+@pytest.fixture
+def ctrl_c_heard() -> Iterator[None]:
+    """Python's own handler: a process that was started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_heard")
 def test_without_a_command_the_first_ctrl_c_waits() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), holding() as hold:

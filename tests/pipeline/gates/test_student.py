@@ -59,8 +59,11 @@ def test_a_student_of_one_step(task: Any, tmp_path: Path, cli: Callable[..., Any
 
 def test_a_lower_bound_needs_no_overwrite(task: Any, tmp_path: Path, cli: Callable[..., Any]) -> None:
     recipe = task.variant(tmp_path / "r.yaml", verify={"min_kept": 0.9}, distill=[{**task_stage(), "steps": 8}])
-    assert cli("distill", recipe, "-o", tmp_path / "run").exit_code == 3
-    result = cli("distill", recipe, "verify.min_kept=0.1", "-o", tmp_path / "run")
+    run = tmp_path / "run"
+    assert cli("distill", recipe, "-o", run).exit_code == 0, "who only distils, judges the student"
+    assert cli("run", recipe, "-o", run).exit_code == 3
+    assert not (run / "onnx").exists()
+    result = cli("run", recipe, "verify.min_kept=0.1", "verify.max_drop=0.5", "-o", run)
     assert result.exit_code == 0, result.output
     assert "distill.0, method task: finished before, skipped" in result.stderr
 

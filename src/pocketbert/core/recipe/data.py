@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt, field_validator
 
 from pocketbert.core.data.limits import CORPUS_ROWS
 from pocketbert.core.data.numerals import name_problems
@@ -74,6 +74,14 @@ class DataSection(Section):
         le=LONGEST,
         description="Longest input in tokens; default 128 with data, else the model's own.",
     )
+
+    @field_validator("eval", mode="before")
+    @classmethod
+    def _as_eval(cls, source: object) -> object:
+        """A source of rows is one of rows to score as well."""
+        if isinstance(source, DataSource) and not isinstance(source, EvalSource):
+            return source.model_dump(exclude_unset=True)
+        return source
 
     @property
     def eval_source(self) -> DataSource | None:

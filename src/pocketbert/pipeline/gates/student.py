@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pocketbert.core.host.progress import say
 from pocketbert.core.metrics import METRICS
@@ -11,7 +11,6 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.formats.gate import Gate
 from pocketbert.pipeline.gates.common import chance_gate, kept_gate
-from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Training
 
 _FEW_PASSES = 2.0
@@ -35,12 +34,12 @@ def student_gates(student: Score | None, teacher: Score | None, min_kept: float 
     return gates
 
 
-def judged(recipe: Recipe, data: RunData, student: Training, teacher: Training) -> Sequence[str]:
+def judged(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: Training) -> Sequence[str]:
     """What closes a run after the training of its student: failed gates, the scores so far, and what to change.
 
     Args:
         recipe: What was done.
-        data: The rows.
+        rows: Counts the training rows, for the advice.
         student: How the student was trained, with its score.
         teacher: The same of the teacher.
 
@@ -53,9 +52,8 @@ def judged(recipe: Recipe, data: RunData, student: Training, teacher: Training) 
         return ()
     for line in score_lines(student, teacher):
         say(f"  {line}")
-    rows = len(data.splits["train"].examples) if "train" in data.splits else 0
     weak = teacher.score is not None and not gates[0].passed
-    return [*failed, *_advice(recipe, student, rows, weak)]
+    return [*failed, *_advice(recipe, student, rows(), weak)]
 
 
 def score_lines(student: Training, teacher: Training) -> list[str]:
