@@ -184,7 +184,20 @@ def test_run_with_two_formats(finished_tflite: Path) -> None:
         assert said in err
     assert {count for _, count in numbers} == {len(numbers)} == {max(n for n, _ in numbers)}, "step 3 of 14"
     # libraries that print from C++ and from Python are kept off the terminal, in a fresh process too
-    known = ("data", "teacher ", "distill.", "student", "export ", "quantize ", "golden rows", "verify", "pack", "  ")
+    known = (
+        "data",
+        "teacher ",
+        "distill.",
+        "student",
+        "export ",
+        "quantize ",
+        "golden rows",
+        "verify",
+        "pack",
+        "  ",
+        "* is",
+        "Try it: ",
+    )
     assert [line for line in err if line and not line.startswith(known)] == []
     assert "Warning" not in "\n".join(err)
 
