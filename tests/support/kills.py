@@ -272,7 +272,7 @@ def _with_rows(phone: Path, place: Path) -> None:
     from support.tiny_texts import task_rows, write_lines
 
     _copy(phone, place / "phone")
-    write_lines(place / "rows.jsonl", task_rows(30, 7))
+    write_lines(place / "rows.jsonl", task_rows(300, 7))
 
 
 def _recording(place: Path) -> list[object]:

@@ -52,6 +52,13 @@ def test_scores_of_a_verification(phone: Path, test_rows: Path) -> None:
     assert api.verify(phone).status is Status.PASSED
 
 
+def test_recording_twice_changes_nothing_more(phone: Path, test_rows: Path) -> None:
+    api.verify(phone, test_rows, max_drop=0.1, record=True)
+    before = content(phone)
+    api.verify(phone, test_rows, max_drop=0.1, record=True)
+    assert content(phone) == before
+
+
 def test_latencies_of_a_benchmark(phone: Path) -> None:
     result = api.benchmark([phone], QUICK, record=True)
     kept = BenchmarkResult.read(phone / "benchmark.json")
