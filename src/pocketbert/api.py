@@ -236,9 +236,7 @@ def verify(
     from pocketbert.pipeline.direct import verify_folder
 
     if isinstance(data, str | Path):
-        named = {"text": text, "text_pair": text_pair, "label": label}
-        given = {key: column for key, column in named.items() if column is not None}
-        data = DataSource.model_validate({"path": str(data), **given})
+        data = DataSource.at(str(data), text, text_pair, label)
     return verify_folder(Path(model), data, max_drop, record)
 
 

@@ -64,9 +64,7 @@ def rows(
     """The rows that the options of a command name; columns that are not named are found in the file."""
     from pocketbert.core.data.source import DataSource
 
-    named = {"text": text, "text_pair": text_pair, "label": label}
-    given = {key: column for key, column in named.items() if column is not None}
-    return DataSource.model_validate({"path": str(path), "max_line_mb": max_line_mb, "max_rows": max_rows, **given})
+    return DataSource.at(str(path), text, text_pair, label, max_line_mb=max_line_mb, max_rows=max_rows)
 
 
 Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pocketbert.cli import options
-from pocketbert.cli.answers import check_answer_file, print_row, write_answers
 from pocketbert.cli.commands import add
 from pocketbert.cli.groups import RESULTS
 from pocketbert.core.data.limits import LINE_MB, ROWS, Limits
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.host.progress import say
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
@@ -97,13 +95,15 @@ def predict(
     With --text-pair and texts as arguments, give the two texts of each pair one after the other.
     Files of a form (export --form) read further inputs from the columns language or entities of --file.
     """
+    from pocketbert.cli.answers import check_answer_file, print_row, write_answers
+    from pocketbert.core.host.progress import say
     from pocketbert.runtime.model import check_texts, load
 
     if output is not None:
         output = check_answer_file(output, overwrite, model, *([file] if file else []))
     # of texts that are no file, only the limits count
     source = options.rows(file or "stdin", text, text_pair, None, max_line_mb, max_rows)
-    read = _read(texts or [], file, source, _columns(model))
+    read = _read(texts or [], file, source, _columns(model), with_rows=json or output is not None)
     opened = load(model, scheme, threads, format=format, engine=engine, file=model_file)
     if opened.choice:
         say(opened.choice)
@@ -114,13 +114,15 @@ def predict(
         write_answers(output, read.rows, answers, top)
         say(f"{len(read.texts):,} answers: {output}")
         return
-    for row, answer, other in zip(read.texts, answers, read.others, strict=True):
+    others = read.others if json else [{}] * len(read.texts)
+    for row, answer, other in zip(read.texts, answers, others, strict=True):
         print_row(row, answer, other, top, json)
 
 
 def _warn_of_empty(texts: Sequence[Text]) -> None:
     """Say which texts hold nothing to read: a model answers them all the same."""
     from pocketbert.core.data.numerals import is_visible
+    from pocketbert.core.host.progress import say
 
     empty = [
         i for i, text in enumerate(texts, 1) if not all(map(is_visible, [text] if isinstance(text, str) else text))
@@ -140,7 +142,7 @@ class _Read:
 
     Attributes:
         texts: As the model takes them.
-        rows: The rows that they came from, with all columns.
+        rows: The rows that they came from, with all columns; empty where nobody asked for those of a file.
         named: Columns that are texts.
     """
 
@@ -165,12 +167,13 @@ def _columns(model: Path) -> tuple[str, ...]:
         return ()  # whoever opens the folder says what is wrong
 
 
-def _read(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...]) -> _Read:
+def _read(texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...], with_rows: bool) -> _Read:
     from pocketbert.core.data.bad_rows import BadRows
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.examples import read_examples
     from pocketbert.core.data.files import read_rows
     from pocketbert.core.data.streams import read_texts
+    from pocketbert.core.host.progress import say
     from pocketbert.core.tasks import LabelKind
 
     if texts and file is not None:
@@ -180,7 +183,7 @@ def _read(texts: list[str], file: Path | None, source: DataSource, columns: tupl
         if found.note:
             say(found.note)
         inputs = [example.input for example in read_examples(found.source, labelled=False, columns=columns)]
-        rows = [row for _, row in read_rows(found.source, BadRows(found.source.title))]
+        rows = [row for _, row in read_rows(found.source, BadRows(found.source.title))] if with_rows else []
         return _Read(inputs, rows, (found.source.text, found.source.text_pair))
     if file is not None:
         texts = read_texts(file, source.limits)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, Tag, field_validator
 
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import AnswerSettings, Head, head_of
 from pocketbert.core.heads.settings import Share
@@ -132,6 +134,18 @@ class FileRecord(_Record):
     sha256: str
     bytes: Size
     kind: Kind
+
+    @staticmethod
+    def of(folder: Path, name: str, kind: Kind) -> FileRecord:
+        """Describe a file that is there.
+
+        Args:
+            folder: The artefact folder.
+            name: Path of the file in it.
+            kind: What it is for.
+        """
+        path = folder / name
+        return FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind)
 
 
 class ModelRecord(MadeFor, FileRecord):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from pydantic import ConfigDict, Field, model_validator
 
 from pocketbert.core.data.limits import LINE_MB, MIB, ROWS, Limits
@@ -51,6 +53,23 @@ class DataSource(PlainNumbers):
                 "give exactly one of 'path' and 'dataset'; on the command line either one replaces the other, "
                 "e.g. data.train.path=rows.csv data.train.label=intent"
             )
+
+    @classmethod
+    def at(
+        cls, path: str, text: str | None = None, text_pair: str | None = None, label: str | None = None, **limits: float
+    ) -> Self:
+        """A file of which only some columns are named; None counts as not given, so that the column can be looked for.
+
+        Args:
+            path: The file.
+            text: Column of the text.
+            text_pair: Column of the second text.
+            label: Column of the label.
+            limits: `max_line_mb` and `max_rows`.
+        """
+        columns = {"text": text, "text_pair": text_pair, "label": label}
+        named = {key: column for key, column in columns.items() if column is not None}
+        return cls.model_validate({"path": path, **named, **limits})
 
     @property
     def limits(self) -> Limits:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pocketbert.core.artefacts import (
-    FILE_NAME,
-    strangers,
-)
+from pocketbert.core.artefacts import FILE_NAME, strangers
 from pocketbert.core.disk.destination import folder_destination, leaving_nothing
-from pocketbert.core.disk.workspace import (
-    finish_interrupted,
-    remove_interrupted,
-    workspace,
-)
+from pocketbert.core.disk.workspace import finish_interrupted, remove_interrupted, workspace
 from pocketbert.core.host.progress import say
 from pocketbert.pipeline.direct.finished import is_finished
 from pocketbert.pipeline.export_recipe import export_recipe, naming_flags

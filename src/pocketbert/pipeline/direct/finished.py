@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pocketbert.core.artefacts import (
-    FILE_NAME,
-    integrity_problems,
-    read_artefacts,
-    strangers,
-)
+from pocketbert.core.artefacts import FILE_NAME, integrity_problems, read_artefacts, strangers
 from pocketbert.core.disk.ownership import refuse_strangers
-from pocketbert.core.disk.workspace import (
-    beside_workspaces,
-    occupants,
-)
+from pocketbert.core.disk.workspace import beside_workspaces, occupants
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.pipeline.run import Run

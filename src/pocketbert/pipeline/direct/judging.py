@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import (
-    FILE_NAME,
-    read_artefacts,
-)
+from pocketbert.core.artefacts import FILE_NAME, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.disk.files import digests, write_json
 from pocketbert.core.disk.marker import is_marked
-from pocketbert.core.disk.workspace import (
-    finish_interrupted,
-)
+from pocketbert.core.disk.workspace import finish_interrupted
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import load_recipe

@@ -6,20 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pocketbert.core.artefacts import (
-    FILE_NAME,
-    read_artefacts,
-    strangers,
-)
+from pocketbert.core.artefacts import FILE_NAME, read_artefacts, strangers
 from pocketbert.core.disk.destination import folder_destination, leaving_nothing
 from pocketbert.core.disk.marker import is_marked
 from pocketbert.core.disk.ownership import temporary_folder
-from pocketbert.core.disk.workspace import (
-    adding,
-    building,
-    finish_interrupted,
-    remove_interrupted,
-)
+from pocketbert.core.disk.workspace import adding, building, finish_interrupted, remove_interrupted
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.core.types import Status

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from pocketbert.core.artefacts import (
-    Artefacts,
-    ModelRecord,
-    artefact_folder,
-    read_artefacts,
-)
+from pocketbert.core.artefacts import Artefacts, ModelRecord, artefact_folder, read_artefacts
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.file import load_recipe

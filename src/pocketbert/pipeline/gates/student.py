@@ -8,7 +8,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.score import Score
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.formats.gate import Gate
 from pocketbert.pipeline.gates.common import chance_gate, kept_gate
 from pocketbert.pipeline.learn.finishing import Training
@@ -47,7 +47,7 @@ def judged(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: 
         The failures and the advice, a line each; nothing where the student is good enough.
     """
     gates = student_gates(student.score, teacher.score, recipe.verify.min_kept)
-    failed = [f"{g.file}: gate '{g.name}' failed: {g.detail}" for g in gates if not g.passed]
+    failed = [g.failure for g in gates if not g.passed]
     if not failed:
         return ()
     for line in score_lines(student, teacher):
@@ -98,7 +98,7 @@ def _advice(recipe: Recipe, student: Training, rows: int, weak_teacher: bool) ->
             )
         if not _USUAL_RATES[0] <= stage.lr <= _USUAL_RATES[1]:
             advice.append(f"another learning rate: {key}.lr is {stage.lr:g}, try 1e-4 to 5e-4")
-    if TASKS[recipe.task].name is not TaskName.FEATURE_EXTRACTION:
+    if recipe.task is not TaskName.FEATURE_EXTRACTION:
         advice.append("more layers: student.layers; or a teacher that was fine-tuned longer")
     advice.append("a lower verify.min_kept, if this score is enough for you")
     return [f"Advice: {'; '.join(advice)}."]

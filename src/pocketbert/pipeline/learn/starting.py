@@ -125,8 +125,7 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
 
 def _source(files: DataFiles) -> DataSource:
     path = str(expanded(str(files.data), "--data").absolute())
-    given = {k: v for k in ("text", "text_pair", "label") if (v := getattr(files, k)) is not None}
-    return DataSource(path=path, **given)
+    return DataSource.at(path, files.text, files.text_pair, files.label)
 
 
 def _kind(task: str | None) -> LabelKind | None:

@@ -19,7 +19,7 @@ from pocketbert.core.artefacts import (
     write_artefacts,
 )
 from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
-from pocketbert.core.disk.files import copy_path, path_bytes, sha256_file, sha256_path, write_json
+from pocketbert.core.disk.files import copy_path, path_bytes, sha256_path, write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.heads.table import thresholds_of
 from pocketbert.core.host.hardware import machine
@@ -279,7 +279,7 @@ def _others(
             same = known[aliases[name]]
             out.append(same.model_copy(update={"path": name, "alias_of": same.path, "default": False, "scores": {}}))
         else:
-            out.append(FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kinds[name]))
+            out.append(FileRecord.of(destination, name, kinds[name]))
     return out
 
 

@@ -19,15 +19,16 @@ from pocketbert.core.artefacts import (
     read_artefacts,
     write_artefacts,
 )
-from pocketbert.core.disk.files import copy_path, sha256_file
+from pocketbert.core.disk.files import copy_path
 from pocketbert.core.disk.locks import folder_locked
 from pocketbert.core.disk.workspace import adding, finish_interrupted
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.host.progress import say
 from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.make.exporting import PARITY_FILE
 from pocketbert.pipeline.make.measuring import without_paths
 from pocketbert.pipeline.phone.card.figures import render_figures, replace_figures
-from pocketbert.pipeline.phone.card.measured import PARITY_FILE, measured_figures
+from pocketbert.pipeline.phone.card.measured import BENCHMARK_FILE, measured_figures
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, PAGE_FILE, read_facts, write_facts
 from pocketbert.pipeline.requirements import missing
 
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.report.data import ReportData
 
-_BENCHMARK = "benchmark.json"
-_WRITTEN = (CARD, FACTS_FILE, PAGE_FILE, _BENCHMARK, PARITY_FILE)
+_WRITTEN = (CARD, FACTS_FILE, PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
 _KINDS = {CARD: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
 
 
@@ -85,7 +85,7 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
     with _changing(folder) as change:
         _check_same(change.artefacts, {v.name: v.sha256 for s in result.sessions for v in s.variants})
         result = without_paths(result, folder)
-        result.write(change.target / _BENCHMARK)
+        result.write(change.target / BENCHMARK_FILE)
         rows = [row if row.is_teacher else row.model_copy(update={"name": row.path}) for row in change.facts.rows]
         change.facts = change.facts.model_copy(update={"rows": rows, "benchmark": result})
     say(f"recorded in {folder}: {', '.join(change.written)}")
@@ -159,10 +159,7 @@ def _renew_card(target: Path, artefacts: Artefacts) -> None:
 
 def _listed(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefacts:
     """The list with the files of these names as they are in a folder."""
-    new = []
-    for name in names:
-        path, kind = folder / name, _KINDS.get(name, Kind.FIGURES)
-        new.append(FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind))
+    new = [FileRecord.of(folder, name, _KINDS.get(name, Kind.FIGURES)) for name in names]
     kept = [r for r in artefacts.files if r.path not in names]
     return artefacts.model_copy(update={"files": sorted([*kept, *new], key=lambda r: r.path)})
 

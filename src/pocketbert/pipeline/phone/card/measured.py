@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import Artefacts
-from pocketbert.core.compare.parity import Parity
+from pocketbert.pipeline.make.exporting import read_parity
 from pocketbert.pipeline.phone.card.figures import REAL_TEXT, CardFigures, LatencyRow
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 TEACHER_SCORE = "teacher score"
 """Entry of `Artefacts.lineage` with the teacher's score in words."""
-BENCHMARK_FILE, PARITY_FILE = "benchmark.json", "parity.json"
+BENCHMARK_FILE = "benchmark.json"
 
 
 def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
@@ -28,17 +27,16 @@ def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
     """
     from pocketbert.benchmarks.measurement import BenchmarkResult
 
-    benchmark, parity = folder / BENCHMARK_FILE, folder / PARITY_FILE
+    benchmark = folder / BENCHMARK_FILE
     session = BenchmarkResult.read(benchmark).headline if benchmark.is_file() else None
     timed = session if session is not None and session.timed else None
-    compared = json.loads(parity.read_text(encoding="utf-8")) if parity.is_file() else []
     paths = {r.path for r in artefacts.models()}
     score = artefacts.lineage.get(TEACHER_SCORE)
     return CardFigures(
         latency=latency_rows(artefacts, timed) if timed else (),
         condition=_condition(timed) if timed else "",
         teacher_score=f"Teacher: {score}." if score else "",
-        parity=[p for p in map(Parity.model_validate, compared) if p.subject in paths],
+        parity=[p for p in read_parity(folder) if p.subject in paths],
     )
 
 

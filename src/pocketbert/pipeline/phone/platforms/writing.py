@@ -18,7 +18,7 @@ from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
 from pocketbert.core.compare.golden import read_golden, write_golden
 from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
 from pocketbert.core.compare.simulated import read_simulated, write_simulated
-from pocketbert.core.disk.files import copy_path, sha256_file
+from pocketbert.core.disk.files import copy_path
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice
 from pocketbert.pipeline.phone.selftest import FILE_NAME as SELFTEST_FILE
@@ -81,7 +81,7 @@ def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice
         kinds[SELFTEST_FILE] = Kind.GOLDEN
     kinds |= platform.add([destination / r.path for r in models], destination)
     others = [r for r in choice.others if r.path not in _REWRITTEN]
-    written = [_record(destination, name, kind) for name, kind in kinds.items()]
+    written = [FileRecord.of(destination, name, kind) for name, kind in kinds.items()]
     files = sorted([*models, *others, *written], key=lambda r: r.path)
     update = {"files": files, "absent": choice.absent, "packed_for": platform.name}
     write_artefacts(destination, artefacts.model_copy(update=update))
@@ -116,8 +116,3 @@ def _write_simulated(folder: Path, names: dict[str, str], destination: Path) -> 
     errors = {names[p]: e for p, e in found.errors.items() if p in names}
     saturating = {names[p]: e for p, e in found.saturating.items() if p in names}
     write_simulated(destination, found.model_copy(update={"errors": errors, "saturating": saturating}))
-
-
-def _record(folder: Path, name: str, kind: Kind) -> FileRecord:
-    path = folder / name
-    return FileRecord(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, kind=kind)
