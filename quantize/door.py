@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 # the back ends register their rows and readers when they are imported
 import pocketbert.quantize.coreml
 import pocketbert.quantize.onnx
-import pocketbert.quantize.onnx_static
 import pocketbert.quantize.tflite  # noqa: F401
 from pocketbert.core.errors import GateError
 from pocketbert.core.types import Format

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Calibration, Format, Runtime, Scheme
 
 Rows = Iterable[Mapping[str, NDArray[np.int64]]]
 """Inputs by name, each row [1, L] without padding; names that the graph does not take are ignored."""
@@ -24,12 +24,14 @@ class Plan:
         runtime: The runtime it is made for; None for a file that any client of the format may open.
         rows: Returns the calibration rows, on which static schemes measure ranges; called once, when they are needed.
             None for all other schemes.
+        calibration: How static schemes choose ranges from these rows.
     """
 
     format: Format
     scheme: Scheme
     runtime: Runtime | None = None
     rows: Callable[[], Rows] | None = None
+    calibration: Calibration = Calibration.MINMAX
 
     @property
     def title(self) -> str:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 Rounding = Callable[["Tensor"], "Tensor"]
 """Returns the numbers of a tensor after they went through fewer bits."""
 
+_BLOCK = 32
+"""Numbers of the last axis that share a scale in blocks."""
 _STEPS = 255
 _INT8_LOW, _INT8_HIGH = -128, 127
 _LEAST = 1e-30
@@ -52,6 +54,22 @@ def per_tensor(values: Tensor) -> Tensor:
     return _between(values, tuple(range(values.ndim)))
 
 
+def four_bits_in_blocks(values: Tensor) -> Tensor:
+    """Round to 4 bits, 32 numbers of the last axis sharing a scale; see `pocketbert.quantize.blocks`."""
+    return _in_blocks(values, 8)
+
+
+def eight_bits_in_blocks(values: Tensor) -> Tensor:
+    """Round to 8 bits, 32 numbers of the last axis sharing a scale; see `pocketbert.quantize.blocks`."""
+    return _in_blocks(values, 128)
+
+
+def per_block(values: Tensor) -> Tensor:
+    """Round to int8 with zero at zero, 32 numbers of the last axis sharing a scale, as inputs of MatMulNBits are."""
+    parts = _blocks_of(values)
+    return _whole(signed(parts, parts.abs().amax(-1, keepdim=True)), values)
+
+
 def signed(values: Tensor, largest: Tensor | float) -> Tensor:
     """Round to int8 with zero at zero; `largest` becomes 127, and what is larger is cut to it."""
     scale = largest / 127 + _LEAST
@@ -63,6 +81,28 @@ def unsigned(values: Tensor, low: Tensor | float, high: Tensor | float) -> Tenso
     scale = (high - low) / _STEPS + _LEAST
     zero = (values.new_zeros(()) - low / scale).round()
     return ((values / scale).round() + zero).clamp(0, _STEPS).sub(zero) * scale
+
+
+def _in_blocks(values: Tensor, middle: int) -> Tensor:
+    parts = _blocks_of(values)
+    up, down = parts.amax(-1, keepdim=True), -parts.amin(-1, keepdim=True)
+    size = (up.minimum(down) / (middle - 1)).maximum(up.maximum(down) / middle) + _LEAST
+    scale = size.where(up <= down, -size)
+    return _whole((parts / scale).round().clamp(-middle, middle - 1) * scale, values)
+
+
+def _blocks_of(values: Tensor) -> Tensor:
+    """[..., blocks, 32], filled up with zeros."""
+    missing = -values.shape[-1] % _BLOCK
+    filled = values if not missing else values.new_zeros(*values.shape[:-1], values.shape[-1] + missing)
+    if missing:
+        filled[..., : values.shape[-1]] = values
+    return filled.unflatten(-1, (-1, _BLOCK))
+
+
+def _whole(parts: Tensor, like: Tensor) -> Tensor:
+    """The numbers of blocks in the shape that they had."""
+    return parts.flatten(-2)[..., : like.shape[-1]]
 
 
 def _between(values: Tensor, dim: tuple[int, ...]) -> Tensor:

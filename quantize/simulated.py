@@ -47,7 +47,7 @@ class SimulatedPredictor:
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
         self._mode: _Rounded = _Rounded(simulation, exact.module, saturates)
         if simulation.static:
-            self._mode = _Static(simulation, exact.module)
+            self._mode = _Static(simulation, exact.module, saturates)
             for row in rows:
                 self.run(row)
             self._mode.measuring = False
@@ -112,7 +112,11 @@ class _Rounded(TorchFunctionMode):
         """What a product lacks where two of its terms are added in 16 bits."""
         if weight.data_ptr() not in self._pairs:
             self._pairs[weight.data_ptr()] = _Pairs(weight)
-        return self._pairs[weight.data_ptr()].lost(values)
+        return self._pairs[weight.data_ptr()].lost(values, *self._ends(values))
+
+    def _ends(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Smallest and largest number that the input of a product is quantized between."""
+        return values.min().clamp(max=0), values.max().clamp(min=0)
 
 
 class _Pairs:
@@ -130,9 +134,14 @@ class _Pairs:
         self._channels, self._places = (most > _SIXTEEN_BITS).nonzero(as_tuple=True)
         self._left, self._right = pairs[self._channels, self._places].unbind(-1)
 
-    def lost(self, values: Tensor) -> Tensor:
-        """The difference that saturation makes to the product with `values`, [..., K] to [..., channels]."""
-        low, high = values.min().clamp(max=0), values.max().clamp(min=0)
+    def lost(self, values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """The difference that saturation makes to the product with `values`, [..., K] to [..., channels].
+
+        Args:
+            values: The product's input.
+            low: What becomes step 0; 0 or less.
+            high: What becomes step 255; 0 or more.
+        """
         scale = (high - low).clamp(min=torch.finfo().tiny) / _MOST
         steps = ((values / scale).round() - (low / scale).round()).clamp(0, _MOST)
         steps = F.pad(steps, (0, steps.shape[-1] % 2))
@@ -143,7 +152,7 @@ class _Pairs:
 
 
 class _Static(_Rounded):
-    """Products in ranges that calibration rows had; products of two activations too, but of probabilities.
+    """Products in ranges that calibration rows had; where the scheme wants it, of two activations too, but of probabilities.
 
     A range belongs to a place in the order of a module's products, which is the same for every row.
 
@@ -151,12 +160,13 @@ class _Static(_Rounded):
         measuring: Whether ranges are measured, and nothing is rounded.
     """
 
-    def __init__(self, simulation: Simulation, module: nn.Module) -> None:
-        super().__init__(simulation, module)
+    def __init__(self, simulation: Simulation, module: nn.Module, saturates: bool) -> None:
+        super().__init__(simulation, module, saturates)
         self.measuring = True
         self._ranges: dict[int, tuple[float, float]] = {}
         self._at = 0
-        self._own |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm), self._product)
+        if simulation.products:
+            self._own |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm), self._product)
 
     def start(self) -> None:
         self._at = 0
@@ -167,6 +177,13 @@ class _Static(_Rounded):
     def _input(self, values: Tensor) -> Tensor:
         low, high = self._range(values)
         return values if self.measuring else rounding.unsigned(values, low, high)
+
+    def _cut(self, values: Tensor, weight: Tensor) -> Tensor:
+        return values.new_zeros(()) if self.measuring else super()._cut(values, weight)
+
+    def _ends(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = self._ranges[self._at]
+        return values.new_tensor(low), values.new_tensor(high)
 
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
         if not any(_is_probability(v) for v in (left, right)):

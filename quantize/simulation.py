@@ -38,6 +38,7 @@ class Simulation:
         inputs: Rounds what weights are multiplied with; None where it stays float.
         small: Weights of at most this many numbers stay float.
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
+        products: Whether static ranges are those of products of two activations too, but for probabilities.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
         one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only where there
             is one length.
@@ -51,6 +52,7 @@ class Simulation:
     inputs: Rounding | None = None
     small: int = 0
     static: bool = False
+    products: bool = False
     fixed_positions: bool = False
     one_graph: bool = False
     saturates: bool = False

@@ -134,5 +134,7 @@ def row_for(plan: Plan) -> SchemeRow:
 
 
 def _absent(plan: Plan, rows: list[SchemeRow]) -> Problem:
+    order = list(Scheme)
+    rows = sorted(rows, key=lambda r: (order.index(r.scheme), r.runtime or ""))
     allowed = ", ".join(r.title for r in rows) or "nothing"
     return Problem(plan.title, f"does not exist in this version; {plan.format} has: {allowed}.", "Choose one of these.")

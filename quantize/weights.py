@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,12 +25,14 @@ class WeightUse(BaseModel):
     Attributes:
         name: The weight's name.
         use: What reads it.
-        dtype: ``float32``, ``float16``, ``int8``; another name where it is none of these.
+        dtype: ``float32``, ``float16``, ``int8``, ``int4``; another name where it is none of these.
         numbers: How many numbers it has.
         dequantized: Whether an operator turns it into fp32 before the use, so that the product is computed in fp32.
         per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None where it has
             one channel, as a regression head: both are the same then.
         static: Whether what it is multiplied with is int8 in a range that the file holds.
+        fused: Whether the file widens both operands of the product before it, for engines that fuse the three.
+        block: How many numbers of a channel share a scale; None where all do.
     """
 
     name: str
@@ -39,6 +42,8 @@ class WeightUse(BaseModel):
     dequantized: bool = False
     per_channel: bool | None = False
     static: bool = False
+    fused: bool = False
+    block: int | None = None
 
 
 class WeightTypes(BaseModel):
@@ -98,12 +103,16 @@ class Wanted:
         dequantized: Whether an operator turns them into fp32 before the use.
         per_channel: Whether they have a scale per output channel; None where both are right.
         static: Whether what they are multiplied with is int8 in a range that the file holds.
+        fused: Whether the file widens both operands of a product before it, for engines that fuse the three.
+        block: Most numbers of a channel that may share a scale; None where all of them do.
     """
 
     dtype: str
     dequantized: bool = False
     per_channel: bool | None = None
     static: bool = False
+    fused: bool = False
+    block: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,44 +133,69 @@ class ExpectedWeights:
 def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> list[str]:
     """List what is wrong with the types of a file; empty when it is what its name says.
 
+    A table that a product reads too may have the type of the product's weight.
+
     Args:
         types: What was found in it.
         name: What to call it.
         expected: What its scheme wants.
     """
+    multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
     wanted = {Use.MATMUL: expected.products, Use.TABLE: expected.tables}
+    shared = Wanted(expected.products.dtype, block=expected.products.block)
+
+    def of(use: WeightUse) -> Wanted:
+        own = wanted[use.use]
+        return shared if use.name in multiplied and use.use is Use.TABLE and use.dtype != own.dtype else own
+
     out = []
     for use in Use:
-        if not any(u.use is use for u in types.uses):
+        uses = [u for u in types.uses if u.use is use]
+        if not uses:
             out.append(f"{name}: no {use} was found in it.")
-        elif not types.count(use, wanted[use].dtype):
+        elif not any(u.dtype == of(u).dtype for u in uses):
             verdict = "; the quantizer did nothing" if use is Use.MATMUL else ""
             kind = "weights" if use is Use.MATMUL else "numbers"
             out.append(f"{name}: no {use} has {wanted[use].dtype} {kind}{verdict}.")
     # a small weight may stay as it was, but may not be something else
     large = [u for u in types.uses if u.numbers >= SMALL or u.dtype not in expected.floats]
-    other = [u for u in large if u.dtype != wanted[u.use].dtype]
+    other = [u for u in large if u.dtype != of(u).dtype]
     if other:
         still = "still float" if all(u.dtype.startswith("float") for u in other) else "of another type"
-        out.append(f"{name}: {still}: {', '.join(u.name for u in other[:5])} ({len(other)} in all).")
-    right = [u for u in large if u.dtype == wanted[u.use].dtype]
-    computed = [u for u in right if u.dequantized is not wanted[u.use].dequantized]
+        out.append(f"{name}: {still}: {_listed(other)}.")
+    right = [(u, of(u)) for u in large if u.dtype == of(u).dtype]
+    return out + _form_problems(right, name)
+
+
+def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str) -> list[str]:
+    """List what is wrong with weights that have the right type."""
+    out = []
+    computed = [u for u, w in uses if u.dequantized is not w.dequantized]
     if computed:
         how = "turned into fp32 before the product" if computed[0].dequantized else "not turned into fp32"
-        out.append(f"{name}: {how}: {', '.join(u.name for u in computed[:5])} ({len(computed)} in all).")
-    told = [u for u in right if u.per_channel is not None]
-    scaled = [u for u in told if wanted[u.use].per_channel not in (None, u.per_channel)]
+        out.append(f"{name}: {how}: {_listed(computed)}.")
+    scaled = [u for u, w in uses if u.per_channel is not None and w.per_channel not in (None, u.per_channel)]
     if scaled:
         how = (
             "a scale per output channel, not one per matrix"
             if scaled[0].per_channel
             else "one scale per matrix, not per output channel"
         )
-        out.append(f"{name}: int8 weights have {how}: {', '.join(u.name for u in scaled[:5])} ({len(scaled)} in all).")
-    ranged = [u for u in right if u.static is not wanted[u.use].static]
+        out.append(f"{name}: {scaled[0].dtype} weights have {how}: {_listed(scaled)}.")
+    ranged = [u for u, w in uses if u.static is not w.static]
     if ranged:
         how = "in a measured range" if ranged[0].static else "on the fly, not in a measured range"
-        out.append(
-            f"{name}: multiplied with numbers quantized {how}: {', '.join(u.name for u in ranged[:5])} ({len(ranged)} in all)."
-        )
+        out.append(f"{name}: multiplied with numbers quantized {how}: {_listed(ranged)}.")
+    fused = [u for u, w in uses if u.fused is not w.fused]
+    if fused:
+        how = "widened before the product" if fused[0].fused else "multiplied as integers"
+        out.append(f"{name}: {how}, which is another runtime's form: {_listed(fused)}.")
+    coarse = [u for u, w in uses if (u.block or math.inf) > (w.block or math.inf) or (w.block is None and u.block)]
+    if coarse:
+        shared = f"by {coarse[0].block}" if coarse[0].block else "by all"
+        out.append(f"{name}: a scale is shared {shared} numbers of a channel: {_listed(coarse)}.")
     return out
+
+
+def _listed(uses: list[WeightUse]) -> str:
+    return f"{', '.join(u.name for u in uses[:5])} ({len(uses)} in all)"

@@ -244,7 +244,7 @@ def stored(path: Path, format: Format) -> list[int]:
     if format is Format.ONNX:
         return [int(np.prod(t.dims)) for t in onnx.load(path).graph.initializer]
     if format is Format.TFLITE:
-        from pocketbert.quantize.tflite_graph import TfliteGraph
+        from pocketbert.quantize.tflite.graph import TfliteGraph
 
         return [v.size for _, v in TfliteGraph(path).stored()]
     from pocketbert.runtime.coreml.stored import StoredTensors

@@ -23,7 +23,7 @@ from pocketbert.core.types import Format
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export import tflite as exporter
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize.tflite_graph import TfliteGraph
+from pocketbert.quantize.tflite.graph import TfliteGraph
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
 from support.tiny import BASIC as FAMILIES

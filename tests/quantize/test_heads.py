@@ -22,11 +22,11 @@ from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize import onnx as onnx_quantizer
 from pocketbert.quantize import weights
-from pocketbert.quantize.coreml import THRESHOLD
+from pocketbert.quantize.coreml.reading import THRESHOLD
 from pocketbert.quantize.door import quantize, stored_numbers
-from pocketbert.quantize.onnx_tied import Tie, retie, untie
+from pocketbert.quantize.onnx import dynamic as onnx_quantizer
+from pocketbert.quantize.onnx.tied import Tie, retie, untie
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import Use, WeightTypes
@@ -218,9 +218,9 @@ def test_one_output_is_one_channel(
     format: Format, scheme: Scheme, headed: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if format is Format.COREML:
-        from pocketbert.quantize import coreml
+        from pocketbert.quantize.coreml import reading
 
-        monkeypatch.setattr(coreml, "THRESHOLD", 16)
+        monkeypatch.setattr(reading, "THRESHOLD", 16)
     model = headed("bert", REGRESSION)
     path, types = made(format, scheme, model, "bert", REGRESSION, tmp_path)
     heads = [u for u in types.uses if u.use is Use.MATMUL and u.numbers == 32]
@@ -247,9 +247,9 @@ def test_a_head_of_zeros_answers_with_its_bias(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if format is Format.COREML:
-        from pocketbert.quantize import coreml
+        from pocketbert.quantize.coreml import reading
 
-        monkeypatch.setattr(coreml, "THRESHOLD", 16)
+        monkeypatch.setattr(reading, "THRESHOLD", 16)
     model = headed("bert", TASKS[task])
     with torch.no_grad():
         model.classifier.weight *= factor
@@ -269,9 +269,9 @@ def test_one_channel_of_zeros_leaves_the_others_alone(
     format: Format, scheme: Scheme, headed: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if format is Format.COREML:
-        from pocketbert.quantize import coreml
+        from pocketbert.quantize.coreml import reading
 
-        monkeypatch.setattr(coreml, "THRESHOLD", 16)
+        monkeypatch.setattr(reading, "THRESHOLD", 16)
     task = TASKS[TaskName.TOKEN_CLASSIFICATION]
     model = headed("bert", task)
     with torch.no_grad():

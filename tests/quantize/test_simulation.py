@@ -158,7 +158,7 @@ def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_
 
     model, rows = Attention(), numbers(1, 40, 16)
     x = 3 * numbers(1, 6, 16)  # beyond the measured range
-    [found] = answers(model, Simulation(rounding.per_row, rounding.per_row, static=True), x, rows)
+    [found] = answers(model, Simulation(rounding.per_row, rounding.per_row, static=True, products=True), x, rows)
     weight = rounding.per_row(model.query.weight)
     with torch.no_grad():
         query = rounding.unsigned(x, float(rows.min()), float(rows.max())) @ weight.T

@@ -8,18 +8,20 @@ from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.table import all_rows, row_of
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse
 
-RIGHT = {
-    (Scheme.FP32, None): ("float32", False, False, False, False),
-    (Scheme.FP16, None): ("float16", True, False, False, False),
-    (Scheme.W8, None): ("int8", True, True, True, False),
-    (Scheme.INT8, None): ("int8", False, True, False, False),
-    (Scheme.INT8, Runtime.TFLITE_2_16): ("int8", False, False, False, False),
-    (Scheme.A8W8, Runtime.OPENVINO): ("int8", False, True, False, True),
+INT8 = {"dtype": "int8", "per_channel": True}
+RIGHT: dict[tuple[Scheme, Runtime | None], tuple[dict[str, object], dict[str, object]]] = {
+    (Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}),
+    (Scheme.FP16, None): ({"dtype": "float16", "dequantized": True}, {"dtype": "float16", "dequantized": True}),
+    (Scheme.W8, None): ({**INT8, "dequantized": True}, {**INT8, "dequantized": True}),
+    (Scheme.INT8, None): (INT8, {"dtype": "int8"}),
+    (Scheme.INT8, Runtime.TFLITE_2_16): ({"dtype": "int8"}, {"dtype": "int8"}),
+    (Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}),
+    (Scheme.A8W8, Runtime.OPENVINO): ({**INT8, "static": True, "fused": True}, {"dtype": "int8"}),
 }
-"""Scheme and runtime → type, whether it is turned into fp32, a scale per channel of matrices, one of tables, measured ranges."""
+"""Scheme and runtime → what matrices and what tables are."""
 
 
-def weight(name: str, use: Use = Use.MATMUL, dtype: str = "int8", **more: object) -> WeightUse:
+def weight(name: str, use: Use = Use.MATMUL, dtype: object = "int8", **more: object) -> WeightUse:
     return WeightUse.model_validate({"name": name, "use": use, "dtype": dtype, "numbers": SMALL, **more})
 
 
@@ -37,13 +39,10 @@ def type_problems(types: WeightTypes, name: str, scheme: Scheme, runtime: Runtim
 
 def right(scheme: Scheme, target: Runtime | None = None) -> list[WeightUse]:
     """Two matrices and two tables as a scheme wants them."""
-    dtype, dequantized, matrix, table, static = RIGHT[scheme, target]
+    matrix, table = RIGHT[scheme, target]
     return [
-        *(
-            weight(f"m{i}", Use.MATMUL, dtype, dequantized=dequantized, per_channel=matrix, static=static)
-            for i in range(2)
-        ),
-        *(weight(f"t{i}", Use.TABLE, dtype, dequantized=dequantized, per_channel=table) for i in range(2)),
+        *(weight(f"m{i}", Use.MATMUL, **matrix) for i in range(2)),
+        *(weight(f"t{i}", Use.TABLE, **table) for i in range(2)),
     ]
 
 
@@ -54,8 +53,7 @@ def test_what_the_scheme_wants_is_no_problem(scheme: Scheme, target: Runtime | N
 
 @pytest.mark.parametrize(("scheme", "target"), RIGHT)
 def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Runtime | None) -> None:
-    dtype, dequantized, *_, static = RIGHT[scheme, target]
-    head = weight("regression", Use.MATMUL, dtype, dequantized=dequantized, per_channel=None, static=static)
+    head = weight("regression", Use.MATMUL, **{**RIGHT[scheme, target][0], "per_channel": None})
     assert type_problems(types(*right(scheme, target), head), "a.tflite", scheme, target) == []
 
 

@@ -70,7 +70,7 @@ def test_a_version_that_does_not_tell_is_none(error: type[Exception]) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_real_file_is_one_piece_and_its_lookups(exported_tflite: Callable[[str], Path], threads: int) -> None:
     pytest.importorskip("ai_edge_litert")
-    from pocketbert.quantize.tflite_graph import TfliteGraph
+    from pocketbert.quantize.tflite.graph import TfliteGraph
     from pocketbert.runtime.tflite import TflitePredictor
 
     predictor = TflitePredictor(exported_tflite("bert"), threads)

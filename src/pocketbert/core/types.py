@@ -31,13 +31,36 @@ class Scheme(StrEnum):
     """Weights and embeddings stored as int8 per output channel; computed in fp32, by Core ML in fp16."""
     INT8 = "int8"
     """Dynamic: int8 weights per output channel, activations quantized on the fly, int8 embeddings."""
+    INT8_B32 = "int8-b32"
+    """Weights in 8 bits, 32 numbers of an output channel sharing a scale; activations in blocks of 32 on the fly."""
     A8W8 = "a8w8"
     """Static: int8 weights per output channel, 8-bit activations in ranges measured on texts, int8 embeddings."""
+    A16W8 = "a16w8"
+    """Static, with 16-bit activations: for NPUs; processors compute it slowly."""
+    SMALL = "small"
+    """As int8, with embedding tables in 4 bits, blocks of 32 sharing a scale; in Core ML palettes of 6 and 4 bits."""
+    W4 = "w4"
+    """Weights and embeddings in 4 bits, 32 numbers sharing a scale."""
+    LUT6 = "lut6"
+    """Weights and embeddings as places in palettes of 64 numbers, one palette for each tensor."""
+    LUT4 = "lut4"
+    """The same with palettes of 16 numbers."""
 
     @property
     def static(self) -> bool:
         """Whether ranges of activations are measured on calibration rows before the file is written."""
-        return self is Scheme.A8W8
+        return self in (Scheme.A8W8, Scheme.A16W8)
+
+
+class Calibration(StrEnum):
+    """How the range of an activation is chosen from the numbers that it had on calibration texts."""
+
+    MINMAX = "minmax"
+    """From the smallest to the largest number."""
+    MSE = "mse"
+    """The part of that range in which 8 bits have the least mean squared error."""
+    PERCENTILE = "percentile"
+    """The range that holds 99.99 % of the numbers."""
 
 
 class Runtime(StrEnum):

@@ -23,8 +23,8 @@ from pocketbert.pipeline.formats import place as registry
 from pocketbert.pipeline.formats.onnx import OnnxPlace
 from pocketbert.pipeline.formats.place import register_format_place
 from pocketbert.pipeline.requirements import require
-from pocketbert.quantize import onnx as quantize_onnx
 from pocketbert.quantize import table
+from pocketbert.quantize.onnx import reading as quantize_onnx
 from pocketbert.quantize.table import Reader, register_reader, register_scheme, row_of
 from pocketbert.runtime import engines
 from pocketbert.runtime.engines import register_engine

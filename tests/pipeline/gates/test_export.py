@@ -79,7 +79,7 @@ def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_do
 ) -> None:
     pytest.importorskip("ai_edge_quantizer")
     from pocketbert.export.adapters import mask_4d
-    from pocketbert.quantize import tflite
+    from pocketbert.quantize.tflite import quantizer
 
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     changes = ["export.formats=[tflite]", "export.lengths=[16]", "data.max_length=40", "export.clients=[]"]
@@ -107,7 +107,7 @@ def test_tflite_parity_closes_when_the_mask_is_lost_and_its_quantizer_when_it_do
     nothing = RecipeManager()
     nothing.add_dynamic_config("no operator is called so", "FULLY_CONNECTED", num_bits=8)
     with monkeypatch.context() as patch:
-        patch.setattr(tflite, "_recipe", lambda *_: nothing.get_quantization_recipe())
+        patch.setattr(quantizer, "_recipe", lambda *_: nothing.get_quantization_recipe())
         broken = cli(*command, "--overwrite")
     assert broken.exit_code == 3, broken.output
     assert "model_int8.tflite: no matrix product has int8 weights; the quantizer did nothing" in broken.stderr

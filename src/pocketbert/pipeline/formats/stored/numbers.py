@@ -26,6 +26,7 @@ class Numbers:
         halves: How many factors of it are stored as fp16, scales of compressed numbers among them.
         offset: Whether a zero point other than 0 was subtracted.
         size: Sum of the magnitudes that were added up; None where nothing was.
+        bits: How many bits a compressed number has.
     """
 
     value: NDArray[Any]
@@ -34,6 +35,7 @@ class Numbers:
     halves: int = 0
     offset: bool = False
     size: Floats | None = None
+    bits: int = 8
 
     @property
     def magnitude(self) -> Floats:

@@ -29,10 +29,13 @@ class _Reader:
         self.raw: dict[str, NDArray[Any]] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         for name, value in self.raw.items():
             self.tracker.store(name, numbers_of(value, name))
-        self.units: set[str] = set()  # scales of activations
+        # scales of activations
+        self.units = {n.input[1] for n in graph.node if n.op_type == "QuantizeLinear" and n.input[1] in self.raw}
         self.scales: dict[str, str] = {}  # stored scales that were multiplied with one of them
         self.pairs = {
-            n.output[0]: tuple(n.input) for n in graph.node if n.op_type == "Mul" and set(n.input) <= set(self.raw)
+            n.output[0]: tuple(n.input)
+            for n in graph.node
+            if n.op_type == "Mul" and set(n.input) <= set(self.raw) - self.units
         }
         """Scales of an int8 table and of a matrix, where rows of the one are multiplied with the other as they are."""
         self.of_rows = self._of_rows()

@@ -283,12 +283,18 @@ def _near(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:
 
 
 def _fine(numbers: Numbers, value: Floats) -> NDArray[np.bool_] | bool:
-    """Where steps are no coarser than 8 bits over the range of the numbers that share one."""
+    """Where steps are no coarser than their bits allow over the range of the numbers that share one.
+
+    What shares a step is told by its value: blocks with equal steps are taken together, however the numbers were moved.
+    """
     if numbers.step is None:
         return True
-    shared = tuple(i for i, n in enumerate(numbers.step.shape) if n == 1)
-    largest = np.abs(value).max(shared, keepdims=True)
-    return np.asarray((numbers.step <= largest / 127 * 1.01) | (largest == 0), bool)
+    steps, groups = np.unique(numbers.step, return_inverse=True)
+    groups = np.broadcast_to(groups.reshape(numbers.step.shape), value.shape)
+    largest = np.zeros(steps.shape, np.float32)
+    np.maximum.at(largest, groups.reshape(-1), np.abs(value).reshape(-1))
+    fine = (steps <= largest / (2 ** (numbers.bits - 1) - 1) * 1.01) | (largest == 0)
+    return np.asarray(fine[groups], bool)
 
 
 def _bits(mask: int) -> Any:

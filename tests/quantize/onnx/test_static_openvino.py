@@ -20,8 +20,9 @@ from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import check_readable
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize import onnx_static, weights
+from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize
+from pocketbert.quantize.onnx import dynamic, static_openvino
 from pocketbert.quantize.plan import Plan, Rows
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -276,14 +277,14 @@ def test_a_range_that_is_none_is_an_error(value: float, tmp_path: Path) -> None:
 def test_a_weight_that_was_left_float_is_named(
     exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = onnx_static._Rewriter._plan
+    real = static_openvino._Rewriter._plan
     skipped = next(n for n in onnx.load(exported("bert")).graph.node if n.op_type == "Gemm")
 
     def forgetful(self: Any, node: Any) -> None:
         if node.output[0] != skipped.output[0]:
             real(self, node)
 
-    monkeypatch.setattr(onnx_static._Rewriter, "_plan", forgetful)
+    monkeypatch.setattr(static_openvino._Rewriter, "_plan", forgetful)
     with pytest.raises(GateError, match=r"still float: .*\(1 in all\)") as caught:
         quantize_static(exported("bert"), tmp_path / "a.onnx", feeds(3))
     assert skipped.input[1] in str(caught.value)
@@ -303,6 +304,6 @@ def test_the_source_is_not_touched(exported: Callable[[str], Path], made: Callab
 
 
 def test_a_missing_onnx_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(onnx_static, "version_of", lambda _: None)
+    monkeypatch.setattr(dynamic, "version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[onnx\]'"):
         quantize_static(tmp_path / "a.onnx", tmp_path / "b.onnx", feeds(1))

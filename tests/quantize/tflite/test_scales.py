@@ -18,9 +18,9 @@ from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.door import quantize
 from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.tflite import stored_numbers, weight_types
-from pocketbert.quantize.tflite_graph import TfliteGraph
-from pocketbert.quantize.tflite_scales import one_scale_per_tensor
+from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.tflite.reading import stored_numbers, weight_types
+from pocketbert.quantize.tflite.scales import one_scale_per_tensor
 from pocketbert.runtime.tflite import TflitePredictor
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.quiet import quiet
@@ -16,20 +12,12 @@ from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row, per_token
 from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
-from pocketbert.quantize.tflite_graph import TfliteGraph
-from pocketbert.quantize.tflite_scales import one_scale_per_tensor
-from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.tflite.scales import one_scale_per_tensor
+from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 if TYPE_CHECKING:
     from ai_edge_quantizer.qtyping import ModelQuantizationRecipe
-
-_WEIGHT_OPERATORS = {
-    "FULLY_CONNECTED": (1, Use.MATMUL),
-    "EMBEDDING_LOOKUP": (1, Use.TABLE),
-    "GATHER": (0, Use.TABLE),
-}
-"""Input that holds the weight, and what it is used for."""
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
@@ -67,45 +55,6 @@ def _recipe(scheme: Scheme) -> ModelQuantizationRecipe:
     return manager.get_quantization_recipe()
 
 
-def weight_types(path: Path) -> WeightTypes:
-    """Read the types of all weights in a file; those of the first signature, which the others share."""
-    graph = TfliteGraph(path)
-    produced = {o: op for op in graph.operators for o in op.outputs}
-    uses = []
-    for op in graph.operators:
-        if op.name not in _WEIGHT_OPERATORS:
-            continue
-        place, use = _WEIGHT_OPERATORS[op.name]
-        index, dequantized = op.inputs[place], False
-        before = produced.get(index)
-        if before is not None and before.name == "DEQUANTIZE":
-            index, dequantized = before.inputs[0], True
-        tensor = graph.tensors[index]
-        scales_of_a_table = tensor.shape[-1:] == (1,) and use is Use.TABLE
-        if tensor.stored and not scales_of_a_table:
-            uses.append(
-                WeightUse(
-                    name=tensor.name,
-                    use=use,
-                    dtype=tensor.dtype,
-                    numbers=tensor.numbers,
-                    dequantized=dequantized,
-                    per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
-                )
-            )
-    return WeightTypes(
-        uses=uses,
-        int8_bytes=graph.stored_bytes("int8"),
-        float_bytes=graph.stored_bytes("float32", "float16"),
-        operators=graph.operator_counts(),
-    )
-
-
-def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Name and value of everything stored in a file, scales of quantized tensors included."""
-    yield from TfliteGraph(path).stored()
-
-
 _HALF, _W8, _COARSE = (
     Wanted("float16", dequantized=True),
     Wanted("int8", dequantized=True, per_channel=True),
@@ -113,8 +62,6 @@ _HALF, _W8, _COARSE = (
 )
 _FLOAT_PRODUCTS = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
 _DYNAMIC = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
-register_reader(Format.TFLITE, Reader(weight_types, stored_numbers))
-register_scheme(SchemeRow(Format.TFLITE, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32"))))
 register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), _write))
 register_scheme(SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), _write, simulation=_FLOAT_PRODUCTS))
 register_scheme(

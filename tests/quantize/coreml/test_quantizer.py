@@ -21,9 +21,9 @@ from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize import coreml as quantizer
 from pocketbert.quantize import weights
-from pocketbert.quantize.coreml import stored_numbers, weight_types
+from pocketbert.quantize.coreml import quantizer, reading
+from pocketbert.quantize.coreml.reading import stored_numbers, weight_types
 from pocketbert.quantize.door import quantize
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
@@ -44,7 +44,7 @@ MATRICES = 6 * 2 + 2  # in two layers, the pooler and the output
 @pytest.fixture(autouse=True)
 def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models have no matrix above the usual bound."""
-    monkeypatch.setattr(weights, "SMALL", quantizer.THRESHOLD)
+    monkeypatch.setattr(weights, "SMALL", reading.THRESHOLD)
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.export.onnx import check_readable
-from pocketbert.quantize import onnx as quantizer
 from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize
-from pocketbert.quantize.onnx import weight_types
+from pocketbert.quantize.onnx import dynamic as quantizer
+from pocketbert.quantize.onnx.reading import weight_types
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import Use, WeightTypes

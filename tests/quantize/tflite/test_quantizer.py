@@ -15,13 +15,14 @@ from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Runtime, Scheme
-from pocketbert.quantize import tflite as quantizer
-from pocketbert.quantize import tflite_graph, weights
+from pocketbert.quantize import weights
 from pocketbert.quantize.door import quantize
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import row_of
-from pocketbert.quantize.tflite import stored_numbers, weight_types
-from pocketbert.quantize.tflite_graph import TfliteGraph
+from pocketbert.quantize.tflite import graph as tflite_graph
+from pocketbert.quantize.tflite import quantizer
+from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.tflite.reading import stored_numbers, weight_types
 from pocketbert.quantize.weights import Use, WeightTypes
 from pocketbert.runtime.tflite import TflitePredictor
 

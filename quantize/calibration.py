@@ -1,0 +1,157 @@
+"""Ranges of activations, measured on texts: the smallest and largest number, or a range that clips what is rare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.types import Calibration
+
+BINS = 4096
+"""Bins of a histogram; its memory is the same for one row and for a million."""
+KEPT = 0.9999
+"""Share of the numbers of a tensor that lie inside the range of `Calibration.PERCENTILE`."""
+_FRACTIONS = np.linspace(0.2, 1.0, 81)
+"""Parts of the full range that `Calibration.MSE` tries."""
+Range = tuple[float, float]
+
+
+class Histogram:
+    """Counts of the numbers of one tensor, in bins over [-r, r]; r doubles when a number lies outside.
+
+    Attributes:
+        low: Smallest number, or 0.
+        high: Largest number, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.low = self.high = 0.0
+        self._limit = 0.0
+        self._counts = np.zeros(BINS, np.int64)
+
+    def add(self, values: NDArray[np.floating], count: bool = True) -> None:
+        """Count the numbers of an array; NaN and infinity end up in `low` and `high` and are not counted.
+
+        Args:
+            values: The numbers, of any shape.
+            count: Whether to count them; otherwise only `low` and `high` follow.
+        """
+        # unlike Python's own functions, these do not lose NaN
+        self.low = float(np.minimum(self.low, values.min()))
+        self.high = float(np.maximum(self.high, values.max()))
+        if not count:
+            return
+        finite = values[np.isfinite(values)]
+        largest = float(np.abs(finite).max()) if finite.size else 0.0
+        if largest == 0.0:
+            self._counts[BINS // 2] += finite.size
+            return
+        if self._limit == 0.0:
+            self._limit = 2.0 ** np.ceil(np.log2(largest))
+        while largest > self._limit:
+            self._widen()
+        places = np.floor((finite.ravel().astype(np.float64) / self._limit + 1) * (BINS / 2)).astype(np.int64)
+        self._counts += np.bincount(np.clip(places, 0, BINS - 1), minlength=BINS)
+
+    def _widen(self) -> None:
+        """Double the range: neighbouring bins become one."""
+        pairs = self._counts.reshape(-1, 2).sum(1)
+        self._counts[:] = 0
+        self._counts[BINS // 4 : BINS * 3 // 4] = pairs
+        self._limit *= 2
+
+    @property
+    def centres(self) -> NDArray[np.float64]:
+        """The number in the middle of each bin."""
+        return ((np.arange(BINS) + 0.5) / (BINS / 2) - 1) * self._limit
+
+    def percentile(self, kept: float = KEPT) -> Range:
+        """Return the range that leaves out an equal share of the numbers at each end; zero lies inside.
+
+        Args:
+            kept: Share of the numbers inside it.
+        """
+        share = np.cumsum(self._counts) / max(1, self._counts.sum())
+        outside = (1 - kept) / 2
+        low, high = (self.centres[min(BINS - 1, int(np.searchsorted(share, s)))] for s in (outside, 1 - outside))
+        return max(self.low, min(0.0, float(low))), min(self.high, max(0.0, float(high)))
+
+    def least_error(self, steps: int = 255) -> Range:
+        """Return the part of the full range in which rounding to equal steps has the least mean squared error.
+
+        Args:
+            steps: Steps between both ends of the range.
+        """
+        used = self._counts > 0
+        centres, counts = self.centres[used], self._counts[used]
+        best, least = (self.low, self.high), np.inf
+        for part in _FRACTIONS:
+            low, high = self.low * part, self.high * part
+            step = (high - low) / steps
+            if step <= 0:
+                continue
+            rounded = np.clip(np.rint((centres - low) / step), 0, steps) * step + low
+            error = float((counts * (rounded - centres) ** 2).sum())
+            if error <= least:
+                best, least = (low, high), error
+        return best
+
+    def range(self, method: Calibration) -> Range:
+        """Return the range that a method chooses."""
+        match method:
+            case Calibration.MINMAX:
+                return self.low, self.high
+            case Calibration.PERCENTILE:
+                return self.percentile()
+            case Calibration.MSE:
+                return self.least_error()
+
+
+class Ranges:
+    """Measures the ranges of several tensors, row by row.
+
+    Args:
+        names: The tensors.
+        method: How ranges are chosen.
+    """
+
+    def __init__(self, names: Iterable[str], method: Calibration) -> None:
+        self._histograms = {name: Histogram() for name in names}
+        self._method = method
+        self._rows = 0
+
+    def add(self, row: Mapping[str, NDArray[np.floating]]) -> None:
+        """Count the numbers of every tensor in one row, which has no padding."""
+        self._rows += 1
+        for name, histogram in self._histograms.items():
+            histogram.add(row[name], count=self._method is not Calibration.MINMAX)
+
+    def chosen(self, title: str) -> dict[str, Range]:
+        """Return the range of every tensor.
+
+        Args:
+            title: The file that they are for, which errors name.
+
+        Raises:
+            InputError: If no row was counted.
+            GateError: If a tensor has NaN or infinite numbers, or nothing but zeros.
+        """
+        if not self._rows:
+            raise InputError(Problem("rows", "no row to measure ranges on.", "Give at least one text, better 100."))
+        ends = {name: (h.low, h.high) for name, h in self._histograms.items()}
+        problems = []
+        for what, wrong in (
+            ("NaN or infinite numbers", [n for n, r in ends.items() if not np.isfinite(r).all()]),
+            ("nothing but zeros", [n for n, r in ends.items() if r == (0.0, 0.0)]),
+        ):
+            if wrong:
+                problems.append(
+                    f"{title}: {what} on the calibration texts, which gives no range: {', '.join(wrong[:5])} "
+                    f"({len(wrong)} in all). Is the model trained, are these its texts?"
+                )
+        if problems:
+            raise GateError(problems)
+        return {name: h.range(self._method) for name, h in self._histograms.items()}

@@ -1,0 +1,163 @@
+"""Reads what is stored in ONNX files."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups
+from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
+from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+
+_INTEGER = ("MatMulInteger", "ConvInteger")
+_READERS = (*_INTEGER, "MatMul", "Gemm", "Gather")
+"""Standard operators that read weights."""
+_MOVES = ("Transpose", "DequantizeLinear", "Concat", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators behind which a stored weight is still the same weight."""
+
+
+def weight_types(path: Path) -> WeightTypes:
+    """Read the types of all weights in a graph."""
+    import onnx
+    from onnx import numpy_helper
+
+    graph = onnx.load(path).graph
+    size = Counter[bool]()
+    for tensor in graph.initializer:
+        size[tensor.data_type in (TensorTypes.INT8, TensorTypes.UINT8)] += numpy_helper.to_array(tensor).nbytes
+    return WeightTypes(
+        uses=list(_uses(graph)),
+        int8_bytes=size[True],
+        float_bytes=size[False],
+        operators=dict(Counter(n.op_type for n in graph.node)),
+    )
+
+
+class TensorTypes:
+    """Numbers of types in ONNX (onnx.proto, TensorProto.DataType)."""
+
+    UINT8, INT8 = 2, 3
+
+
+_KINDS = {1: "float32", TensorTypes.UINT8: "int8", TensorTypes.INT8: "int8", 10: "float16"}
+
+
+def _uses(graph: Any) -> Iterator[WeightUse]:
+    """Every use of a stored weight, in the order of the nodes."""
+    from onnx import numpy_helper
+
+    weights = {t.name: t for t in graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
+    # fp32 weights have no part in the lookup of a packed table
+    others = {n: numpy_helper.to_array(w) for n, w in weights.items() if w.data_type != 1 or math.prod(w.dims) == 1}
+    packed = list(packed_lookups(graph, others))
+    scales = {p.scales for p in packed}
+    of_table = {p.table: p for p in packed}
+    for node in graph.node:
+        if node.op_type in ("MatMulNBits", "GatherBlockQuantized"):
+            yield _in_blocks(node, weights, producers)
+            continue
+        if node.op_type == "Gather" and node.input[0] in of_table:
+            yield _packed_table(weights, of_table[node.input[0]])
+            continue
+        if node.op_type not in _READERS or (node.op_type == "Gather" and node.input[0] in scales):
+            continue
+        yield from _plain(node, weights, producers)
+
+
+def _plain(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) -> Iterator[WeightUse]:
+    """The stored weights that a standard operator reads."""
+    integer, table = node.op_type in _INTEGER, node.op_type == "Gather"
+    operands = node.input[:1] if table else node.input[:2]
+    # static int8 is written as DequantizeLinear with a stored scale before both operands: engines compute it in int8
+    fused = len(operands) > 1 and all(_widened(name, producers) in weights for name in operands)
+    before = producers.get(node.input[0])
+    fixed = integer and before is not None and before.op_type == "QuantizeLinear" and before.input[1] in weights
+    for operand in operands:
+        for name, dequantized in _sources([operand], producers):
+            tensor = weights.get(name)
+            if tensor is None or len(tensor.dims) < 2:
+                continue
+            scales = node.input[3] if integer and len(node.input) > 3 else _widened(operand, producers)
+            yield WeightUse(
+                name=name,
+                use=Use.TABLE if table else Use.MATMUL,
+                dtype=_KINDS.get(tensor.data_type, str(tensor.data_type)),
+                numbers=math.prod(tensor.dims),
+                dequantized=dequantized and not fused,
+                per_channel=_per_channel(weights.get(scales or ""), tensor),
+                static=fused or fixed,
+                fused=fused,
+            )
+
+
+def _in_blocks(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) -> WeightUse:
+    """The weight of an operator of ONNX Runtime with blocks."""
+    flags = {a.name: a.i for a in node.attribute}
+    table = node.op_type == "GatherBlockQuantized"
+    name = next(n for n, _ in _sources([node.input[0 if table else 1]], producers))
+    numbers = math.prod(weights[name].dims) * 8 // flags["bits"] if table else flags["K"] * flags["N"]
+    return WeightUse(
+        name=name,
+        use=Use.TABLE if table else Use.MATMUL,
+        dtype=f"int{flags['bits']}",
+        numbers=numbers,
+        per_channel=True,
+        block=flags["block_size"],
+    )
+
+
+def _packed_table(weights: Mapping[str, Any], lookup: PackedLookup) -> WeightUse:
+    rows, width = weights[lookup.table].dims[0], 2 * weights[lookup.table].dims[1]
+    block = width // weights[lookup.scales].dims[1]
+    return WeightUse(
+        name=lookup.table, use=Use.TABLE, dtype="int4", numbers=rows * width, per_channel=True, block=block
+    )
+
+
+def _sources(names: Iterable[str], producers: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """What is stored behind operands, through operators that only move or widen it; and whether one of them widens."""
+    for name in names:
+        node = producers.get(name)
+        if node is None:
+            yield name, False
+        elif node.op_type in _MOVES:
+            for source, widened in _sources(node.input if node.op_type == "Concat" else node.input[:1], producers):
+                yield source, widened or node.op_type == "DequantizeLinear"
+
+
+def _widened(name: str, producers: Mapping[str, Any]) -> str | None:
+    """Name of the scale that an operand was made fp32 with; None where it always was."""
+    node = producers.get(name)
+    if node is None or node.op_type not in _MOVES:
+        return None
+    return str(node.input[1]) if node.op_type == "DequantizeLinear" else _widened(node.input[0], producers)
+
+
+def _per_channel(scales: Any, tensor: Any) -> bool | None:
+    """Whether an integer weight has a scale or zero point for each output channel; None where there is one channel."""
+    if scales is None:
+        return False
+    if scales.dims and scales.dims[0] > 1:
+        return True
+    return None if 1 in tensor.dims else False
+
+
+def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Name and value of everything stored in a file."""
+    import onnx
+    from onnx import numpy_helper
+
+    for tensor in onnx.load(path).graph.initializer:
+        yield tensor.name, numpy_helper.to_array(tensor)
+
+
+register_reader(Format.ONNX, Reader(weight_types, stored_numbers))
+register_scheme(SchemeRow(Format.ONNX, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32"))))

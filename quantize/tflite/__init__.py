@@ -1,0 +1,5 @@
+"""Smaller TFLite files; importing this package registers its reader and its schemes."""
+
+from pocketbert.quantize.tflite import quantizer, reading
+
+__all__ = ["quantizer", "reading"]

@@ -1,0 +1,64 @@
+"""Reads what is stored in TFLite files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
+from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+
+_WEIGHT_OPERATORS = {
+    "FULLY_CONNECTED": (1, Use.MATMUL),
+    "EMBEDDING_LOOKUP": (1, Use.TABLE),
+    "GATHER": (0, Use.TABLE),
+}
+"""Input that holds the weight, and what it is used for."""
+
+
+def weight_types(path: Path) -> WeightTypes:
+    """Read the types of all weights in a file; those of the first signature, which the others share."""
+    graph = TfliteGraph(path)
+    produced = {o: op for op in graph.operators for o in op.outputs}
+    uses = []
+    for op in graph.operators:
+        if op.name not in _WEIGHT_OPERATORS:
+            continue
+        place, use = _WEIGHT_OPERATORS[op.name]
+        index, dequantized = op.inputs[place], False
+        before = produced.get(index)
+        if before is not None and before.name == "DEQUANTIZE":
+            index, dequantized = before.inputs[0], True
+        tensor = graph.tensors[index]
+        scales_of_a_table = tensor.shape[-1:] == (1,) and use is Use.TABLE
+        if tensor.stored and not scales_of_a_table:
+            uses.append(
+                WeightUse(
+                    name=tensor.name,
+                    use=use,
+                    dtype=tensor.dtype,
+                    numbers=tensor.numbers,
+                    dequantized=dequantized,
+                    per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
+                )
+            )
+    return WeightTypes(
+        uses=uses,
+        int8_bytes=graph.stored_bytes("int8"),
+        float_bytes=graph.stored_bytes("float32", "float16"),
+        operators=graph.operator_counts(),
+    )
+
+
+def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Name and value of everything stored in a file, scales of quantized tensors included."""
+    yield from TfliteGraph(path).stored()
+
+
+register_reader(Format.TFLITE, Reader(weight_types, stored_numbers))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.FP32, ExpectedWeights(Wanted("float32"), Wanted("float32"))))
