@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +67,7 @@ class Histogram:
     @property
     def centres(self) -> NDArray[np.float64]:
         """The number in the middle of each bin."""
-        return ((np.arange(BINS) + 0.5) / (BINS / 2) - 1) * self._limit
+        return np.asarray(((np.arange(BINS) + 0.5) / (BINS / 2) - 1) * self._limit, np.float64)
 
     def percentile(self, kept: float = KEPT) -> Range:
         """Return the range that leaves out an equal share of the numbers at each end; zero lies inside.
@@ -123,7 +124,7 @@ class Ranges:
         self._method = method
         self._rows = 0
 
-    def add(self, row: Mapping[str, NDArray[np.floating]]) -> None:
+    def add(self, row: Mapping[str, NDArray[Any]]) -> None:
         """Count the numbers of every tensor in one row, which has no padding."""
         self._rows += 1
         for name, histogram in self._histograms.items():

@@ -35,6 +35,7 @@ class Simulation:
     Attributes:
         weights: Rounds the weight of a linear layer or a convolution, output channels first.
         tables: Rounds an embedding table that no product reads; one that a product reads is rounded as its weight.
+        other_tables: Rounds the tables other than the largest, where they are rounded in another way.
         inputs: Rounds what weights are multiplied with; None where it stays float.
         small: Weights of at most this many numbers stay float.
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
@@ -53,6 +54,7 @@ class Simulation:
     small: int = 0
     static: bool = False
     products: bool = False
+    other_tables: Rounding | None = None
     fixed_positions: bool = False
     one_graph: bool = False
     saturates: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,13 @@ def load_plain(source: Path) -> Any:
     return model
 
 
-def write_dynamic(model: Any, destination: Path) -> None:
+def write_dynamic(model: Any, destination: Path, leave: Sequence[str] = ()) -> None:
     """Write a dynamic int8 copy of an fp32 model.
 
     Args:
         model: What `load_plain` returned; changed in place.
         destination: File to write.
+        leave: Names of nodes that stay as they are.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -68,6 +69,7 @@ def write_dynamic(model: Any, destination: Path) -> None:
                 reduce_range=False,
                 weight_type=QuantType.QInt8,
                 op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+                nodes_to_exclude=list(leave),
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
     if ties:

@@ -6,7 +6,7 @@ arithmetic, subtracts 8 and multiplies with scales that 32 neighbouring columns 
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,39 +27,46 @@ _CONSTANTS = {
 }
 
 
-def pack_tables(model: Any) -> None:
-    """Store every table that is only looked up in 4 bits.
+def largest_table(graph: Any) -> str | None:
+    """Name of the largest table whose rows are gathered; None where a graph has none.
 
-    A table that is multiplied too (the head of fill-mask) stays as it is: the quantizer of products stores it.
+    Only this one is worth 4 bits: an error of a position or a segment is the same for every text, and moves the answers as
+    much as the rounding of all words (measured on the demo's student: 0.048, 0.046 and 0.047 of the logits' spread).
+
+    Args:
+        graph: An fp32 ONNX graph.
+    """
+    stored = {t.name: math.prod(t.dims) for t in graph.initializer if len(t.dims) == 2 and t.data_type == 1}
+    read = [n.input[0] for n in graph.node if n.input and is_lookup(n, n.input[0]) and n.input[0] in stored]
+    return max(read, key=stored.__getitem__, default=None)
+
+
+def pack_largest(model: Any) -> list[str]:
+    """Store the largest table in 4 bits.
+
+    One that is multiplied too (the head of fill-mask) stays as it is: the quantizer of products stores it.
 
     Args:
         model: An fp32 ONNX model; changed in place.
 
+    Returns:
+        Names of the nodes that look up scales, which no quantizer may take for tables.
+
     Raises:
-        InputError: If the width of a table is not a multiple of 16.
+        InputError: If the width of the table is not a multiple of 16.
     """
     from onnx import numpy_helper
 
     graph = model.graph
-    stored = {t.name: t for t in graph.initializer}
-    readers = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            readers[name].append(node)
-    for name, nodes in readers.items():
-        if name in stored and len(stored[name].dims) == 2 and all(is_lookup(n, name) for n in nodes):
-            table = numpy_helper.to_array(stored[name])
-            if table.dtype != np.float32:
-                continue
-            _store(graph, name, table)
-            for node in nodes:
-                _replace(graph, node, name)
-            graph.initializer.remove(stored[name])
-    known = {t.name for t in graph.initializer}
-    read = {name for node in graph.node for name in node.input}
-    graph.initializer.extend(
-        numpy_helper.from_array(v, n) for n, v in _CONSTANTS.items() if n in read and n not in known
-    )
+    name = largest_table(graph)
+    readers = [n for n in graph.node if name in n.input]
+    if name is None or not all(is_lookup(n, name) for n in readers):
+        return []
+    stored = next(t for t in graph.initializer if t.name == name)
+    _store(graph, name, numpy_helper.to_array(stored))
+    graph.initializer.remove(stored)
+    graph.initializer.extend(numpy_helper.from_array(value, constant) for constant, value in _CONSTANTS.items())
+    return [_replace(graph, node, name) for node in readers]
 
 
 def is_lookup(node: Any, table: str) -> bool:
@@ -95,8 +102,8 @@ def _store(graph: Any, name: str, table: NDArray[np.float32]) -> None:
         graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{name}_{end}"))
 
 
-def _replace(graph: Any, node: Any, name: str) -> None:
-    """Write the lookup of a packed table in place of a Gather."""
+def _replace(graph: Any, node: Any, name: str) -> str:
+    """Write the lookup of a packed table in place of a Gather; return the name of the node that looks up scales."""
     from onnx import TensorProto, helper
 
     out, indices = node.output[0], node.input[1]
@@ -113,7 +120,7 @@ def _replace(graph: Any, node: Any, name: str) -> None:
         helper.make_node("Sub", [at("bytes"), at("high_16")], [at("low")]),
         helper.make_node("Concat", [at("low"), at("high")], [at("codes")], axis=-1),
         helper.make_node("Sub", [at("codes"), "pb_table_8"], [at("steps")]),
-        helper.make_node("Gather", [f"{name}_scales", indices], [at("row_halves")]),
+        helper.make_node("Gather", [f"{name}_scales", indices], [at("row_halves")], name=at("row_halves")),
         helper.make_node("Cast", [at("row_halves")], [at("row_scales")], to=TensorProto.FLOAT),
         helper.make_node("Gather", [at("row_scales"), f"{name}_columns"], [at("scales")], axis=-1),
         helper.make_node("Mul", [at("steps"), at("scales")], [out]),
@@ -122,6 +129,7 @@ def _replace(graph: Any, node: Any, name: str) -> None:
     graph.node.remove(node)
     for i, new in enumerate(nodes):
         graph.node.insert(place + i, new)
+    return at("row_halves")
 
 
 @dataclass(frozen=True)

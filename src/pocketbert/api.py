@@ -189,22 +189,26 @@ def quantize(
     schemes: Sequence[str] = ("int8",),
     runtimes: Sequence[str] = (),
     overwrite: bool = False,
+    calibrate: DataSource | None = None,
 ) -> Path:
     """Add quantized files to an artefact folder, verified like any other; the fp32 files are kept as they are.
 
     Args:
         model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder.
-        schemes: Schemes of smaller files, the default file's first: ``int8``, for TFLite also ``w8`` and ``fp16``.
-        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's texts.)
+        schemes: Schemes of smaller files, the default file's first: ``int8``, ``small``, ``w4``, ``a8w8`` and others.
+        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO.
         overwrite: Whether an existing folder may be replaced.
+        calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges.
 
     Returns:
         The folder; where `output` is a link, what it leads to.
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(Path(model), Path(output), schemes=schemes, runtimes=runtimes, overwrite=overwrite)
+    return quantize_folder(
+        Path(model), Path(output), schemes=schemes, runtimes=runtimes, calibrate=calibrate, overwrite=overwrite
+    )
 
 
 def verify(

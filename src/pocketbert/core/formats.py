@@ -157,7 +157,10 @@ _BUILT_IN = (
         bounds={
             (Scheme.FP32, None): FP32,
             (Scheme.INT8, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
+            (Scheme.SMALL, None): Bounds(reference=0.5, padding=1.0, golden=0.25),
             (Scheme.A8W8, None): Bounds(reference=0.5, padding=0.1, golden=0.25),
+            (Scheme.INT8_B32, None): Bounds(reference=0.5, padding=0.02, golden=0.1),
+            (Scheme.W4, None): Bounds(reference=0.5, padding=0.02, golden=0.1),
             (Scheme.A8W8, Runtime.OPENVINO): Bounds(reference=0.5, padding=0.1, golden=0.25),
         },
         dtype="int64",

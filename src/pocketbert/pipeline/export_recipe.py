@@ -57,8 +57,8 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
             check_exported(folder.family, _MODEL)
             task = options.task or known_task(folder)
             options = _with_length(_with_form(options, folder), folder)
-            if options.data is not None and task in set(TaskName):
-                options = replace(options, data=found_columns(options.data, task_of(TaskName(task))))
+            if task in set(TaskName):
+                options = _with_columns(options, task_of(TaskName(task)))
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
         recipe = recipe_of(_content(name, _run_name(folder), options, task), _TITLE)
@@ -79,6 +79,15 @@ def _with_form(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
     return options if folder.family.form is None else replace(options, form=folder.family.form.name)
 
 
+def _with_columns(options: ExportOptions, task: Task) -> ExportOptions:
+    """The options with the columns of their files, found where they are not named."""
+    return replace(
+        options,
+        data=options.data and found_columns(options.data, task),
+        calibrate=options.calibrate and found_columns(options.calibrate, task),
+    )
+
+
 def found_columns(source: DataSource, task: Task) -> DataSource:
     """The source with the columns that it does not name, found by their names or their content, and told to the user."""
     found = guess_columns(source, task.labels)
@@ -89,7 +98,7 @@ def found_columns(source: DataSource, task: Task) -> DataSource:
 
 def _with_length(options: ExportOptions, folder: ModelFolder) -> ExportOptions:
     """The options with the model's own limit, where they name none: with rows, a recipe has another default."""
-    if options.data is None or options.max_length is not None:
+    if (options.data is None and options.calibrate is None) or options.max_length is not None:
         return options
     return replace(options, max_length=min(folder.positions, folder.tokenizer_length, LONGEST))
 

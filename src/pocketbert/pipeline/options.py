@@ -42,10 +42,9 @@ class ExportOptions:
         form: Form of the files, such as ``language``: inputs beyond the text; default ``text``, or that of the folder.
         entities: With a form that has a table of entities: file of those to keep, one id or name in each line.
         formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
-        schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), for TFLite also ``w8``
-            and ``fp16``; ``fp32`` makes none.
-        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16. (``openvino`` needs a recipe's
-            texts.)
+        schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), ``small``, ``w4``,
+            ``a8w8`` and others; ``fp32`` makes none.
+        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO.
         lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
         attention: ``blocks`` for texts of more than 1,024 tokens (Longformer), ``pairs`` for any family; default ``pairs``,
             or what an exported model was exported with.
@@ -59,6 +58,7 @@ class ExportOptions:
         precision: Numbers that the package computes in, ``fp16`` or ``fp32``.
         layout: ``ane`` rewrites the graph for Apple's Neural Engine; ``plain`` does not.
         answer: How outputs become answers; default the recipe's defaults.
+        calibrate: Labelled rows, no evaluation row among them, on which static schemes (``a8w8``) measure ranges.
         data: Labelled rows that the files are scored on; golden rows are then texts of these rows.
         benchmark: Whether the latency of the files is measured.
         name: Name of the model in the model card; default the name of its folder.
@@ -85,6 +85,7 @@ class ExportOptions:
     precision: str = "fp16"
     layout: str = "plain"
     answer: AnswerOptions = field(default_factory=lambda: AnswerOptions())
+    calibrate: DataSource | None = None
     data: DataSource | None = None
     benchmark: bool = False
     name: str | None = None
@@ -153,6 +154,7 @@ KEYS: Mapping[str, str] = {
     "precision": "export.coreml.precision",
     "layout": "export.coreml.layout",
     "answer": "answer",
+    "calibrate": "data.train",
     "data": "data.eval",
     "benchmark": "benchmark",
     "name": "name",

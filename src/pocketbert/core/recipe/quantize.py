@@ -51,8 +51,8 @@ class QuantizeSection(Section):
 
     scheme: Scheme = Field(
         Scheme.INT8,
-        description="Short form of files with one entry: int8 (in Core ML: w8); for TFLite and Core ML also w8; for TFLite "
-        "fp16; fp32 leaves the files as they are exported.",
+        description="Short form of files with one entry: int8 (in Core ML: w8), small, w4, a8w8 and others, see "
+        "docs/quantization.md; fp32 leaves the files as they are exported.",
     )
     files: list[_Entry] | None = Field(
         None,
@@ -110,7 +110,7 @@ def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], 
             out.append(f"{title} does not exist in this version{_what_exists(file, forms, calibration)}")
         elif homes[0] not in formats:
             out.append(f"{title} is a file of {homes[0]}; add {homes[0]} to export.formats")
-        if homes and file.scheme.static and not calibration:
+        if (homes or file.scheme in plain) and file.scheme.static and not calibration:
             out.append(f"{title} measures ranges on training texts; name them in data.train")
     return out + _plain_problems(plain, list(dict.fromkeys(formats)))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord, artefact_folder, read_artefacts
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.file import load_recipe
@@ -19,19 +21,25 @@ from pocketbert.pipeline.run import RECIPE_FILE
 
 
 def quantize_folder(
-    model: Path, output: Path, *, schemes: Sequence[str], runtimes: Sequence[str], overwrite: bool
+    model: Path,
+    output: Path,
+    *,
+    schemes: Sequence[str],
+    runtimes: Sequence[str],
+    calibrate: DataSource | None,
+    overwrite: bool,
 ) -> Path:
     """See `pocketbert.api.quantize`."""
     model = artefact_folder(model)
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
-    options = _as_exported(model, artefacts, exported, schemes, runtimes)
+    options = replace(_as_exported(model, artefacts, exported, schemes, runtimes), calibrate=calibrate)
     problems = option_problems(str(model), options)
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
     elif not problems and all(FORMATS[Format(f)].smaller(Scheme(s)) is None for f in options.formats for s in schemes):
         what = f"{' and '.join(map(repr, schemes))} makes no further file of {', '.join(options.formats)}."
-        problems.append(Problem("--scheme", what, "Choose int8 or w8."))
+        problems.append(Problem("--scheme", what, "Choose another scheme, e.g. int8 or small."))
     if not (model / "model.safetensors").is_file():
         problems.append(
             Problem(

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pocketbert.pipeline.formats.stored.numbers import Numbers, dequantized, numbers_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
+from pocketbert.quantize.blocks import unpacked
+from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups
 
 _KEPT = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -39,11 +41,19 @@ class _Reader:
         }
         """Scales of an int8 table and of a matrix, where rows of the one are multiplied with the other as they are."""
         self.of_rows = self._of_rows()
+        # under which names products read tables
+        self.tables = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Reshape" and n.input[0] in self.raw}
+        self.packed = {p.output: p for p in packed_lookups(graph, self.raw)}
+        self.unpacking = frozenset[str]().union(*(p.inside for p in self.packed.values()))
 
     def run(self) -> list[Constant]:
         for node in self.graph.node:
             handler = getattr(self, f"on_{node.op_type.lower()}", None)
-            if node.op_type in _KEPT:
+            if node.output[0] in self.unpacking:
+                continue
+            if node.output[0] in self.packed:
+                self._unpacked(self.packed[node.output[0]])
+            elif node.op_type in _KEPT:
                 self._moved(node)
             elif handler is not None:
                 handler(node)
@@ -110,6 +120,43 @@ class _Reader:
             self._other(node)
         else:
             self.tracker.lookup(node.output[0], node.input[0], node.input[1])
+
+    def _unpacked(self, lookup: PackedLookup) -> None:
+        """Follow the lookup of a table in 4 bits, as one operator."""
+        codes, scales = lookup.values(self.raw)
+        numbers = Numbers(codes, lookup.table, np.ones_like(codes), bits=4).times(Numbers(scales, halves=1))
+        self.tracker.store((lookup.table, "rows"), numbers)
+        self.tracker.lookup(lookup.output, (lookup.table, "rows"), lookup.indices)
+
+    def on_matmulnbits(self, node: Any) -> None:
+        data, weight, scales = node.input[:3]
+        flags = {a.name: a.i for a in node.attribute}
+        stored = self.raw.get(self.tables.get(weight, weight))
+        if stored is None or scales not in self.raw or len(node.input) > 3:
+            self._other(node)
+            return
+        codes = unpacked(stored.reshape(flags["N"], -1), flags["bits"])
+        self._store_blocks((weight, "matrix"), codes, self.raw[scales], flags, weight)
+        self.tracker.product(node.output[0], data, (weight, "matrix"))
+
+    def on_gatherblockquantized(self, node: Any) -> None:
+        table, indices, scales = node.input[:3]
+        flags = {a.name: a.i for a in node.attribute}
+        if table not in self.raw or scales not in self.raw or len(node.input) > 3 or flags.get("gather_axis"):
+            self._other(node)
+            return
+        self._store_blocks((table, "rows"), unpacked(self.raw[table], flags["bits"]), self.raw[scales], flags, table)
+        self.tracker.lookup(node.output[0], (table, "rows"), indices)
+
+    def _store_blocks(
+        self, key: object, codes: NDArray[Any], scales: NDArray[Any], flags: dict[str, int], name: str
+    ) -> None:
+        """Store rows whose numbers share scales in blocks."""
+        width = flags.get("K", codes.shape[1])
+        values = codes[:, :width].astype(np.float32) - 2.0 ** (flags["bits"] - 1)
+        steps = np.repeat(scales.reshape(len(codes), -1), flags["block_size"], axis=1)[:, :width]
+        numbers = Numbers(values, name, np.ones_like(values), bits=flags["bits"])
+        self.tracker.store(key, numbers.times(Numbers(steps)))
 
     def on_dequantizelinear(self, node: Any) -> None:
         names = [*node.input, ""]
