@@ -45,11 +45,12 @@ def weight_types(path: Path) -> WeightTypes:
                     numbers=tensor.numbers,
                     dequantized=dequantized,
                     per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
+                    block=tensor.block,
                 )
             )
     return WeightTypes(
         uses=uses,
-        int8_bytes=graph.stored_bytes("int8"),
+        int8_bytes=graph.stored_bytes("int8", "int4"),
         float_bytes=graph.stored_bytes("float32", "float16"),
         operators=graph.operator_counts(),
     )

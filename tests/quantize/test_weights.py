@@ -14,6 +14,8 @@ RIGHT: dict[tuple[Scheme, Runtime | None], tuple[dict[str, object], dict[str, ob
     (Scheme.FP16, None): ({"dtype": "float16", "dequantized": True}, {"dtype": "float16", "dequantized": True}),
     (Scheme.W8, None): ({**INT8, "dequantized": True}, {**INT8, "dequantized": True}),
     (Scheme.INT8, None): (INT8, {"dtype": "int8"}),
+    (Scheme.SMALL, None): (INT8, {"dtype": "int4", "per_channel": True, "block": 32}),
+    (Scheme.W4, None): tuple([{"dtype": "int4", "per_channel": True, "block": 32}] * 2),
     (Scheme.INT8, Runtime.TFLITE_2_16): ({"dtype": "int8"}, {"dtype": "int8"}),
     (Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}),
     (Scheme.A8W8, Runtime.OPENVINO): ({**INT8, "static": True, "fused": True}, {"dtype": "int8"}),

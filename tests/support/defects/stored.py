@@ -176,15 +176,30 @@ class TfliteEditor(Editor):
 
     def _raw(self, name: str) -> Array:
         tensor = self._tensor(name)
-        return self.module.stored(self.model, tensor, {0: "float32", 1: "float16", 9: "int8"}[tensor.type])
+        return self.module.stored(self.model, tensor, {0: "float32", 1: "float16", 9: "int8", 17: "int4"}[tensor.type])
 
     def _store(self, name: str, value: Array) -> None:
         self.module.store(self.model, self._tensor(name), value)
 
     def scales(self, constant: Constant) -> Array:
+        blocks = self._blocks(constant)
+        if blocks is not None:
+            return self.module.stored(self.model, blocks, "float16").T  # [blocks, out]
         return np.asarray(self._tensor(constant.numbers.name).quantization.scale, np.float32)
 
+    def _blocks(self, constant: Constant) -> Any:
+        """The tensor that holds the scales of blocks; None where a channel has one scale."""
+        for graph in self.model.subgraphs:
+            for tensor in graph.tensors:
+                if tensor.name.decode() == constant.numbers.name and tensor.quantization.details is not None:
+                    return graph.tensors[tensor.quantization.details.scales]
+        return None
+
     def replace_scales(self, constant: Constant, scales: Array) -> None:
+        blocks = self._blocks(constant)
+        if blocks is not None:
+            self.module.store(self.model, blocks, scales.T.astype(np.float16))
+            return
         buffer = self._tensor(constant.numbers.name).buffer
         for tensor in (t for g in self.model.subgraphs for t in g.tensors if t.buffer == buffer):
             tensor.quantization.scale = scales
