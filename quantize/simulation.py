@@ -39,6 +39,7 @@ class Simulation:
         small: Weights of at most this many numbers stay float.
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
         products: Whether static ranges are those of products of two activations too, but for probabilities.
+        outputs: Whether results of products with stored weights are rounded in static ranges, too.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
         one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only where there
             is one length.
@@ -53,6 +54,7 @@ class Simulation:
     small: int = 0
     static: bool = False
     products: bool = False
+    outputs: bool = False
     fixed_positions: bool = False
     one_graph: bool = False
     saturates: bool = False

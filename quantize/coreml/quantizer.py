@@ -185,8 +185,6 @@ for _scheme, _sizes in _PALETTES.items():
                 FLOATS,
             ),
             _write_palettes,
-            simulation=replace(
-                _W8_SIMULATION, weights=_ROUNDINGS[_products], tables=_ROUNDINGS[_tables], halves=None
-            ),
+            simulation=replace(_W8_SIMULATION, weights=_ROUNDINGS[_products], tables=_ROUNDINGS[_tables], halves=None),
         )
     )

@@ -46,6 +46,7 @@ def weight_types(path: Path) -> WeightTypes:
                     dequantized=dequantized,
                     per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
                     block=tensor.block,
+                    static=use is Use.MATMUL and graph.tensors[op.inputs[0]].dtype in ("int8", "int16"),
                 )
             )
     return WeightTypes(

@@ -157,9 +157,7 @@ class StoredTensors:
             raise InputError(Problem(f"{self._package.model_path} {name}", f"{error}.")) from error
 
 
-def _weight_of(
-    name: str, reader: str, parameter: str, constant: Constant, value: NDArray[np.generic]
-) -> StoredWeight:
+def _weight_of(name: str, reader: str, parameter: str, constant: Constant, value: NDArray[np.generic]) -> StoredWeight:
     rows, columns = (*value.shape, 1, 1)[:2]
     return StoredWeight(name, reader, parameter, _dtype(constant), value.size, rows, 0, columns)
 

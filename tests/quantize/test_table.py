@@ -113,7 +113,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
         (Plan(Format.ONNX, Scheme.FP32), "onnx fp32: does not exist in this version"),
         (Plan(Format.TFLITE, Scheme.W8, Runtime.TFLITE_2_16), "tflite has: tflite fp16, tflite w8, tflite int8, tflite int8 for"),
         (Plan(Format.TFLITE, Scheme.A8W8, Runtime.OPENVINO, rows), "tflite a8w8 for openvino: does not exist"),
-        (Plan(Format.COREML, Scheme.INT8), "coreml int8: does not exist in this version; coreml has: coreml w8. Fix: "),
+        (Plan(Format.COREML, Scheme.INT8), "coreml int8: does not exist in this version; coreml has: coreml w8, coreml small, coreml w4, "),
         (Plan(Format.ONNX, Scheme.A8W8, Runtime.OPENVINO), "measures ranges on calibration rows, and the plan has none"),
         (Plan(Format.ONNX, Scheme.INT8, None, rows), "onnx int8: reads no calibration rows"),
     ],

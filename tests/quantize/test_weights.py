@@ -60,7 +60,7 @@ def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Runti
 
 
 def test_every_row_of_the_table_is_known() -> None:
-    assert {(r.scheme, r.runtime) for r in all_rows()} == set(RIGHT)
+    assert {(r.scheme, r.runtime) for r in all_rows() if r.format is not Format.COREML} == set(RIGHT)
 
 
 @pytest.mark.parametrize(("scheme", "target"), RIGHT)

@@ -183,6 +183,7 @@ _BUILT_IN = (
             (Scheme.INT8, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
             (Scheme.SMALL, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
             (Scheme.W4, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
+            (Scheme.A8W8, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
             (Scheme.INT8, Runtime.TFLITE_2_16): Bounds(reference=0.5, padding=0.02, golden=0.25),
         },
         dtype="int32",

@@ -304,7 +304,9 @@ def test_widths_that_blocks_do_not_divide_are_refused(
     monkeypatch.setattr(quantizer, "BLOCK", 48)
     with pytest.raises(InputError) as caught:
         quantize(exported_tflite("bert"), tmp_path / "a.tflite", FORMS[form])
-    assert "has rows of 32 numbers; 4-bit weights of TFLite have blocks of 48. Fix: Choose the scheme int8" in str(caught.value)
+    assert "has rows of 32 numbers; 4-bit weights of TFLite have blocks of 48. Fix: Choose the scheme int8" in str(
+        caught.value
+    )
     assert not list(tmp_path.iterdir())
 
 

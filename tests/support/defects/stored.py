@@ -222,7 +222,8 @@ class CoremlEditor(Editor):
 
     def _place(self, name: str) -> tuple[Any, str]:
         maker = self.package.maker(name)
-        return maker, "val" if maker.type == "const" else "data" if "data" in maker.inputs else "quantized_data"
+        places = [p for p in ("data", "indices") if p in maker.inputs]
+        return maker, "val" if maker.type == "const" else (*places, "quantized_data")[0]
 
     def _raw(self, name: str) -> Array:
         return self.package.array(*self._place(name))
@@ -232,10 +233,15 @@ class CoremlEditor(Editor):
         self.package.store(maker, value, parameter)
 
     def scales(self, constant: Constant) -> Array:
-        return self.package.array(self._place(constant.numbers.name)[0], "scale")
+        """Scales, [blocks, out] where there are several for a channel; of a palette its numbers."""
+        maker, place = self._place(constant.numbers.name)
+        found = self.package.array(maker, "lut" if place == "indices" else "scale")
+        return found.T if found.ndim == 2 and found.shape[1] > 1 else found
 
     def replace_scales(self, constant: Constant, scales: Array) -> None:
-        self.package.store(self._place(constant.numbers.name)[0], scales, "scale")
+        maker, place = self._place(constant.numbers.name)
+        several = scales.ndim == 2 and scales.shape[1] > 1
+        self.package.store(maker, scales.T if several else scales, "lut" if place == "indices" else "scale")
 
     def write(self) -> None:
         self.package.write()

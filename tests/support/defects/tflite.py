@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pocketbert.core.packages.tflite import unpacked_int4
-
 from pocketbert.export.tflite_buffers import dump_model, load_model
 
 Model = Any

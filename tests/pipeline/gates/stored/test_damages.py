@@ -32,6 +32,8 @@ FILES = {
     "model_int8_tflite216.tflite": True,
     "Model.mlpackage": False,
     "Model_w8.mlpackage": True,
+    "Model_small.mlpackage": True,
+    "Model_w4.mlpackage": True,
 }
 """Files of the fixture, and whether their matrices are compressed."""
 BY_NAME = {d.name: d for d in DAMAGES}

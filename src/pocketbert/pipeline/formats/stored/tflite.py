@@ -56,6 +56,9 @@ class _File:
             numbers = numbers_of(_array(np.asarray(data, np.uint8), kind, shape), name)
             if kind == "int4":
                 numbers = replace(numbers, bits=4)
+            elif kind == "int32" and scale is not None and scale.size:  # what is added to the sums of an int8 product
+                ones = np.ones((1,) * len(shape), np.float32)
+                numbers = replace(numbers, value=numbers.value.astype(np.float32), step=ones, bits=32)
             if found is not None and found.detailsType == self.schema.QuantizationDetails.BlockwiseQuantization:
                 numbers = self._in_blocks(graph, numbers, found.details)
             if scale is not None and scale.size:

@@ -291,7 +291,7 @@ def _fine(numbers: Numbers, value: Floats) -> NDArray[np.bool_] | bool:
 
     What shares a step is told by its value: blocks with equal steps are taken together, however the numbers were moved.
     """
-    if numbers.step is None:
+    if numbers.step is None or numbers.bits > 16:
         return True
     if numbers.ends is not None:  # a palette: no worse in all than equal steps could be
         most = np.ptp(value) / (2**numbers.bits - 1) / 2
