@@ -27,6 +27,7 @@ FILES = {
     "model_fp16.tflite": False,
     "model_int8.tflite": True,
     "model_w8.tflite": True,
+    "model_a8w8.tflite": True,
     "model_small.tflite": True,
     "model_w4.tflite": True,
     "model_int8_tflite216.tflite": True,
