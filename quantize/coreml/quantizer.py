@@ -147,7 +147,7 @@ def _palette(size: int, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.
 
 _W8 = Wanted("int8", dequantized=True, per_channel=True)
 _W4 = Wanted("int4", dequantized=True, block=BLOCK)
-_W8_SIMULATION = Simulation(
+W8_SIMULATION = Simulation(
     weights=per_row_with_offset,
     tables=per_row_with_offset,
     small=reading.THRESHOLD,
@@ -157,7 +157,7 @@ _W8_SIMULATION = Simulation(
 )
 _ROUNDINGS = {64: palette_of_64, 16: palette_of_16}
 register_scheme(
-    SchemeRow(Format.COREML, Scheme.W8, ExpectedWeights(_W8, _W8, FLOATS), _write_w8, simulation=_W8_SIMULATION)
+    SchemeRow(Format.COREML, Scheme.W8, ExpectedWeights(_W8, _W8, FLOATS), _write_w8, simulation=W8_SIMULATION)
 )
 register_scheme(
     SchemeRow(
@@ -166,7 +166,7 @@ register_scheme(
         ExpectedWeights(_W4, _W4, FLOATS),
         _write_w4,
         simulation=replace(
-            _W8_SIMULATION,
+            W8_SIMULATION,
             weights=per_block_with_offset,
             tables=per_block_with_offset,
             halves=per_block_in_halves,
@@ -185,6 +185,6 @@ for _scheme, _sizes in _PALETTES.items():
                 FLOATS,
             ),
             _write_palettes,
-            simulation=replace(_W8_SIMULATION, weights=_ROUNDINGS[_products], tables=_ROUNDINGS[_tables], halves=None),
+            simulation=replace(W8_SIMULATION, weights=_ROUNDINGS[_products], tables=_ROUNDINGS[_tables], halves=None),
         )
     )

@@ -86,6 +86,7 @@ def weight_types(path: Path) -> WeightTypes:
                     dequantized=weight.scales > 0 or weight.palette > 0,
                     per_channel=None if weight.rows == weight.scales == 1 else weight.scales > 1,
                     block=_block(weight, dtype),
+                    static=use is Use.MATMUL and weight.static,
                 )
             )
     sizes = list(stored.sizes())

@@ -39,6 +39,7 @@ class StoredWeight:
         scales: How many scales a compressed one has, or how many palettes; 0 for plain ones.
         columns: Its second axis: numbers of a row.
         palette: How many numbers its palette has; 0 where it has none.
+        static: Whether what it is multiplied with comes from 8 bits.
     """
 
     name: str
@@ -50,6 +51,7 @@ class StoredWeight:
     scales: int
     columns: int = 1
     palette: int = 0
+    static: bool = False
 
 
 class StoredTensors:
@@ -89,11 +91,18 @@ class StoredTensors:
         for operation in self._package.block.operations:
             if operation.type == "const" or operation.type.startswith(PREFIX):
                 continue
+            rounded = {
+                parameter
+                for parameter, argument in operation.inputs.items()
+                for binding in argument.arguments
+                if binding.name in self._made and self._made[binding.name].type == "dequantize"
+            }
             for parameter, argument in operation.inputs.items():
                 for binding in argument.arguments:
                     maker = self._made.get(binding.name)
                     if maker is not None:
-                        yield from self._weight(maker, binding.name, operation.type, parameter)
+                        for weight in self._weight(maker, binding.name, operation.type, parameter):
+                            yield replace(weight, static=bool(rounded - {parameter}))
 
     def _weight(self, maker: pb.Operation, name: str, reader: str, parameter: str) -> Iterator[StoredWeight]:
         if maker.type == "const":

@@ -205,7 +205,7 @@ _BUILT_IN = (
             (Scheme.FP16, None): Bounds(reference=0.02, padding=0.05, golden=0.1, loss=300, drop=0.003),
             **{
                 (scheme, None): Bounds(reference=0.5, padding=0.05, golden=0.1)
-                for scheme in (Scheme.W8, Scheme.SMALL, Scheme.W4, Scheme.LUT6, Scheme.LUT4)
+                for scheme in (Scheme.W8, Scheme.A8W8, Scheme.SMALL, Scheme.W4, Scheme.LUT6, Scheme.LUT4)
             },
         },
         dtype="int32",

@@ -125,6 +125,11 @@ class _Reader:
         order = self._value(op, "perm")
         self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
 
+    def on_quantize(self, op: pb.Operation) -> None:
+        self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
+
+    on_dequantize = on_quantize  # activations that go through 8 bits
+
     def on_gather(self, op: pb.Operation) -> None:
         if np.asarray(self._value(op, "axis")).any():
             self._other(op)
