@@ -30,6 +30,8 @@ _IOS = 17
 _MEASURED = {"linear": -2, "conv": -1}
 """Operations whose inputs and results have ranges, and their axis of tokens."""
 
+_FOLLOWING = ("leaky_relu", "tanh", "scaled_tanh", "sigmoid", "hard_sigmoid", "relu", "relu6")
+
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
     """Write a copy with int8 weights and activations; nothing is written where a range cannot be measured.
@@ -84,13 +86,20 @@ def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
 
 
 def _axes(source: Path) -> Mapping[str, int]:
-    """Names of what linear layers read and write, each with its axis of tokens."""
-    return {
-        name: _MEASURED[operation.type]
-        for operation in read_package(source).block.operations
-        if operation.type in _MEASURED
-        for name in (operation.inputs["x"].arguments[0].name, operation.outputs[0].name)
-    }
+    """Names of what linear layers read and write, each with its axis of tokens.
+
+    Where an activation function follows, coremltools quantizes its result instead.
+    """
+    axes: dict[str, int] = {}
+    made: dict[str, int] = {}
+    for operation in read_package(source).block.operations:
+        read = operation.inputs["x"].arguments[0].name if "x" in operation.inputs else ""
+        written = operation.outputs[0].name if operation.outputs else ""
+        if operation.type in _MEASURED:
+            axes[read] = axes[written] = made[written] = _MEASURED[operation.type]
+        elif operation.type in _FOLLOWING and read in made:
+            axes[written] = made[read]
+    return axes
 
 
 _W8 = Wanted("int8", dequantized=True, per_channel=True)
@@ -100,6 +109,6 @@ register_scheme(
         Scheme.A8W8,
         ExpectedWeights(replace(_W8, static=True), _W8, FLOATS),
         _write,
-        simulation=replace(W8_SIMULATION, static=True),
+        simulation=replace(W8_SIMULATION, static=True, outputs=True),
     )
 )

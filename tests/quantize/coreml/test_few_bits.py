@@ -118,7 +118,9 @@ def test_a_table_that_a_group_size_leaves_float_in_silence_is_an_error(
     source = exported(18)
     words = max(weight_types(source).uses, key=lambda u: (u.use is Use.TABLE, u.numbers))
     rows = words.numbers // 32
-    group = next(size for size in range(2, rows) if rows % size)  # divides no table, but is divided by no one either
+    group = next(
+        size for size in range(2, rows) if rows % size
+    )  # coremltools only warns, and its warnings are not shown
     grouped = partial(cto.coreml.OpPalettizerConfig, granularity="per_grouped_channel", group_size=group)
     monkeypatch.setattr(cto.coreml, "OpPalettizerConfig", grouped)
     with pytest.raises(GateError) as caught:

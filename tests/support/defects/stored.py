@@ -176,7 +176,9 @@ class TfliteEditor(Editor):
 
     def _raw(self, name: str) -> Array:
         tensor = self._tensor(name)
-        return self.module.stored(self.model, tensor, {0: "float32", 1: "float16", 2: "int32", 9: "int8", 17: "int4"}[tensor.type])
+        return self.module.stored(
+            self.model, tensor, {0: "float32", 1: "float16", 2: "int32", 9: "int8", 17: "int4"}[tensor.type]
+        )
 
     def _store(self, name: str, value: Array) -> None:
         self.module.store(self.model, self._tensor(name), value)

@@ -33,6 +33,7 @@ FILES = {
     "model_int8_tflite216.tflite": True,
     "Model.mlpackage": False,
     "Model_w8.mlpackage": True,
+    "Model_a8w8.mlpackage": True,
     "Model_small.mlpackage": True,
     "Model_w4.mlpackage": True,
 }
