@@ -1,4 +1,4 @@
-"""Palettes: the few numbers that stand for all numbers of a weight, chosen for the least squared error (k-means)."""
+"""Choose the few numbers that replace all numbers of a weight with the least squared error (k-means): its palette."""
 
 from __future__ import annotations
 

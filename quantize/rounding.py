@@ -124,7 +124,7 @@ def _blocks_of(values: Tensor) -> Tensor:
     filled = values if not missing else values.new_zeros(*values.shape[:-1], values.shape[-1] + missing)
     if missing:
         filled[..., : values.shape[-1]] = values
-    return filled.unflatten(-1, (-1, _BLOCK))
+    return filled.reshape(*filled.shape[:-1], -1, _BLOCK)
 
 
 def _whole(parts: Tensor, like: Tensor) -> Tensor:

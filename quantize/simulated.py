@@ -67,6 +67,7 @@ class _Rounded(TorchFunctionMode):
         self.how, self._saturates = simulation, saturates
         products = [m.weight for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
         self._matrices = {w.data_ptr() for w in products}
+        self._most = max((m.weight.numel() for m in module.modules() if isinstance(m, nn.Embedding)), default=0)
         self._constants = {_storage(b) for b in module.buffers()}
         self._stored: dict[tuple[int, str], Tensor] = {}
         self._pairs: dict[int, _Pairs] = {}
@@ -93,7 +94,8 @@ class _Rounded(TorchFunctionMode):
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
         if self.how.fixed_positions and _storage(indices) in self._constants:
             return F.embedding(indices, table, *more, **named)
-        kind = self.how.weights if table.data_ptr() in self._matrices else self.how.tables
+        other = self.how.other_tables if table.numel() < self._most else None
+        kind = self.how.weights if table.data_ptr() in self._matrices else other or self.how.tables
         return F.embedding(indices, self._rounded(table, kind), *more, **named)
 
     def _input(self, values: Tensor) -> Tensor:

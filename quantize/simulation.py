@@ -35,15 +35,16 @@ class Simulation:
     Attributes:
         weights: Rounds the weight of a linear layer or a convolution, output channels first.
         tables: Rounds an embedding table that no product reads; one that a product reads is rounded as its weight.
+        other_tables: Rounds the tables other than the largest, where they are rounded in another way.
         inputs: Rounds what weights are multiplied with; None where it stays float.
         small: Weights of at most this many numbers stay float.
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
         products: Whether static ranges are those of products of two activations too, but for probabilities.
-        outputs: Whether results of products with stored weights are rounded in static ranges, too.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
         one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only where there
             is one length.
         saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
+        outputs: Whether results of products with stored weights are rounded in static ranges, too.
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
             alike.
     """
@@ -54,10 +55,11 @@ class Simulation:
     small: int = 0
     static: bool = False
     products: bool = False
-    outputs: bool = False
+    other_tables: Rounding | None = None
     fixed_positions: bool = False
     one_graph: bool = False
     saturates: bool = False
+    outputs: bool = False
     halves: Rounding | None = None
 
     def made_from(self, base: Scheme) -> Simulation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pydantic import BaseModel
@@ -124,11 +124,14 @@ class ExpectedWeights:
     Attributes:
         products: Those of matrix products.
         tables: Those of embedding lookups.
+        other_tables: What tables other than the largest may be instead; None where all are alike. A coarse table of positions
+            or segments moves every token alike, which costs more than it saves.
         floats: Types that small weights may stay in.
     """
 
     products: Wanted
     tables: Wanted
+    other_tables: Wanted | None = field(default=None, kw_only=True)
     floats: tuple[str, ...] = ("float32",)
 
 
@@ -145,10 +148,15 @@ def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> l
     multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
     wanted = {Use.MATMUL: expected.products, Use.TABLE: expected.tables}
     shared = Wanted(expected.products.dtype, block=expected.products.block)
+    largest = max((u.numbers for u in types.uses if u.use is Use.TABLE), default=0)
 
     def of(use: WeightUse) -> Wanted:
         own = wanted[use.use]
-        return shared if use.name in multiplied and use.use is Use.TABLE and use.dtype != own.dtype else own
+        if use.use is not Use.TABLE or use.dtype == own.dtype:
+            return own
+        if use.name in multiplied:
+            return shared
+        return own if expected.other_tables is None or use.numbers == largest else expected.other_tables
 
     out = []
     for use in Use:

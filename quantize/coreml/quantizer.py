@@ -39,7 +39,7 @@ _PALETTES = {
     Scheme.LUT4: {Use.MATMUL: 16, Use.TABLE: 16},
     Scheme.SMALL: {Use.MATMUL: 64, Use.TABLE: 16},
 }
-"""Numbers in the palettes of products and of tables."""
+"""Numbers in the palettes of products, and of the largest table."""
 
 
 def write_smaller(source: Path, destination: Path, compress: Callable[[Any], Any]) -> None:
@@ -120,9 +120,13 @@ def _quantized(model: Any, source: Path, **how: Any) -> Any:
 
 
 def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
-    """Write weights as places in palettes, one for each tensor; what a product reads has the palette of products."""
+    """Write weights as places in palettes, one for each tensor.
+
+    Tables other than the largest have the palette of products: one of positions or segments moves every token.
+    """
     sizes = _PALETTES[plan.scheme]
     uses = large_weights(source)
+    largest = max((w for w in uses if uses[w] is Use.TABLE), key=reading.large_numbers(source).__getitem__, default="")
 
     def compress(model: Any) -> Any:
         import coremltools.optimize as cto
@@ -133,7 +137,9 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
             )
             for use, size in sizes.items()
         }
-        config = cto.coreml.OptimizationConfig(op_name_configs={name: hows[use] for name, use in uses.items()})
+        config = cto.coreml.OptimizationConfig(
+            op_name_configs={name: hows[use if name == largest else Use.MATMUL] for name, use in uses.items()}
+        )
         return cto.coreml.palettize_weights(model, config=config)
 
     write_smaller(source, destination, compress)
@@ -183,6 +189,7 @@ for _scheme, _sizes in _PALETTES.items():
                 Wanted(reading.PALETTES[_products], dequantized=True, per_channel=False),
                 Wanted(reading.PALETTES[_tables], dequantized=True, per_channel=False),
                 FLOATS,
+                other_tables=Wanted(reading.PALETTES[_products], dequantized=True, per_channel=False),
             ),
             _write_palettes,
             simulation=replace(W8_SIMULATION, weights=_ROUNDINGS[_products], tables=_ROUNDINGS[_tables], halves=None),

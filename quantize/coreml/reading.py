@@ -49,6 +49,11 @@ def large_widths(path: Path) -> dict[str, int]:
     return {w.name: w.columns for w, _ in _large(path)}
 
 
+def large_numbers(path: Path) -> dict[str, int]:
+    """Find the float constants that are worth compressing, each with how many numbers it has."""
+    return {w.name: w.numbers for w, _ in _large(path)}
+
+
 def oldest_ios(path: Path) -> int:
     """Read the oldest iOS version that opens a package."""
     from pocketbert.runtime.coreml.package import read_package

@@ -74,7 +74,9 @@ def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
         padding = ((0, 0), (0, length - tokens))
         found: dict[str, NDArray[np.floating]] = {}
 
-        def keep(step: Step, found: dict[str, NDArray[np.floating]] = found, size: int = length) -> None:
+        def keep(
+            step: Step, found: dict[str, NDArray[np.floating]] = found, size: int = length, tokens: int = tokens
+        ) -> None:
             if step.output in axes and isinstance(step.value, np.ndarray):
                 axis = axes[step.output]
                 has_tokens = step.value.ndim >= -axis and step.value.shape[axis] == size

@@ -1,6 +1,6 @@
 """Quantize the exported files of an artefact folder, and compare their answers with those of its fp32 file.
 
-Run: python scripts/measure_schemes.py FOLDER DATA.jsonl.gz --format tflite --scheme int8,small,w4 --rows 400
+Run: python benchmarks/peers/schemes.py FOLDER DATA.jsonl.gz --format tflite --scheme int8,small,w4 --rows 400
      (static schemes: --calibrate TRAIN.jsonl.gz, of which 300 rows are read)
 
 Prints a table. `rel` is the RMS error of the logits over their spread, `agree` the share of rows with the same first label,
