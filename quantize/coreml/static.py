@@ -72,11 +72,9 @@ def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
         if length is None:
             continue
         padding = ((0, 0), (0, length - tokens))
-        found: dict[str, NDArray[np.floating]] = {}
+        found: dict[str, NDArray[Any]] = {}
 
-        def keep(
-            step: Step, found: dict[str, NDArray[np.floating]] = found, size: int = length, tokens: int = tokens
-        ) -> None:
+        def keep(step: Step, found: dict[str, NDArray[Any]] = found, size: int = length, tokens: int = tokens) -> None:
             if step.output in axes and isinstance(step.value, np.ndarray):
                 axis = axes[step.output]
                 has_tokens = step.value.ndim >= -axis and step.value.shape[axis] == size
