@@ -15,6 +15,7 @@ _BLOCK = 32
 """Numbers of the last axis that share a scale in blocks."""
 _STEPS = 255
 _INT8_LOW, _INT8_HIGH = -128, 127
+_INT4_LOW, _INT4_HIGH, _INT4_STEPS = -8, 7, 15
 _LEAST = 1e-30
 """A scale that is never reached: it keeps rows of zeros from being divided by zero."""
 
@@ -34,14 +35,27 @@ def per_row_in_halves(values: Tensor) -> Tensor:
 
     A number that is many steps from zero is divided coarsely in fp16: 2 to 3 % of them go to the next step.
     """
-    halves, dim = values.half(), _others(values)
-    low, high = halves.amin(dim, keepdim=True).clamp(max=0), halves.amax(dim, keepdim=True).clamp(min=0)
-    span = high - low
-    scale = span / _STEPS
-    zero = ((_INT8_LOW * high - _INT8_HIGH * low) / span).round().clamp(_INT8_LOW, _INT8_HIGH)
-    steps = ((halves / scale).round() + zero).clamp(_INT8_LOW, _INT8_HIGH)
-    rounded = ((steps.float() - zero.float()) * scale.float()).half().to(values.dtype)
-    return rounded.where(scale > 0, values.new_zeros(()))
+    return _in_halves(values, _others(values), _INT8_LOW, _INT8_HIGH)
+
+
+def per_block_with_offset(values: Tensor) -> Tensor:
+    """Round to 16 steps between the smallest and largest of 32 numbers of a row, [rows, columns, ...]."""
+    return _by_blocks_of_rows(values, lambda parts: _between(parts, (-1,), _INT4_STEPS))
+
+
+def per_block_in_halves(values: Tensor) -> Tensor:
+    """Round as `per_block_with_offset`, in fp16 from the numbers to the scale; see `per_row_in_halves`."""
+    return _by_blocks_of_rows(values, lambda parts: _in_halves(parts, (-1,), _INT4_LOW, _INT4_HIGH))
+
+
+def palette_of_64(values: Tensor) -> Tensor:
+    """Replace every number by the nearest of 64; see `pocketbert.quantize.palettes`."""
+    return _from_palette(values, 64)
+
+
+def palette_of_16(values: Tensor) -> Tensor:
+    """Replace every number by the nearest of 16; see `pocketbert.quantize.palettes`."""
+    return _from_palette(values, 16)
 
 
 def per_token(values: Tensor) -> Tensor:
@@ -64,6 +78,19 @@ def eight_bits_in_blocks(values: Tensor) -> Tensor:
     return _in_blocks(values, 128)
 
 
+def four_bits_per_block(values: Tensor) -> Tensor:
+    """Round to 4 bits with zero at zero, 32 numbers of the last axis sharing a scale, as ai-edge-quantizer does.
+
+    The scale is cut to 8 bits of mantissa, which LiteRT's kernels want, and stored as fp16: the smallest blocks become zero.
+    """
+    import torch
+
+    parts = _blocks_of(values)
+    scale = (parts.abs().amax(-1, keepdim=True) / 7).to(torch.bfloat16).half().float()
+    steps = (parts / scale.where(scale > 0, torch.ones_like(scale))).round().clamp(-8, 7)
+    return _whole(steps * scale, values)
+
+
 def per_block(values: Tensor) -> Tensor:
     """Round to int8 with zero at zero, 32 numbers of the last axis sharing a scale, as inputs of MatMulNBits are."""
     parts = _blocks_of(values)
@@ -76,11 +103,11 @@ def signed(values: Tensor, largest: Tensor | float) -> Tensor:
     return (values / scale).round().clamp(-127, 127) * scale
 
 
-def unsigned(values: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    """Round to 256 steps from `low` to `high`, zero being one of them; what lies outside is cut."""
-    scale = (high - low) / _STEPS + _LEAST
+def unsigned(values: Tensor, low: Tensor | float, high: Tensor | float, steps: int = _STEPS) -> Tensor:
+    """Round to `steps` steps from `low` to `high`, zero being one of their ends; what lies outside is cut."""
+    scale = (high - low) / steps + _LEAST
     zero = (values.new_zeros(()) - low / scale).round()
-    return ((values / scale).round() + zero).clamp(0, _STEPS).sub(zero) * scale
+    return ((values / scale).round() + zero).clamp(0, steps).sub(zero) * scale
 
 
 def _in_blocks(values: Tensor, middle: int) -> Tensor:
@@ -105,9 +132,34 @@ def _whole(parts: Tensor, like: Tensor) -> Tensor:
     return parts.flatten(-2)[..., : like.shape[-1]]
 
 
-def _between(values: Tensor, dim: tuple[int, ...]) -> Tensor:
+def _between(values: Tensor, dim: tuple[int, ...], steps: int = _STEPS) -> Tensor:
     low, high = values.amin(dim, keepdim=True).clamp(max=0), values.amax(dim, keepdim=True).clamp(min=0)
-    return unsigned(values, low, high)
+    return unsigned(values, low, high, steps)
+
+
+def _in_halves(values: Tensor, dim: tuple[int, ...], lowest: int, highest: int) -> Tensor:
+    halves = values.half()
+    low, high = halves.amin(dim, keepdim=True).clamp(max=0), halves.amax(dim, keepdim=True).clamp(min=0)
+    span = high - low
+    scale = span / (highest - lowest)
+    zero = ((lowest * high - highest * low) / span).round().clamp(lowest, highest)
+    steps = ((halves / scale).round() + zero).clamp(lowest, highest)
+    rounded = ((steps.float() - zero.float()) * scale.float()).half().to(values.dtype)
+    return rounded.where(scale > 0, values.new_zeros(()))
+
+
+def _by_blocks_of_rows(values: Tensor, kind: Rounding) -> Tensor:
+    rows = values.flatten(1)
+    return _whole(kind(_blocks_of(rows)), rows).reshape(values.shape)
+
+
+def _from_palette(values: Tensor, size: int) -> Tensor:
+    import torch
+
+    from pocketbert.quantize.palettes import palette_of
+
+    palette = torch.from_numpy(palette_of(values.detach().numpy(), size))
+    return palette[torch.bucketize(values.half().float(), (palette[1:] + palette[:-1]) / 2)].to(values.dtype)
 
 
 def _others(values: Tensor) -> tuple[int, ...]:

@@ -176,6 +176,15 @@ class _Static(_Rounded):
     def _rounded(self, weight: Tensor, kind: Rounding) -> Tensor:
         return weight if self.measuring else super()._rounded(weight, kind)
 
+    def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self._output(super()._linear(values, weight, bias))
+
+    def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
+        return self._output(super()._convolution(values, weight, *more, **named))
+
+    def _output(self, values: Tensor) -> Tensor:
+        return self._input(values) if self.how.outputs else values
+
     def _input(self, values: Tensor) -> Tensor:
         low, high = self._range(values)
         return values if self.measuring else rounding.unsigned(values, low, high)

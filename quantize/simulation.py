@@ -44,6 +44,7 @@ class Simulation:
         one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only where there
             is one length.
         saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
+        outputs: Whether results of products with stored weights are rounded in static ranges, too.
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
             alike.
     """
@@ -58,6 +59,7 @@ class Simulation:
     fixed_positions: bool = False
     one_graph: bool = False
     saturates: bool = False
+    outputs: bool = False
     halves: Rounding | None = None
 
     def made_from(self, base: Scheme) -> Simulation:

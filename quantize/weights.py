@@ -54,12 +54,14 @@ class WeightTypes(BaseModel):
         int8_bytes: Bytes of int8 data.
         float_bytes: Bytes of float data.
         operators: Operator counts; of the first signature where there are several.
+        integers: Names of operators that compute with 8 or 16 bits and are no product with a weight and no lookup.
     """
 
     uses: list[WeightUse]
     int8_bytes: int
     float_bytes: int
     operators: dict[str, int]
+    integers: list[str] = []
 
     def count(self, use: Use, dtype: str) -> int:
         """Weights of one use and type."""
@@ -171,6 +173,12 @@ def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> l
     if other:
         still = "still float" if all(u.dtype.startswith("float") for u in other) else "of another type"
         out.append(f"{name}: {still}: {_listed(other)}.")
+    if types.integers:
+        kinds = ", ".join(dict.fromkeys(types.integers))
+        out.append(
+            f"{name}: {kinds} computed in integers ({len(types.integers)} in all); the attention mask, sums and norms "
+            "must stay float."
+        )
     right = [(u, of(u)) for u in large if u.dtype == of(u).dtype]
     return out + _form_problems(right, name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+
+if TYPE_CHECKING:
+    from pocketbert.runtime.coreml.stored import StoredWeight
 
 THRESHOLD = 512
 """Weights of at most this many numbers stay float: nothing is won there."""
@@ -20,6 +24,10 @@ _WEIGHT_INPUTS = {
     "gather": ("x", Use.TABLE),
 }
 """Input that holds the weight, and what it is used for. A product of two stored operands is no weight."""
+PALETTES = {64: "lut6", 16: "lut4"}
+"""Names of weights that are places in a palette, by the palette's size; all weights of a package have palettes of their own."""
+BLOCK = 32
+"""Numbers that share a scale in 4 bits."""
 _NAMES = {
     "fp32": "float32",
     "fp16": "float16",
@@ -31,15 +39,37 @@ _NAMES = {
 """Names of number types here, by their names in Core ML; indices are none of them."""
 
 
-def large_weights(path: Path) -> set[str]:
-    """Names of the float constants that are worth compressing."""
+def large_weights(path: Path) -> dict[str, Use]:
+    """Find the float constants that are worth compressing, each with its use: a product's, where it has two."""
+    return {w.name: use for w, use in _large(path)}
+
+
+def large_widths(path: Path) -> dict[str, int]:
+    """Find the float constants that are worth compressing, each with the length of its rows."""
+    return {w.name: w.columns for w, _ in _large(path)}
+
+
+def large_numbers(path: Path) -> dict[str, int]:
+    """Find the float constants that are worth compressing, each with how many numbers it has."""
+    return {w.name: w.numbers for w, _ in _large(path)}
+
+
+def oldest_ios(path: Path) -> int:
+    """Read the oldest iOS version that opens a package."""
+    from pocketbert.runtime.coreml.package import read_package
+
+    return read_package(path).opset + 10
+
+
+def _large(path: Path) -> list[tuple[StoredWeight, Use]]:
     from pocketbert.runtime.coreml.stored import StoredTensors
 
-    return {
-        w.name
+    found = [
+        (w, _WEIGHT_INPUTS[w.reader][1])
         for w in StoredTensors(path).weights()
         if w.parameter == _WEIGHT_INPUTS.get(w.reader, ("",))[0] and w.dtype.is_float and w.numbers > THRESHOLD
-    }
+    ]
+    return sorted(found, key=lambda pair: pair[1] is Use.MATMUL)
 
 
 def weight_types(path: Path) -> WeightTypes:
@@ -50,24 +80,33 @@ def weight_types(path: Path) -> WeightTypes:
     uses = []
     for weight in stored.weights():
         parameter, use = _WEIGHT_INPUTS.get(weight.reader, ("", Use.MATMUL))
-        if weight.parameter == parameter and weight.dtype in _NAMES:
+        dtype = PALETTES.get(weight.palette) or _NAMES.get(weight.dtype)
+        if weight.parameter == parameter and dtype:
             uses.append(
                 WeightUse(
                     name=weight.name,
                     use=use,
-                    dtype=_NAMES[weight.dtype],
+                    dtype=dtype,
                     numbers=weight.numbers,
-                    dequantized=weight.scales > 0,
+                    dequantized=weight.scales > 0 or weight.palette > 0,
                     per_channel=None if weight.rows == weight.scales == 1 else weight.scales > 1,
+                    block=_block(weight, dtype),
+                    static=use is Use.MATMUL and weight.static,
                 )
             )
-    sizes = [(v.dtype.kind, v.nbytes) for _, v in stored.arrays()]
+    sizes = list(stored.sizes())
     return WeightTypes(
         uses=uses,
-        int8_bytes=sum(n for kind, n in sizes if kind in "iu"),
-        float_bytes=sum(n for kind, n in sizes if kind == "f"),
+        int8_bytes=sum(n for is_float, n in sizes if not is_float),
+        float_bytes=sum(n for is_float, n in sizes if is_float),
         operators=stored.operators(),
     )
+
+
+def _block(weight: StoredWeight, dtype: str) -> int | None:
+    """How many numbers of a row share a scale; a row of one block of 4-bit numbers counts, too."""
+    blocks = weight.scales // weight.rows
+    return weight.columns // blocks if blocks > 1 or (blocks == 1 and dtype == "int4") else None
 
 
 def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:

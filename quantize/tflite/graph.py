@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.packages.tflite import IDENTIFIER
+from pocketbert.core.packages.tflite import IDENTIFIER, unpacked_int4
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Tensor:
         buffer: Number of the buffer that holds its value.
         stored: Whether the file holds its value.
         scales: How many quantization scales it has.
+        block: How many numbers of its last axis share a scale; None where all numbers of a channel do.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Tensor:
     buffer: int
     stored: bool
     scales: int
+    block: int | None = None
 
     @property
     def numbers(self) -> int:
@@ -68,6 +70,7 @@ class TfliteGraph:
             raise MissingBackendError("ai-edge-litert", "pip install 'pocketbert[tflite-runtime]'")
         from ai_edge_litert import schema_py_generated as schema
 
+        self._schema: Any = schema
         self._bytes = np.fromfile(path, np.uint8)
         if bytes(self._bytes[4:8]) != IDENTIFIER:
             raise InputError(Problem(str(path), "is no TFLite file."))
@@ -82,6 +85,11 @@ class TfliteGraph:
         """How many subgraphs the file has."""
         return int(self._model.SubgraphsLength())
 
+    def signatures(self) -> Iterator[tuple[list[Tensor], list[Operator]]]:
+        """Tensors and operators of every subgraph."""
+        for number in range(self.subgraphs):
+            yield (self._tensors(number), self._operators(number)) if number else (self.tensors, self.operators)
+
     def operator_counts(self) -> dict[str, int]:
         """Operators of the first subgraph by name."""
         return dict(Counter(o.name for o in self.operators))
@@ -89,22 +97,29 @@ class TfliteGraph:
     def stored(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Name and value of every stored tensor, each buffer once, and the scales of quantized ones."""
         seen = set()
-        for number in range(self.subgraphs):
+        for number, (tensors, _) in enumerate(self.signatures()):
             raw = self._model.Subgraphs(number)
-            for index, tensor in enumerate(self.tensors if number == 0 else self._tensors(number)):
+            for index, tensor in enumerate(tensors):
                 if not tensor.stored or tensor.buffer in seen:
                     continue
                 seen.add(tensor.buffer)
                 value = self._data(tensor.buffer)
-                if tensor.dtype in ("float32", "float16", "int8", "int32", "int64", "uint8"):
+                if tensor.dtype == "int4":
+                    yield tensor.name, unpacked_int4(value, tensor.numbers)
+                elif tensor.dtype in ("float32", "float16", "int8", "int32", "int64", "uint8"):
                     value = value[: value.size // np.dtype(tensor.dtype).itemsize * np.dtype(tensor.dtype).itemsize]
                     yield tensor.name, value.view(tensor.dtype)
-                if tensor.scales:
+                if tensor.scales and tensor.block is None:  # blocks have a tensor of scales
                     yield f"{tensor.name} scale", raw.Tensors(index).Quantization().ScaleAsNumpy()
 
     def stored_bytes(self, *dtypes: str) -> int:
-        """Bytes of stored values of some types."""
-        return sum(v.nbytes for name, v in self.stored() if str(v.dtype) in dtypes and not name.endswith(" scale"))
+        """Bytes of stored values of some types, scales in the flatbuffer left out."""
+        sizes = {}
+        for tensors, _ in self.signatures():
+            for tensor in tensors:
+                if tensor.stored and tensor.dtype in dtypes and tensor.buffer not in sizes:
+                    sizes[tensor.buffer] = self._data(tensor.buffer).size
+        return sum(sizes.values())
 
     def _data(self, buffer: int) -> NDArray[np.uint8]:
         entry = self._model.Buffers(buffer)
@@ -118,7 +133,7 @@ class TfliteGraph:
         for i in range(graph.TensorsLength()):
             tensor = graph.Tensors(i)
             shape = tensor.ShapeAsNumpy() if tensor.ShapeLength() else ()
-            entry, quantization = self._model.Buffers(tensor.Buffer()), tensor.Quantization()
+            entry, (scales, block) = self._model.Buffers(tensor.Buffer()), self._scales(graph, tensor.Quantization())
             out.append(
                 Tensor(
                     (tensor.Name() or b"").decode(errors="replace"),
@@ -126,10 +141,21 @@ class TfliteGraph:
                     tuple(int(n) for n in shape),
                     tensor.Buffer(),
                     bool(entry.DataLength() or entry.Offset() > 1),
-                    quantization.ScaleLength() if quantization else 0,
+                    scales,
+                    block,
                 )
             )
         return out
+
+    def _scales(self, graph: Any, quantization: Any) -> tuple[int, int | None]:
+        """How many scales a tensor has, and how many numbers of a channel share one where not all of them do."""
+        if quantization is None:
+            return 0, None
+        if quantization.DetailsType() != self._schema.QuantizationDetails.BlockwiseQuantization:
+            return quantization.ScaleLength(), None
+        details, found = quantization.Details(), self._schema.BlockwiseQuantization()
+        found.Init(details.Bytes, details.Pos)
+        return int(np.prod(graph.Tensors(found.Scales()).ShapeAsNumpy())), found.BlockSize()
 
     def _operators(self, subgraph: int) -> list[Operator]:
         graph = self._model.Subgraphs(subgraph)

@@ -1,23 +1,34 @@
-"""int8, w8 and fp16 for TFLite, by ai-edge-quantizer, checked operator by operator in the written file."""
+"""Files for TFLite in 16, 8 and 4 bits, by ai-edge-quantizer, checked operator by operator in the written file."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import per_row, per_token
+from pocketbert.quantize.rounding import four_bits_per_block, per_row, per_token
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.tflite.graph import TfliteGraph
 from pocketbert.quantize.tflite.scales import one_scale_per_tensor
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 if TYPE_CHECKING:
     from ai_edge_quantizer.qtyping import ModelQuantizationRecipe
+
+
+_PRODUCT, _LOOKUP = "FULLY_CONNECTED", "EMBEDDING_LOOKUP"
+_BLOCKED = (_PRODUCT, _LOOKUP)
+"""Operators that read weights in 4 bits."""
+BLOCK = 32
+"""Numbers that share a scale in 4 bits."""
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
@@ -31,18 +42,56 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     """
     if version_of("ai-edge-quantizer") is None:
         raise MissingBackendError("ai-edge-quantizer", "pip install 'pocketbert[tflite]'")
+    tied = _check_blocks(source, plan.scheme) if plan.scheme in (Scheme.SMALL, Scheme.W4) else ()
     with quiet():
         from ai_edge_quantizer.quantizer import Quantizer
 
         quantizer = Quantizer(str(source))
-        quantizer.load_quantization_recipe(_recipe(plan.scheme))
+        quantizer.load_quantization_recipe(_recipe(plan.scheme, tied))
         content = bytes(quantizer.quantize().quantized_model)
     destination.write_bytes(one_scale_per_tensor(content) if plan.runtime is Runtime.TFLITE_2_16 else content)
 
 
-def _recipe(scheme: Scheme) -> ModelQuantizationRecipe:
+def _check_blocks(source: Path, scheme: Scheme) -> list[str]:
+    """Refuse weights that blocks do not divide; returns the lookups whose table a product reads, too.
+
+    Raises:
+        InputError: Naming weights whose rows are no multiple of a block.
+    """
+    tied, whole = [], dict[str, int]()
+    for tensors, operators in TfliteGraph(source).signatures():
+        weights = [(op, tensors[op.inputs[1]]) for op in operators if op.name in _BLOCKED]
+        multiplied = {weight.buffer for op, weight in weights if op.name == _PRODUCT}
+        for op, weight in weights:
+            shared = op.name == _LOOKUP and weight.buffer in multiplied
+            if shared:
+                tied.append(tensors[op.outputs[0]].name)
+            packed = scheme is Scheme.W4 or (op.name == _LOOKUP and not shared)
+            if packed and weight.stored and weight.shape[-1] % BLOCK:
+                whole[weight.name] = weight.shape[-1]
+    if whole:
+        raise InputError(
+            [
+                Problem(
+                    name,
+                    f"has rows of {width} numbers; 4-bit weights of TFLite have blocks of {BLOCK}.",
+                    f"Choose the scheme int8, or a student whose widths are multiples of {BLOCK}.",
+                )
+                for name, width in whole.items()
+            ]
+        )
+    return tied
+
+
+def _recipe(scheme: Scheme, tied: Sequence[str] = ()) -> ModelQuantizationRecipe:
+    """What ai-edge-quantizer is told.
+
+    Args:
+        scheme: The scheme.
+        tied: Results of lookups in tables that a product reads, too: they get the numbers of the product.
+    """
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
-    from ai_edge_quantizer.qtyping import TFLOperationName
+    from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
     manager, every = RecipeManager(), TFLOperationName.ALL_SUPPORTED
@@ -52,6 +101,11 @@ def _recipe(scheme: Scheme) -> ModelQuantizationRecipe:
         manager.add_weight_only_config(".*", every, num_bits=8)
     else:
         manager.add_dynamic_config(".*", every, num_bits=8)
+        for operation in _BLOCKED if scheme is Scheme.W4 else (_LOOKUP,) if scheme is Scheme.SMALL else ():
+            name = TFLOperationName(operation)
+            manager.add_dynamic_config(".*", name, num_bits=4, granularity=QuantGranularity.BLOCKWISE_32)
+        for result in tied if scheme is Scheme.SMALL else ():
+            manager.add_dynamic_config(f"^{re.escape(result)}", TFLOperationName(_LOOKUP), num_bits=8)
     return manager.get_quantization_recipe()
 
 
@@ -60,6 +114,7 @@ _HALF, _W8, _COARSE = (
     Wanted("int8", dequantized=True, per_channel=True),
     Wanted("int8", per_channel=False),
 )
+_FOUR = Wanted("int4", block=BLOCK)
 _FLOAT_PRODUCTS = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
 _DYNAMIC = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
 register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), _write))
@@ -71,6 +126,24 @@ register_scheme(
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
         _write,
         simulation=_DYNAMIC,
+    )
+)
+register_scheme(
+    SchemeRow(
+        Format.TFLITE,
+        Scheme.SMALL,
+        ExpectedWeights(products=Wanted("int8", per_channel=True), tables=_FOUR),
+        _write,
+        simulation=replace(_DYNAMIC, tables=four_bits_per_block),
+    )
+)
+register_scheme(
+    SchemeRow(
+        Format.TFLITE,
+        Scheme.W4,
+        ExpectedWeights(products=_FOUR, tables=_FOUR),
+        _write,
+        simulation=replace(_DYNAMIC, weights=four_bits_per_block, tables=four_bits_per_block),
     )
 )
 # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong

@@ -20,6 +20,10 @@ _WEIGHT_OPERATORS = {
 }
 """Input that holds the weight, and what it is used for."""
 
+_INTEGER_OPERATORS = (*_WEIGHT_OPERATORS, "QUANTIZE")
+"""Operators whose results may be integers of few bits."""
+_SMALL = ("int8", "int16")
+
 
 def weight_types(path: Path) -> WeightTypes:
     """Read the types of all weights in a file; those of the first signature, which the others share."""
@@ -45,13 +49,20 @@ def weight_types(path: Path) -> WeightTypes:
                     numbers=tensor.numbers,
                     dequantized=dequantized,
                     per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
+                    block=tensor.block,
+                    static=use is Use.MATMUL and graph.tensors[op.inputs[0]].dtype in _SMALL,
                 )
             )
     return WeightTypes(
         uses=uses,
-        int8_bytes=graph.stored_bytes("int8"),
+        int8_bytes=graph.stored_bytes("int8", "int4"),
         float_bytes=graph.stored_bytes("float32", "float16"),
         operators=graph.operator_counts(),
+        integers=[
+            op.name
+            for op in graph.operators
+            if op.name not in _INTEGER_OPERATORS and any(graph.tensors[i].dtype in _SMALL for i in op.outputs)
+        ],
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,10 @@ class StoredWeight:
         dtype: Type of the stored numbers.
         numbers: How many there are.
         rows: Its first axis: output channels of a matrix, words of a table.
-        scales: How many scales a compressed one has; 0 for plain ones.
+        scales: How many scales a compressed one has, or how many palettes; 0 for plain ones.
+        columns: Its second axis: numbers of a row.
+        palette: How many numbers its palette has; 0 where it has none.
+        static: Whether what it is multiplied with comes from 8 bits.
     """
 
     name: str
@@ -45,6 +49,9 @@ class StoredWeight:
     numbers: int
     rows: int
     scales: int
+    columns: int = 1
+    palette: int = 0
+    static: bool = False
 
 
 class StoredTensors:
@@ -84,27 +91,39 @@ class StoredTensors:
         for operation in self._package.block.operations:
             if operation.type == "const" or operation.type.startswith(PREFIX):
                 continue
+            rounded = {
+                parameter
+                for parameter, argument in operation.inputs.items()
+                for binding in argument.arguments
+                if binding.name in self._made and self._made[binding.name].type == "dequantize"
+            }
             for parameter, argument in operation.inputs.items():
                 for binding in argument.arguments:
                     maker = self._made.get(binding.name)
                     if maker is not None:
-                        yield from self._weight(maker, binding.name, operation.type, parameter)
+                        for weight in self._weight(maker, binding.name, operation.type, parameter):
+                            yield replace(weight, static=bool(rounded - {parameter}))
 
     def _weight(self, maker: pb.Operation, name: str, reader: str, parameter: str) -> Iterator[StoredWeight]:
         if maker.type == "const":
             constant = self._read(maker.attributes["val"], name)
             if isinstance(constant.value, np.ndarray):
-                yield StoredWeight(
-                    name, reader, parameter, _dtype(constant), constant.value.size, _rows(constant.value), 0
-                )
+                yield _weight_of(name, reader, parameter, constant, constant.value)
         elif maker.type.startswith(PREFIX):
             parts = dict(self._parts(maker))
             data = next((v for k, v in parts.items() if k in _DATA), None)
-            scale = parts.get("scale")
             if data is not None and isinstance(data.value, np.ndarray):
-                scales = scale.value.size if scale is not None and isinstance(scale.value, np.ndarray) else 0
-                rows = _rows(data.value)
-                yield StoredWeight(name, reader, parameter, _dtype(data), data.value.size, rows, scales)
+                weight = _weight_of(name, reader, parameter, data, data.value)
+                scale, palette, shape = (_array(parts.get(k)) for k in ("scale", "lut", "shape"))
+                if scale is not None:
+                    weight = replace(weight, scales=scale.size)
+                if palette is not None:
+                    size = palette.size if palette.ndim == 1 else palette.shape[-2] * palette.shape[-1]
+                    weight = replace(weight, scales=palette.size // size, palette=size)
+                if shape is not None:  # packed bits
+                    sizes = [int(n) for n in shape]
+                    weight = replace(weight, numbers=math.prod(sizes), rows=sizes[0], columns=(*sizes, 1)[1])
+                yield weight
 
     def _parts(self, maker: pb.Operation, named: bool = True) -> Iterator[tuple[str, Constant]]:
         """Stored operands of an operation by parameter; those that are constants of their own only if `named`."""
@@ -120,15 +139,25 @@ class StoredTensors:
 
     def arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Name and value of every stored array: constants, scales and tables of compressed ones, operands written in place."""
+        for name, constant in self._constants():
+            if isinstance(constant.value, np.ndarray):
+                yield name, constant.value
+
+    def sizes(self) -> Iterator[tuple[bool, int]]:
+        """Whether numbers are floats, and how many bytes they take, for every stored array."""
+        for _, constant in self._constants():
+            if isinstance(constant.value, np.ndarray):
+                kind = _dtype(constant)
+                yield kind.is_float, (constant.value.size * kind.bits + 7) // 8
+
+    def _constants(self) -> Iterator[tuple[str, Constant]]:
         for operation in self._package.block.operations:
             name = operation.outputs[0].name if operation.outputs else operation.type
             if operation.type == "const" and "val" in operation.attributes:
                 parts = [("", self._read(operation.attributes["val"], name))]
             else:
                 parts = [(f".{k}", c) for k, c in self._parts(operation, named=False)]
-            for suffix, constant in parts:
-                if isinstance(constant.value, np.ndarray):
-                    yield name + suffix, constant.value
+            yield from ((name + suffix, constant) for suffix, constant in parts)
 
     def _read(self, value: pb.Value, name: str) -> Constant:
         try:
@@ -137,8 +166,13 @@ class StoredTensors:
             raise InputError(Problem(f"{self._package.model_path} {name}", f"{error}.")) from error
 
 
-def _rows(value: NDArray[np.generic]) -> int:
-    return int(value.shape[0]) if value.ndim else 1
+def _weight_of(name: str, reader: str, parameter: str, constant: Constant, value: NDArray[np.generic]) -> StoredWeight:
+    rows, columns = (*value.shape, 1, 1)[:2]
+    return StoredWeight(name, reader, parameter, _dtype(constant), value.size, rows, 0, columns)
+
+
+def _array(constant: Constant | None) -> NDArray[np.generic] | None:
+    return constant.value if constant is not None and isinstance(constant.value, np.ndarray) else None
 
 
 def _dtype(constant: Constant) -> Dtype:

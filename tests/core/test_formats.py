@@ -42,8 +42,14 @@ def test_what_a_recipe_s_scheme_makes_in_each_format() -> None:
     made = {name: {s: info.smaller(s) for s in Scheme if info.takes(s)} for name, info in FORMATS.items()}
     assert made == {
         Format.ONNX: {Scheme.FP32: None, **{s: s for s in (Scheme.INT8, Scheme.A8W8)}},
-        Format.TFLITE: {Scheme.FP32: None, **{s: s for s in (Scheme.FP16, Scheme.W8, Scheme.INT8)}},
-        Format.COREML: {Scheme.FP32: None, Scheme.FP16: None, Scheme.W8: Scheme.W8, Scheme.INT8: Scheme.W8},
+        Format.TFLITE: {
+            Scheme.FP32: None,
+            **{s: s for s in (Scheme.FP16, Scheme.W8, Scheme.INT8, Scheme.SMALL, Scheme.W4, Scheme.A8W8)},
+        },
+        Format.COREML: {
+            **{Scheme.FP32: None, Scheme.FP16: None, Scheme.INT8: Scheme.W8},
+            **{s: s for s in (Scheme.W8, Scheme.A8W8, Scheme.SMALL, Scheme.W4, Scheme.LUT6, Scheme.LUT4)},
+        },
     }
 
 

@@ -166,3 +166,44 @@ def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_
     left, right = rounding.signed(query, most), rounding.signed(x, float(rows.abs().max()))
     wanted = torch.softmax(left @ right.transpose(1, 2), -1) @ x
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "levels"),
+    [
+        (rounding.four_bits_per_block, 16),
+        (rounding.per_block_with_offset, 16),
+        (rounding.per_block_in_halves, 16),
+        (rounding.palette_of_16, 16),
+        (rounding.palette_of_64, 64),
+    ],
+)
+def test_few_bits_leave_few_numbers_in_each_block_and_small_errors(kind: rounding.Rounding, levels: int) -> None:
+    values = numbers(7, 96)
+    values[0] = 0
+    values[1] /= 1000
+    found = kind(values)
+    assert found.shape == values.shape
+    if "palette" in kind.__name__:
+        assert levels / 2 < found.unique().numel() <= levels
+        assert (found - values).pow(2).mean().sqrt() < 3 * values.std() / levels
+        return
+    for one, before in zip(found.reshape(-1, 32), values.reshape(-1, 32), strict=True):
+        step = max(before.max().clamp(min=0) - before.min().clamp(max=0), 2 * before.abs().max()) / 14
+        assert one.unique().numel() <= levels
+        assert (one - before).abs().max() <= 0.6 * step
+    assert (found[0] == 0).all()
+    convolution = values.reshape(7, 96, 1, 1)
+    if kind is not rounding.four_bits_per_block:
+        assert torch.equal(kind(convolution).reshape(7, 96), found)
+
+
+def test_results_of_static_products_are_rounded_where_the_scheme_says_so() -> None:
+    model, rows = nn.Linear(16, 5), numbers(1, 40, 16)
+    how = Simulation(rounding.per_row, rounding.per_row, static=True)
+    x = numbers(1, 6, 16)
+    [inside] = answers(model, how, x, rows)
+    [both] = answers(model, Simulation(rounding.per_row, rounding.per_row, static=True, outputs=True), x, rows)
+    results = model(rows).detach()
+    step = float(results.max() - results.min()) / 255
+    assert 0 < float((both - inside).abs().max()) <= step

@@ -81,7 +81,12 @@ def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
     exported = {(r.format, r.scheme) for r in all_rows() if r.write is None}
     assert exported == {(f, s) for f, info in FORMATS.items() for s in (Scheme.FP32, info.base)}
     assert all(reader_of(format) for format in Format)
-    assert {r.title for r in WRITTEN if r.calibrated} == {"onnx a8w8", "onnx a8w8 for openvino"}
+    assert {r.title for r in WRITTEN if r.calibrated} == {
+        "onnx a8w8",
+        "onnx a8w8 for openvino",
+        "tflite a8w8",
+        "coreml a8w8",
+    }
 
 
 @pytest.mark.parametrize("row", WRITTEN, ids=lambda r: r.title)
@@ -113,7 +118,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
         (Plan(Format.ONNX, Scheme.FP32), "onnx fp32: does not exist in this version"),
         (Plan(Format.TFLITE, Scheme.W8, Runtime.TFLITE_2_16), "tflite has: tflite fp16, tflite w8, tflite int8, tflite int8 for"),
         (Plan(Format.TFLITE, Scheme.A8W8, Runtime.OPENVINO, rows), "tflite a8w8 for openvino: does not exist"),
-        (Plan(Format.COREML, Scheme.INT8), "coreml int8: does not exist in this version; coreml has: coreml w8. Fix: "),
+        (Plan(Format.COREML, Scheme.INT8), "coreml int8: does not exist in this version; coreml has: coreml w8, coreml a8w8, coreml small, coreml w4, "),
         (Plan(Format.ONNX, Scheme.A8W8, Runtime.OPENVINO), "measures ranges on calibration rows, and the plan has none"),
         (Plan(Format.ONNX, Scheme.INT8, None, rows), "onnx int8: reads no calibration rows"),
     ],

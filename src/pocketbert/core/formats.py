@@ -184,6 +184,9 @@ _BUILT_IN = (
             (Scheme.FP16, None): Bounds(reference=0.02),
             (Scheme.W8, None): Bounds(reference=0.5),
             (Scheme.INT8, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
+            (Scheme.SMALL, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
+            (Scheme.W4, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
+            (Scheme.A8W8, None): Bounds(reference=0.5, padding=0.02, golden=0.05),
             (Scheme.INT8, Runtime.TFLITE_2_16): Bounds(reference=0.5, padding=0.02, golden=0.25),
         },
         dtype="int32",
@@ -203,7 +206,10 @@ _BUILT_IN = (
         bounds={
             (Scheme.FP32, None): FP32,
             (Scheme.FP16, None): Bounds(reference=0.02, padding=0.05, golden=0.1, loss=300, drop=0.003),
-            (Scheme.W8, None): Bounds(reference=0.5, padding=0.05, golden=0.1),
+            **{
+                (scheme, None): Bounds(reference=0.5, padding=0.05, golden=0.1)
+                for scheme in (Scheme.W8, Scheme.A8W8, Scheme.SMALL, Scheme.W4, Scheme.LUT6, Scheme.LUT4)
+            },
         },
         dtype="int32",
         fixed_lengths=True,

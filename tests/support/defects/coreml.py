@@ -11,8 +11,18 @@ import numpy as np
 
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.packages.coreml import MODEL, WEIGHT_FILE
+from pocketbert.runtime.coreml.blob import unpack
+from pocketbert.runtime.coreml.mil_types import Dtype
 
 CLASSES = 3
+PACKED = {25: Dtype.INT4, 35: Dtype.UINT4, 38: Dtype.UINT6}
+"""Types of several numbers in a byte, by their number in the schema."""
+
+
+def packed(array: np.ndarray, bits: int) -> np.ndarray:
+    """Numbers of few bits in as few bytes as they take, from the least significant bit on."""
+    places = np.unpackbits(np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8), axis=1, bitorder="little")
+    return np.packbits(places[:, :bits].ravel(), bitorder="little")
 
 
 class Package:
@@ -56,13 +66,22 @@ class Package:
         else:
             raw = np.frombuffer(value.immediateValue.tensor.bytes.values, np.uint8).copy()
         tensor = value.type.tensorType
+        shape = [d.constant.size for d in tensor.dimensions]
+        if tensor.dataType in PACKED:  # a copy, unlike all others
+            return unpack(raw, PACKED[tensor.dataType], int(np.prod(shape))).reshape(shape)
         dtype = {10: np.float16, 11: np.float32, 21: np.int8}[tensor.dataType]
-        return raw.view(dtype).reshape([d.constant.size for d in tensor.dimensions])
+        return raw.view(dtype).reshape(shape)
 
     def store(self, operation: Any, array: np.ndarray, parameter: str = "val") -> None:
         """Put an array of the same type and shape in the place of a stored one."""
         value = self._value(operation, parameter)
-        if value.WhichOneof("value") == "blobFileValue":
+        if value.type.tensorType.dataType in PACKED:
+            array = packed(array, PACKED[value.type.tensorType.dataType].bits)
+            at = value.blobFileValue.offset
+            self.weights[(start := int(self.weights[at + 16 : at + 24].view(np.uint64)[0])) : start + array.size] = (
+                array
+            )
+        elif value.WhichOneof("value") == "blobFileValue":
             self.array(operation, parameter)[...] = array
         else:
             value.immediateValue.tensor.bytes.values = np.ascontiguousarray(array).tobytes()

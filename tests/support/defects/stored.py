@@ -176,15 +176,32 @@ class TfliteEditor(Editor):
 
     def _raw(self, name: str) -> Array:
         tensor = self._tensor(name)
-        return self.module.stored(self.model, tensor, {0: "float32", 1: "float16", 9: "int8"}[tensor.type])
+        return self.module.stored(
+            self.model, tensor, {0: "float32", 1: "float16", 2: "int32", 9: "int8", 17: "int4"}[tensor.type]
+        )
 
     def _store(self, name: str, value: Array) -> None:
         self.module.store(self.model, self._tensor(name), value)
 
     def scales(self, constant: Constant) -> Array:
+        blocks = self._blocks(constant)
+        if blocks is not None:
+            return self.module.stored(self.model, blocks, "float16").T  # [blocks, out]
         return np.asarray(self._tensor(constant.numbers.name).quantization.scale, np.float32)
 
+    def _blocks(self, constant: Constant) -> Any:
+        """The tensor that holds the scales of blocks; None where a channel has one scale."""
+        for graph in self.model.subgraphs:
+            for tensor in graph.tensors:
+                if tensor.name.decode() == constant.numbers.name and tensor.quantization.details is not None:
+                    return graph.tensors[tensor.quantization.details.scales]
+        return None
+
     def replace_scales(self, constant: Constant, scales: Array) -> None:
+        blocks = self._blocks(constant)
+        if blocks is not None:
+            self.module.store(self.model, blocks, scales.T.astype(np.float16))
+            return
         buffer = self._tensor(constant.numbers.name).buffer
         for tensor in (t for g in self.model.subgraphs for t in g.tensors if t.buffer == buffer):
             tensor.quantization.scale = scales
@@ -207,7 +224,8 @@ class CoremlEditor(Editor):
 
     def _place(self, name: str) -> tuple[Any, str]:
         maker = self.package.maker(name)
-        return maker, "val" if maker.type == "const" else "data" if "data" in maker.inputs else "quantized_data"
+        places = [p for p in ("data", "indices") if p in maker.inputs]
+        return maker, "val" if maker.type == "const" else (*places, "quantized_data")[0]
 
     def _raw(self, name: str) -> Array:
         return self.package.array(*self._place(name))
@@ -217,10 +235,15 @@ class CoremlEditor(Editor):
         self.package.store(maker, value, parameter)
 
     def scales(self, constant: Constant) -> Array:
-        return self.package.array(self._place(constant.numbers.name)[0], "scale")
+        """Scales, [blocks, out] where there are several for a channel; of a palette its numbers."""
+        maker, place = self._place(constant.numbers.name)
+        found = self.package.array(maker, "lut" if place == "indices" else "scale")
+        return found.T if found.ndim == 2 and found.shape[1] > 1 else found
 
     def replace_scales(self, constant: Constant, scales: Array) -> None:
-        self.package.store(self._place(constant.numbers.name)[0], scales, "scale")
+        maker, place = self._place(constant.numbers.name)
+        several = scales.ndim == 2 and scales.shape[1] > 1
+        self.package.store(maker, scales.T if several else scales, "lut" if place == "indices" else "scale")
 
     def write(self) -> None:
         self.package.write()

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from pocketbert.core.packages.tflite import unpacked_int4
 from pocketbert.export.tflite_buffers import dump_model, load_model
 
 Model = Any
 """A ModelT of the TFLite schema: the whole file as objects."""
 
 CLASSES = 3
+INT4 = 17
+"""Number of the type in the schema."""
 
 
 def edit(path: Path, change: Callable[[Model], None]) -> None:
@@ -47,10 +50,15 @@ def operators(model: Model, name: str) -> Iterator[tuple[Model, Model]]:
 def stored(model: Model, tensor: Model, dtype: str) -> np.ndarray:
     """A copy of a tensor's value."""
     data = np.asarray(model.buffers[tensor.buffer].data, np.uint8)
+    if dtype == "int4":
+        return unpacked_int4(data, int(np.prod(tensor.shape))).reshape(tensor.shape)
     return data[: int(np.prod(tensor.shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(tensor.shape).copy()
 
 
 def store(model: Model, tensor: Model, value: np.ndarray) -> None:
+    if tensor.type == INT4:
+        flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8) & 15
+        value = flat[0::2] | flat[1::2] << 4
     model.buffers[tensor.buffer].data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 

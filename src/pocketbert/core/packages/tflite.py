@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.versions import version_of
@@ -92,3 +93,15 @@ def tflite_schema() -> Any:
     from ai_edge_litert import schema_py_generated
 
     return schema_py_generated
+
+
+def unpacked_int4(packed: NDArray[np.uint8], count: int) -> NDArray[np.int8]:
+    """Read numbers from -8 to 7, two in a byte, the first one in its low half.
+
+    Args:
+        packed: The bytes of a tensor of type INT4.
+        count: How many numbers it has; an odd number leaves the last half byte unused.
+    """
+    out = np.empty(packed.size * 2, np.int8)
+    out[0::2], out[1::2] = packed & 15, packed >> 4
+    return ((out ^ 8) - 8)[:count]

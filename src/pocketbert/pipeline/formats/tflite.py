@@ -28,10 +28,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 MEDIAPIPE_FILE = "tflite/mediapipe.tflite"
-_ONLY_LITERT = (
-    "For LiteRT only: TFLite up to 2.16 opens it and gives wrong answers without an error. An app should check a row of "
-    "`selftest.json` when it starts."
-)
+_SELF_TEST = "An app should check a row of `selftest.json` when it starts."
+_WRONG = "gives wrong answers without an error"
+_LIMITS = {
+    Scheme.INT8: f"For LiteRT only: TFLite up to 2.16 opens it and {_WRONG}. {_SELF_TEST}",
+    Scheme.A8W8: f"For LiteRT only: TFLite 2.14 opens it and {_WRONG}. {_SELF_TEST}",
+    Scheme.SMALL: "For LiteRT only: TFLite 2.14 opens it and fails when it runs.",
+    Scheme.W4: "For LiteRT only: TFLite 2.14 opens it and fails when it runs.",
+}
+"""What is told of files that older runtimes cannot compute."""
 
 
 class TflitePlace(FormatPlace):
@@ -104,8 +109,8 @@ class TflitePlace(FormatPlace):
         known = ", ".join(map(str, lengths(record)))
         return [
             f"TFLite: int32 inputs [1, length], one signature `seq_LENGTH` each for {known} tokens; pad to the next one.",
-            "An int8 file without a runtime in its name is for LiteRT (ai-edge-litert; checked with the version in "
-            "`artifacts.json`), not for TFLite up to 2.16. PocketBERT checks golden rows before first use.",
+            "Files in int8 and 4 bits without a runtime in their names are for LiteRT (ai-edge-litert; checked with the version "
+            "in `artifacts.json`), not for TFLite up to 2.16. PocketBERT checks golden rows before first use.",
         ]
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
@@ -149,7 +154,7 @@ def _android(artefacts: Artefacts, record: ModelRecord) -> Offer:
         dependencies=kotlin.gradle(kotlin.LITERT, kotlin.GSON),
         snippet=kotlin.litert(artefacts, record),
         notes=(
-            *([_ONLY_LITERT] if record.scheme is Scheme.INT8 else []),
+            *([_LIMITS[record.scheme]] if record.scheme in _LIMITS else []),
             f"The library for Android was never run by this project, `{pinned(artefacts, 'ai-edge-litert')}` of Python was.",
         ),
     )

@@ -52,8 +52,14 @@ SMALLER = {
     "model_int8.tflite": Plan(Format.TFLITE, Scheme.INT8),
     "model_w8.tflite": Plan(Format.TFLITE, Scheme.W8),
     "model_fp16.tflite": Plan(Format.TFLITE, Scheme.FP16),
+    "model_a8w8.tflite": Plan(Format.TFLITE, Scheme.A8W8),
+    "model_small.tflite": Plan(Format.TFLITE, Scheme.SMALL),
+    "model_w4.tflite": Plan(Format.TFLITE, Scheme.W4),
     "model_int8_tflite216.tflite": Plan(Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16),
     "Model_w8.mlpackage": Plan(Format.COREML, Scheme.W8),
+    "Model_a8w8.mlpackage": Plan(Format.COREML, Scheme.A8W8),
+    "Model_small.mlpackage": Plan(Format.COREML, Scheme.SMALL),
+    "Model_w4.mlpackage": Plan(Format.COREML, Scheme.W4),
 }
 
 

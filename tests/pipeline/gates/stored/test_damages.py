@@ -27,9 +27,15 @@ FILES = {
     "model_fp16.tflite": False,
     "model_int8.tflite": True,
     "model_w8.tflite": True,
+    "model_a8w8.tflite": True,
+    "model_small.tflite": True,
+    "model_w4.tflite": True,
     "model_int8_tflite216.tflite": True,
     "Model.mlpackage": False,
     "Model_w8.mlpackage": True,
+    "Model_a8w8.mlpackage": True,
+    "Model_small.mlpackage": True,
+    "Model_w4.mlpackage": True,
 }
 """Files of the fixture, and whether their matrices are compressed."""
 BY_NAME = {d.name: d for d in DAMAGES}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.pipeline.formats.stored.numbers import dequantized, numbers_of
+from pocketbert.pipeline.formats.stored.numbers import dequantized, from_palette, numbers_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
+from pocketbert.runtime.coreml.blob import unpack
+from pocketbert.runtime.coreml.constants import Constant as Stored
 from pocketbert.runtime.coreml.constants import ConstantReader
 from pocketbert.runtime.coreml.kernels.constexpr import PREFIX
 from pocketbert.runtime.coreml.limits import Budget
+from pocketbert.runtime.coreml.mil_types import Dtype
 from pocketbert.runtime.coreml.package import read_package
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
 _KEPT = ("cast", "expand_dims", "squeeze")
 _SHIFT_SCALE = f"{PREFIX}blockwise_shift_scale"
+_PALETTE = f"{PREFIX}lut_to_dense"
 _AFFINE = f"{PREFIX}affine_dequantize"
 
 
@@ -34,13 +40,14 @@ class _Reader:
         self.block, self.tracker = package.block, Tracker()
         self.reader = ConstantReader(package, Budget(str(path)))
         self.raw: dict[str, Any] = {}
+        self.types: dict[str, Any] = {}
 
     def run(self) -> list[Constant]:
         for op in self.block.operations:
             handler = getattr(self, f"on_{op.type}", None)
             if op.type == "const":
-                self._store(op.outputs[0].name, self.reader.read(op.attributes["val"]).value)
-            elif op.type in (_SHIFT_SCALE, _AFFINE):
+                self._store(op.outputs[0].name, self.reader.read(op.attributes["val"]))
+            elif op.type in (_SHIFT_SCALE, _AFFINE, _PALETTE):
                 self._compressed(op)
             elif op.type in _KEPT:
                 self._kept(op)
@@ -50,8 +57,9 @@ class _Reader:
                 self._other(op)
         return self.tracker.finish(self.block.outputs)
 
-    def _store(self, name: str, value: object) -> None:
-        self.raw[name] = value
+    def _store(self, name: str, constant: Stored) -> None:
+        value = self.raw[name] = constant.value
+        self.types[name] = constant.type
         if isinstance(value, np.ndarray):
             self.tracker.store(name, numbers_of(value, name))
 
@@ -63,7 +71,7 @@ class _Reader:
         if binding.WhichOneof("binding") == "name":
             return str(binding.name)
         name = f"{op.outputs[0].name}.{parameter}"
-        self._store(name, self.reader.read(binding.value).value)
+        self._store(name, self.reader.read(binding.value))
         return name
 
     def _value(self, op: pb.Operation, parameter: str) -> Any:
@@ -78,18 +86,35 @@ class _Reader:
         self.tracker.other([o.name for o in op.outputs], names)
 
     def _compressed(self, op: pb.Operation) -> None:
+        if op.type == _PALETTE:
+            self._from_palette(op)
+            return
         whole = op.type == _SHIFT_SCALE
         data = self._value(op, "data" if whole else "quantized_data")
         scale = np.asarray(self._value(op, "scale"))
         zero = self._value(op, "offset" if whole else "zero_point")
         axis = 0 if whole else int(np.asarray(self._value(op, "axis")))
-        if whole and scale.size > 1:
-            axis = int(np.argmax(np.array(scale.shape) > 1))
-            if scale.size != data.shape[axis]:
-                raise ValueError(f"{op.outputs[0].name}: blocks of numbers with one scale are not known")
         numbers = numbers_of(data, op.outputs[0].name)
+        if whole:
+            name = self._name(op, "data")
+            numbers = replace(numbers, bits=8 if name is None else self.types[name].dtype.bits)
+            scale = _each(scale, data.shape)
+            zero = None if zero is None else _each(np.asarray(zero), data.shape)
         half = scale.dtype == np.float16
-        self.tracker.store(op.outputs[0].name, dequantized(numbers, scale, zero, axis, half))
+        numbers = dequantized(numbers, scale, zero, axis, half)
+        self.tracker.store(op.outputs[0].name, numbers)
+
+    def _from_palette(self, op: pb.Operation) -> None:
+        places, palette, shape = (self._value(op, name) for name in ("indices", "lut", "shape"))
+        palette = np.asarray(palette)
+        if palette.size != max(palette.shape):
+            raise ValueError(f"{op.outputs[0].name}: several palettes, or palettes of vectors, are not known")
+        palette = palette.reshape(-1)
+        if shape is not None:  # packed bits
+            sizes = tuple(int(n) for n in np.asarray(shape))
+            kind = {64: Dtype.UINT6, 16: Dtype.UINT4}[palette.size]
+            places = unpack(np.asarray(places).reshape(-1), kind, math.prod(sizes)).reshape(sizes)
+        self.tracker.store(op.outputs[0].name, from_palette(places, palette, op.outputs[0].name))
 
     def _kept(self, op: pb.Operation) -> None:
         source = self._name(op, "x")
@@ -99,6 +124,11 @@ class _Reader:
     def on_transpose(self, op: pb.Operation) -> None:
         order = self._value(op, "perm")
         self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
+
+    def on_quantize(self, op: pb.Operation) -> None:
+        self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
+
+    on_dequantize = on_quantize  # activations that go through 8 bits
 
     def on_gather(self, op: pb.Operation) -> None:
         if np.asarray(self._value(op, "axis")).any():
@@ -133,6 +163,14 @@ class _Reader:
             name = self._name(op, parameter)
             if name is not None:
                 change(out, out, name)
+
+
+def _each(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The numbers of blocks, once for each number of a block."""
+    for axis, (have, want) in enumerate(zip(values.shape, shape, strict=True)):
+        if 1 < have < want:
+            values = np.repeat(values, want // have, axis)
+    return values
 
 
 def _set(value: Any) -> bool:

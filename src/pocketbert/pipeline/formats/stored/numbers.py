@@ -27,6 +27,7 @@ class Numbers:
         offset: Whether a zero point other than 0 was subtracted.
         size: Sum of the magnitudes that were added up; None where nothing was.
         bits: How many bits a compressed number has.
+        ends: Smallest and largest number of a palette, as `step`; they stand for all numbers beyond them. None without one.
     """
 
     value: NDArray[Any]
@@ -36,6 +37,7 @@ class Numbers:
     offset: bool = False
     size: Floats | None = None
     bits: int = 8
+    ends: tuple[Floats, Floats] | None = None
 
     @property
     def magnitude(self) -> Floats:
@@ -49,18 +51,30 @@ class Numbers:
 
     def changed(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Numbers:
         """Move the numbers; steps of another shape than a single one are moved with them."""
-        value, step = change(self.value), self.step
-        if step is not None:
-            one = step.size == 1
-            step = step.reshape((1,) * value.ndim) if one else _narrow(change(np.broadcast_to(step, self.value.shape)))
-        return replace(self, value=value, step=step, size=None if self.size is None else change(self.size))
+        value = change(self.value)
+
+        def moved(step: Floats) -> Floats:
+            if step.size == 1:
+                return step.reshape((1,) * value.ndim)
+            return _narrow(change(np.broadcast_to(step, self.value.shape)))
+
+        return replace(
+            self,
+            value=value,
+            step=None if self.step is None else moved(self.step),
+            size=None if self.size is None else change(self.size),
+            ends=None if self.ends is None else (moved(self.ends[0]), moved(self.ends[1])),
+        )
 
     def times(self, factor: Numbers) -> Numbers:
         """Multiply with numbers that broadcast to these; the integers of a compressed tensor with their scales, too."""
         by = factor.value.astype(np.float32)
         step = None if self.step is None else np.asarray(np.abs(self.step * by), np.float32)
         size = None if self.size is None else np.asarray(self.size * np.abs(by), np.float32)
-        return replace(self, value=self.value * by, step=step, halves=self.halves + factor.halves, size=size)
+        ends = None if self.ends is None else (self.ends[0] * by, self.ends[1] * by)
+        if ends is not None:
+            ends = np.minimum(*ends), np.maximum(*ends)
+        return replace(self, value=self.value * by, step=step, halves=self.halves + factor.halves, size=size, ends=ends)
 
     def plus(self, other: Numbers) -> Numbers:
         """Add numbers of the same shape."""
@@ -89,6 +103,31 @@ def numbers_of(value: NDArray[Any], name: str) -> Numbers:
     return Numbers(value.astype(np.float32) if value.dtype.kind == "f" else value, name)
 
 
+def from_palette(places: NDArray[Any], palette: NDArray[Any], name: str) -> Numbers:
+    """Read numbers that are places in a palette.
+
+    A number's step is the larger gap to its neighbours in the palette.
+
+    Args:
+        places: Integers of any shape.
+        palette: [size]; 2 ** bits numbers.
+        name: What the file calls the numbers.
+    """
+    levels = palette.astype(np.float32)
+    different = np.unique(levels)
+    gaps = np.concatenate([[0.0], np.diff(different), [0.0]]).astype(np.float32)
+    steps = np.maximum(gaps[1:], gaps[:-1])[np.searchsorted(different, levels)]
+    one = (1,) * places.ndim
+    return Numbers(
+        value=levels[places],
+        name=name,
+        step=steps[places],
+        halves=int(palette.dtype == np.float16),
+        bits=int(levels.size - 1).bit_length(),
+        ends=(different[:1].reshape(one), different[-1:].reshape(one)),
+    )
+
+
 def dequantized(
     numbers: Numbers, scale: NDArray[Any], zero: NDArray[Any] | None, axis: int = 0, half: bool = False
 ) -> Numbers:
@@ -96,15 +135,17 @@ def dequantized(
 
     Args:
         numbers: The integers.
-        scale: One for all, or one for each index of `axis`.
+        scale: One for all, or one for each index of `axis`, or as many axes as the integers and broadcastable to them.
         zero: As `scale`; None for zero.
-        axis: The axis of the scales.
+        axis: The axis of scales that have one.
         half: Whether the scales are stored as fp16.
     """
 
     def along(values: NDArray[Any]) -> Floats:
         if values.size == 1:
             return values.astype(np.float32).reshape((1,) * numbers.value.ndim)
+        if values.ndim == numbers.value.ndim:
+            return values.astype(np.float32)
         shape = [1] * numbers.value.ndim
         shape[axis] = values.size
         return values.astype(np.float32).reshape(shape)

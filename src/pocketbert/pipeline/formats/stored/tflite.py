@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.packages.tflite import load_model, tflite_schema
+from pocketbert.core.packages.tflite import load_model, tflite_schema, unpacked_int4
 from pocketbert.pipeline.formats.stored.numbers import Numbers, dequantized, numbers_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
 
@@ -16,6 +17,18 @@ from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
 def tflite_constants(path: Path) -> list[list[Constant]]:
     """List the constants of a file for each signature, in the order in which its graph uses them."""
     return _File(load_model(path.read_bytes())).run()
+
+
+_READ = ("float32", "float16", "int8", "uint8", "int4", "int32", "int64")
+"""Types of stored tensors that are numbers."""
+
+
+def _array(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The bytes of a buffer as an array; a buffer may be longer than its tensor."""
+    count = int(np.prod(shape))
+    if kind == "int4":
+        return unpacked_int4(data, count).reshape(shape)
+    return data[: count * np.dtype(kind).itemsize].view(kind).reshape(shape)
 
 
 class _File:
@@ -28,25 +41,41 @@ class _File:
     def run(self) -> list[list[Constant]]:
         return [_Graph(self, graph).run() for graph in self.model.subgraphs]
 
-    def numbers(self, tensor: Any) -> Numbers | None:
+    def numbers(self, graph: Any, tensor: Any) -> Numbers | None:
         """The value of a stored tensor, dequantized; None of a computed one."""
         data = self.model.buffers[tensor.buffer].data
         kind = self.types.get(tensor.type, "")
-        if data is None or not len(data) or kind not in ("float32", "float16", "int8", "uint8", "int32", "int64"):
+        if data is None or not len(data) or kind not in _READ:
             return None
         shape = tuple(int(n) for n in tensor.shape) if tensor.shape is not None else ()
         found = tensor.quantization
         scale = None if found is None or found.scale is None else np.asarray(found.scale, np.float32)
         key = (tensor.buffer, shape, None if scale is None else scale.tobytes())
         if key not in self.read:
-            raw = np.asarray(data, np.uint8)[: int(np.prod(shape)) * np.dtype(kind).itemsize].view(kind).reshape(shape)
             name = tensor.name.decode(errors="replace") if isinstance(tensor.name, bytes) else str(tensor.name)
-            numbers = numbers_of(raw, name)
+            numbers = numbers_of(_array(np.asarray(data, np.uint8), kind, shape), name)
+            if kind == "int4":
+                numbers = replace(numbers, bits=4)
+            elif kind == "int32" and scale is not None and scale.size:  # what is added to the sums of an int8 product
+                ones = np.ones((1,) * len(shape), np.float32)
+                numbers = replace(numbers, value=numbers.value.astype(np.float32), step=ones, bits=32)
+            if found is not None and found.detailsType == self.schema.QuantizationDetails.BlockwiseQuantization:
+                numbers = self._in_blocks(graph, numbers, found.details)
             if scale is not None and scale.size:
                 zero = None if found.zeroPoint is None else np.asarray(found.zeroPoint)
                 numbers = dequantized(numbers, scale, zero, int(found.quantizedDimension))
             self.read[key] = numbers
         return self.read[key]
+
+    def _in_blocks(self, graph: Any, numbers: Numbers, details: Any) -> Numbers:
+        """Numbers of which each block of the last axis has a scale."""
+        scales = self.numbers(graph, graph.tensors[details.scales])
+        assert scales is not None
+        if details.zeroPoints >= 0:
+            raise ValueError(f"{numbers.name}: blocks with zero points are not known")
+        shape = numbers.value.shape
+        each = np.repeat(scales.value.reshape(*shape[:-1], -1), details.blockSize, -1)
+        return numbers.times(Numbers(each.reshape(shape), halves=1))
 
     def operator(self, op: Any) -> str:
         code = self.model.operatorCodes[op.opcodeIndex]
@@ -57,7 +86,7 @@ class _Graph:
     def __init__(self, file: _File, graph: Any) -> None:
         self.file, self.graph, self.tracker = file, graph, Tracker()
         for number, tensor in enumerate(graph.tensors):
-            numbers = file.numbers(tensor)
+            numbers = file.numbers(graph, tensor)
             if numbers is not None:
                 self.tracker.store(number, numbers)
 

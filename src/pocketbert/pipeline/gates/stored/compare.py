@@ -258,6 +258,9 @@ def _equal(numbers: Numbers, wanted: Numbers) -> bool:
     some = Numbers(numbers.value[spots], halves=numbers.halves, offset=numbers.offset, size=numbers.magnitude[spots])
     if numbers.step is not None:
         some = replace(some, step=np.broadcast_to(numbers.step, value.shape)[spots])
+    if numbers.ends is not None:
+        low, high = (np.broadcast_to(end, value.shape)[spots] for end in numbers.ends)
+        some = replace(some, ends=(low, high))
     close = _near(some, Numbers(value[spots], size=wanted.magnitude[spots]))
     return bool(close.all() and _within(numbers, wanted).all())
 
@@ -278,7 +281,8 @@ def _near(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:
     if numbers.step is not None:
         # a zero point is rounded too, so that the numbers at both ends may be another half step off
         bound += numbers.step * np.float32((1.0 if numbers.offset else 0.5) * 1.001)
-    near: NDArray[np.bool_] = np.abs(numbers.value - wanted.value) <= bound
+    value = wanted.value if numbers.ends is None else np.clip(wanted.value, *numbers.ends)
+    near: NDArray[np.bool_] = np.abs(numbers.value - value) <= bound
     return near
 
 
@@ -287,8 +291,11 @@ def _fine(numbers: Numbers, value: Floats) -> NDArray[np.bool_] | bool:
 
     What shares a step is told by its value: blocks with equal steps are taken together, however the numbers were moved.
     """
-    if numbers.step is None:
+    if numbers.step is None or numbers.bits > 16:
         return True
+    if numbers.ends is not None:  # a palette: no worse in all than equal steps could be
+        most = np.ptp(value) / (2**numbers.bits - 1) / 2
+        return bool(np.sqrt(np.mean((numbers.value - value) ** 2)) <= most * 1.01)
     steps, groups = np.unique(numbers.step, return_inverse=True)
     groups = np.broadcast_to(groups.reshape(numbers.step.shape), value.shape)
     largest = np.zeros(steps.shape, np.float32)

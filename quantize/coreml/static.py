@@ -1,0 +1,114 @@
+"""a8w8 for Core ML: w8, and the inputs of linear layers in int8 with ranges measured by the project's evaluator.
+
+coremltools measures ranges by running the model, which needs macOS, and keeps those of the last row only. The evaluator's
+ranges take the place of its own; ranges have an offset, which halves the error of symmetric ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.calibration import Range, Ranges
+from pocketbert.quantize.coreml.quantizer import W8_SIMULATION, linear_w8, write_smaller
+from pocketbert.quantize.coreml.reading import FLOATS, oldest_ios
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.runtime.coreml.evaluator import Evaluator, Step
+from pocketbert.runtime.coreml.package import read_package
+
+_IOS = 17
+_MEASURED = {"linear": -2, "conv": -1}
+"""Operations whose inputs and results have ranges, and their axis of tokens."""
+
+_FOLLOWING = ("leaky_relu", "tanh", "scaled_tanh", "sigmoid", "hard_sigmoid", "relu", "relu6")
+
+
+def _write(source: Path, destination: Path, plan: Plan) -> None:
+    """Write a copy with int8 weights and activations; nothing is written where a range cannot be measured.
+
+    Raises:
+        MissingBackendError: If coremltools is not installed.
+        InputError: If there are no rows that the package takes, or it is for iOS 16.
+        GateError: If the range of a tensor could not be measured.
+    """
+    if oldest_ios(source) < _IOS:
+        what = f"is for iOS {oldest_ios(source)}; activations in 8 bits need iOS {_IOS}."
+        raise InputError(Problem(str(source), what, "Choose the scheme w8, or export with --ios 17 or 18."))
+    ranges = _measure(source, plan, destination.name)
+    weights = linear_w8(source)
+
+    def compress(model: Any) -> Any:
+        import coremltools.optimize as cto
+        from coremltools.optimize.coreml import _post_training_quantization as own
+
+        how = cto.coreml.experimental.OpActivationLinearQuantizerConfig(mode="linear")
+        config = cto.coreml.OptimizationConfig(op_type_configs=dict.fromkeys(_MEASURED, how))
+        statistics = {name: {"rmin": low, "rmax": high} for name, (low, high) in ranges.items()}
+        with mock.patch.object(own, "_get_activation_calibration_stats", lambda *_: statistics):
+            model = cto.coreml.experimental.linear_quantize_activations(model, config, [])
+        return weights(model)
+
+    write_smaller(source, destination, compress)
+
+
+def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
+    """Run the plan's rows, each at the shortest length that takes it, and choose ranges of what real tokens have."""
+    evaluator = Evaluator(source)
+    axes = _axes(source)
+    ranges = Ranges(axes, plan.calibration)
+    for row in plan.rows() if plan.rows is not None else ():
+        tokens = row["input_ids"].shape[1]
+        length = next((n for n in evaluator.lengths if n >= tokens), None) if evaluator.lengths else tokens
+        if length is None:
+            continue
+        padding = ((0, 0), (0, length - tokens))
+        found: dict[str, NDArray[Any]] = {}
+
+        def keep(step: Step, found: dict[str, NDArray[Any]] = found, size: int = length, tokens: int = tokens) -> None:
+            if step.output in axes and isinstance(step.value, np.ndarray):
+                axis = axes[step.output]
+                has_tokens = step.value.ndim >= -axis and step.value.shape[axis] == size
+                found[step.output] = step.value.take(range(tokens), axis) if has_tokens else step.value
+
+        evaluator.run({f.name: np.pad(row[f.name], padding).astype(np.int32) for f in evaluator.inputs}, keep)
+        ranges.add(found)
+    return ranges.chosen(title)
+
+
+def _axes(source: Path) -> Mapping[str, int]:
+    """Names of what linear layers read and write, each with its axis of tokens.
+
+    Where an activation function follows, coremltools quantizes its result instead.
+    """
+    axes: dict[str, int] = {}
+    made: dict[str, int] = {}
+    for operation in read_package(source).block.operations:
+        read = operation.inputs["x"].arguments[0].name if "x" in operation.inputs else ""
+        written = operation.outputs[0].name if operation.outputs else ""
+        if operation.type in _MEASURED:
+            axes[read] = axes[written] = made[written] = _MEASURED[operation.type]
+        elif operation.type in _FOLLOWING and read in made:
+            axes[written] = made[read]
+    return axes
+
+
+_W8 = Wanted("int8", dequantized=True, per_channel=True)
+register_scheme(
+    SchemeRow(
+        Format.COREML,
+        Scheme.A8W8,
+        ExpectedWeights(replace(_W8, static=True), _W8, FLOATS),
+        _write,
+        simulation=replace(W8_SIMULATION, static=True, outputs=True),
+    )
+)

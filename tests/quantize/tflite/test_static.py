@@ -1,0 +1,164 @@
+"""a8w8 for TFLite: ranges of real tokens in every signature, products only, and what a mask in int8 does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
+
+from pocketbert.core.compare.evaluate import rms_error
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.errors import GateError, InputError, MissingBackendError
+from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.tasks import task_of
+from pocketbert.core.types import Calibration, Format, Scheme
+from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.quantize import weights
+from pocketbert.quantize.calibration import Ranges
+from pocketbert.quantize.door import quantize
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.simulated import SimulatedPredictor
+from pocketbert.quantize.table import row_of
+from pocketbert.quantize.tflite import static
+from pocketbert.runtime.tflite import TflitePredictor
+
+Exported = Callable[[str], Path]
+TASK = task_of("text-classification")
+
+
+@pytest.fixture(autouse=True)
+def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no matrix above the usual bound."""
+    monkeypatch.setattr(weights, "SMALL", 512)
+
+
+@pytest.fixture(scope="module")
+def rows(open_tiny: Callable[..., Any]) -> list[dict[str, Any]]:
+    """Calibration rows without padding."""
+    tokenizer = open_tiny("bert", 2)[2]
+    return [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+
+
+def plan(rows: list[dict[str, Any]], method: Calibration = Calibration.MINMAX) -> Plan:
+    return Plan(Format.TFLITE, Scheme.A8W8, rows=lambda: rows, calibration=method)
+
+
+@pytest.fixture(scope="module")
+def made(exported_tflite: Exported, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("static") / "a.tflite"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "SMALL", 512)
+        quantize(exported_tflite("bert"), path, plan(rows))
+    return path
+
+
+def test_the_file_answers_as_its_scheme_simulated_at_every_length(
+    made: Path, rows: list[dict[str, Any]], open_tiny: Callable[..., Any]
+) -> None:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.TFLITE), folder.family, TASK)
+    how = row_of(Format.TFLITE, Scheme.A8W8).simulation
+    assert how is not None
+    encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+    found, simulated, right = (
+        whole(run_rows(p, tokenizer, encoded, TASK))
+        for p in (TflitePredictor(made, 1), SimulatedPredictor(exact, how, rows), exact)
+    )
+    error = rms_error(simulated, right)
+    assert 0.005 < error < 0.5
+    assert 0.6 * error < rms_error(found, right) < 1.5 * error
+    # ranges are the same in every signature: the longest one answers as the one that fits
+    predictor = TflitePredictor(made, 1)
+    short = next(e for e in encoded if len(e) <= min(predictor.lengths))
+    answers = [predictor.run(tokenizer.pad([short], length))["logits"] for length in predictor.lengths]
+    assert len(answers) > 1
+    assert all(rms_error(a, answers[0]) < 0.02 for a in answers)
+
+
+def test_padding_is_in_no_range(
+    exported_tflite: Exported, rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    cut = static._cut
+
+    def watched(values: Any, axis: int | None, tokens: int) -> Any:
+        out = cut(values, axis, tokens)
+        seen.append(out.shape[axis] if axis is not None else -1)
+        return out
+
+    monkeypatch.setattr(static, "_cut", watched)
+    one = rows[0]
+    tokens = one["input_ids"].shape[1]
+    quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan([one]))
+    assert tokens not in TflitePredictor(exported_tflite("bert"), 1).lengths
+    assert set(seen) == {tokens, -1}  # and what the first token alone has
+    assert seen.count(tokens) == 6 * 2  # what the products of the first layer read and write
+
+
+def test_a_range_can_clip(exported_tflite: Exported, rows: list[dict[str, Any]], made: Path, tmp_path: Path) -> None:
+    quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows, Calibration.MSE))
+    assert (tmp_path / "a.tflite").read_bytes() != made.read_bytes()
+
+
+class _WithMask(Ranges):
+    """Ranges that do not refuse zeros, which is all that a mask adds to unpadded rows: it gets its largest instead."""
+
+    def chosen(self, title: str) -> dict[str, tuple[float, float]]:
+        found = {name: (h.low, h.high) for name, h in self._histograms.items()}
+        return {name: (-1e4, 0.0) if ends == (0.0, 0.0) else ends for name, ends in found.items()}
+
+
+def test_a_mask_in_int8_is_refused_and_with_reason(
+    exported_tflite: Exported, rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ai_edge_quantizer.qtyping import TFLOperationName
+    from ai_edge_quantizer.recipe_manager import RecipeManager
+
+    everything = RecipeManager()
+    for name in ("FULLY_CONNECTED", "MUL", "ADD", "SUB"):
+        everything.add_static_config(".*", TFLOperationName(name), activation_num_bits=8, weight_num_bits=8)
+    everything.add_dynamic_config(".*", TFLOperationName.EMBEDDING_LOOKUP, num_bits=8)
+    monkeypatch.setattr(static, "_MEASURED", ("FULLY_CONNECTED", "MUL", "ADD", "SUB"))
+    monkeypatch.setattr(static, "_recipe", everything.get_quantization_recipe)
+    with pytest.raises(GateError, match="nothing but zeros on the calibration texts"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(static, "Ranges", _WithMask)
+    with pytest.raises(GateError, match=r"a.tflite: .*MUL.* computed in integers \(\d+ in all\); the attention mask"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
+    exact, broken = (TflitePredictor(p, 1) for p in (exported_tflite("bert"), tmp_path / "a.tflite"))
+    length = max(exact.lengths)
+    padded = [
+        {name: np.pad(value, ((0, 0), (0, length - value.shape[1]))) for name, value in row.items()} for row in rows
+    ]
+    answers = [np.concatenate([p.run(row)["logits"] for row in padded]) for p in (exact, broken)]
+    assert rms_error(answers[1], answers[0]) > 0.5  # the bound of the gate `reference`
+
+
+def test_products_on_the_fly_are_not_static(
+    exported_tflite: Exported, rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pocketbert.quantize.tflite import quantizer
+
+    dynamic = quantizer._recipe(Scheme.INT8)
+    monkeypatch.setattr(static, "_recipe", lambda: dynamic)
+    with pytest.raises(GateError, match="on the fly, not in a measured range"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
+
+
+def test_wrong_rows_and_missing_libraries(
+    exported_tflite: Exported, rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    too_long = {name: np.ones((1, 41), np.int64) for name in rows[0]}
+    for none in ([], [too_long]):
+        with pytest.raises(InputError, match="no row to measure ranges on"):
+            quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(none))
+    monkeypatch.setattr(static, "version_of", lambda _: None)
+    with pytest.raises(MissingBackendError, match=r"pocketbert\[tflite\]"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(rows))
+    assert not list(tmp_path.iterdir())
