@@ -54,6 +54,17 @@ def test_a_trained_student_is_pruned_and_learns_again(
     assert again.exit_code == 2, "a student of another width is another student"
 
 
+def test_a_trained_student_loses_neurons_and_layers(
+    task: Any, finished: Path, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    student = {"model": str(finished / "teacher"), "init": "pruned", "intermediate": 10, "layers": 1}
+    path = second(task, finished, tmp_path / "recipe.yaml", 10, student=student, distill=[{**STAGE, "steps": 2}])
+    result = cli("distill", path, "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    made = json.loads((tmp_path / "run" / "student" / "config.json").read_text())
+    assert (made["num_hidden_layers"], made["intermediate_size"]) == (1, 10)
+
+
 @pytest.mark.slow
 def test_a_pruned_student_is_written_in_every_format(
     task: Any, finished: Path, cli: Callable[..., Any], tmp_path: Path

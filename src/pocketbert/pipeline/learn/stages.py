@@ -201,9 +201,9 @@ def start_student(learning: Learning, source: ModelFolder, teacher: Any, task: T
     labels = learning.data.labels if task is learning.task else None
     student = load_model(start, task, labels, new_head=True)
     if wanted.init == "pruned":
-        depth = wanted.layers or student.config.num_hidden_layers
-        deep = wanted.model_copy(update={"layers": depth})
-        student = build_student(_pruned(learning, start, student), start.family, deep, seed)
+        student = _pruned(learning, start, student)
+        if wanted.layers is not None:
+            student = build_student(student, start.family, wanted, seed)
     return student.train()
 
 
