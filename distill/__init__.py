@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pocketbert.distill.students.layer_map import layer_map
     from pocketbert.distill.students.mobilebert import mini_teacher_config, transfer_student
     from pocketbert.distill.students.projection import attach_projection, detach_projection, projected
+    from pocketbert.distill.students.pruning import pruned
     from pocketbert.distill.teacher.cache.build import cached_teacher
     from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
     from pocketbert.distill.teacher.state_adapter import StateAdapter, fit_adapter, reduce_embeddings
@@ -124,6 +125,7 @@ __all__ = [
     "pretraining_distillation",
     "progressive",
     "projected",
+    "pruned",
     "record_attention",
     "reduce_embeddings",
     "reference_score_mse",
@@ -153,6 +155,7 @@ _PLACES = {
     "distill.students.layer_map": ("layer_map",),
     "distill.students.build": ("build_student",),
     "distill.students.projection": ("attach_projection", "detach_projection", "projected"),
+    "distill.students.pruning": ("pruned",),
     "distill.students.mobilebert": ("transfer_student", "mini_teacher_config"),
     "distill.methods.task": ("TaskDistillation",),
     "distill.methods.distilbert": ("DistilBertDistillation",),

@@ -68,7 +68,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "Students": (
         "",
-        "distill.build_student distill.attach_projection distill.detach_projection distill.projected "
+        "distill.build_student distill.attach_projection distill.detach_projection distill.projected distill.pruned "
         "distill.transfer_student distill.mini_teacher_config distill.fit_adapter distill.StateAdapter distill.reduce_embeddings",
     ),
     "MobileBERT's course": (

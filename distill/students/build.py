@@ -25,7 +25,8 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     Args:
         teacher: A transformers model.
         family: Its row of the family table.
-        wanted: Layers, start, and family and sizes where they differ from the teacher's.
+        wanted: Layers, start, and family and sizes where they differ from the teacher's. With ``init: pruned`` the teacher is
+            one that `pocketbert.distill.students.pruning.pruned` made.
         seed: Seed of random weights.
 
     Returns:
@@ -59,7 +60,7 @@ def build_student(teacher: Any, family: Family, wanted: StudentSection, seed: in
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = kind(config)
-    if wanted.init == "teacher-layers":
+    if wanted.init != "random":
         deep = teacher.config.num_hidden_layers
         listed = wanted.teacher_layers or (change.layers.get((wanted.layers, deep)) if change else None)
         state = teacher.state_dict()

@@ -11,15 +11,18 @@ HEAD = """
 ## Students
 
 How a student is made from a teacher of each system. A narrower student of the same class starts at random (`student: {init: random, hidden: ..., heads: ...}`) in any system that makes students by copy.
-`student: {model: FOLDER}` goes on with a student of any class whose vocabulary equals the teacher's.
+`student: {model: FOLDER}` goes on with a student of any class whose vocabulary equals the teacher's. [Pruning](distillation.md#pruning) leaves each layer fewer feed-forward neurons; where it is refused, the limits below say why.
 
-| system | fewer layers, copied (`student.layers`) | another class (`student.family`, `student.size`) | general stages |
-|---|---|---|---|"""
+| system | fewer layers, copied (`student.layers`) | fewer neurons (`student.init: pruned`) | another class (`student.family`, `student.size`) | general stages |
+|---|---|---|---|---|"""
 
 
 def students_section(rows: Sequence[Family]) -> list[str]:
     """Show it; every word follows from the rows."""
-    return [HEAD, *(f"| {row.title} | {_copied(row)} | {_other(row, rows)} | {_general(row)} |" for row in rows)]
+    return [
+        HEAD,
+        *(f"| {row.title} | {_copied(row)} | {_pruned(row)} | {_other(row, rows)} | {_general(row)} |" for row in rows),
+    ]
 
 
 def _copied(row: Family) -> str:
@@ -30,6 +33,12 @@ def _copied(row: Family) -> str:
     kept = [*row.by_layer, *(["the kind of attention"] if row.rotary else [])]
     named = " and ".join(k if " " in k else f"`{k}`" for k in kept)
     return f"yes; each layer keeps its {named.removeprefix('the ')}" if kept else "yes"
+
+
+def _pruned(row: Family) -> str:
+    if row.instead_of_export is not None:
+        return f"no: {row.instead_of_export}"
+    return "yes" if row.feed_forward else "no"
 
 
 def _other(row: Family, rows: Sequence[Family]) -> str:

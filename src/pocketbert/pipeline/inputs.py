@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import BaseModel
 
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.families import TEXT_ONLY, all_families, check_exported, check_taught
+from pocketbert.core.families import TEXT_ONLY, all_families, check_exported, check_pruned, check_taught
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
@@ -128,10 +128,14 @@ class Inputs:
         return head_wanted(self.recipe).head
 
     def check_exported(self) -> None:
-        """Refuse a model that no file can be written of, or that cannot teach, before it is trained."""
+        """Refuse a model that no file can be written of, or that cannot teach or be pruned, before it is trained."""
         wanted = self.recipe.student
         if self.recipe.distill:
             check_taught(self.model.family, self.model.config, "teacher.model")
+        if wanted is not None and wanted.init == "pruned":
+            assert wanted.intermediate is not None, "the section has checked it"
+            source = self.start or self.model
+            check_pruned(source.family, source.config, wanted.intermediate)
         if wanted is not None and wanted.size is not None:
             return  # a MobileBERT, whatever its teacher is
         where, family = "teacher.model", self.model.family

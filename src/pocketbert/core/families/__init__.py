@@ -22,6 +22,7 @@ from pocketbert.core.families.released import ReleasedConfig
 from pocketbert.core.families.table import (
     all_families,
     check_exported,
+    check_pruned,
     check_taught,
     chosen_row,
     family_named,
@@ -49,6 +50,7 @@ __all__ = [
     "TokenizerKind",
     "all_families",
     "check_exported",
+    "check_pruned",
     "check_taught",
     "chosen_row",
     "family_named",

@@ -51,6 +51,8 @@ class Family:
         layer_path: Dotted path from the head class to the list of encoder layers; where a layer is spread over several lists, to
             the one whose modules make the layers' states.
         layer_lists: Dotted paths of the other lists, where a layer is spread over several.
+        feed_forward: Path in a layer of the matrix into the feed-forward neurons, to the path of the matrix out of them; "*" is
+            any number, where a layer has several such parts. None where neurons cannot be pruned, for the reason that `limits` gives.
         head_suffixes: Suffixes of the transformers classes that differ from BERT's (``ForQuestionAnswering`` to
             ``ForQuestionAnsweringSimple``).
         lm_head: Dotted path from the masked-LM class to the module that takes the encoder's output; all behind it works on each
@@ -118,6 +120,7 @@ class Family:
     inputs: tuple[str, ...]
     layer_path: str
     layer_lists: tuple[str, ...] = ()
+    feed_forward: Mapping[str, str] = field(default_factory=dict)
     head_suffixes: Mapping[str, str] = field(default_factory=dict)
     lm_head: str | None = None
     key_renames: Mapping[str, str] = field(default_factory=dict)

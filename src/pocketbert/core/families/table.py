@@ -15,6 +15,8 @@ from pocketbert.core.families.family import Family
 from pocketbert.core.families.rows import ROWS
 from pocketbert.core.loading.plugins import announce, load_plugins
 
+PRUNED = "student.init: pruned"
+"""How a limit of a row names pruning."""
 _FAMILIES: dict[str, Family] = {row.name: row for row in ROWS}
 
 
@@ -135,6 +137,32 @@ def check_taught(family: Family, config: Mapping[str, object], where: str = "con
             why = next((f": {limit}" for limit in family.limits if key in limit), "")
             what = f"{key} is {config[key]!r:.40}, distillation of {family.title} knows {value!r} only{why}."
             raise InputError(Problem(where, what, "Export the model without a student, or use another checkpoint."))
+
+
+def check_pruned(
+    family: Family, config: Mapping[str, object], intermediate: int, where: str = "student.intermediate"
+) -> None:
+    """Refuse to prune feed-forward neurons of a model that cannot lose them, or has no more than are to stay.
+
+    Args:
+        family: Its row.
+        config: Entries of its config.json.
+        intermediate: Neurons that are to stay in each layer.
+        where: Recipe key of that number.
+
+    Raises:
+        InputError: With the reason.
+    """
+    if not family.feed_forward:
+        limit = next((limit for limit in family.limits if PRUNED in limit), "")
+        reason = limit or "its row of the table of families does not say where they are (feed_forward)"
+        what = f"feed-forward neurons of {family.title} cannot be pruned: {reason}."
+        raise InputError(Problem("student.init", what, "Set init: teacher-layers, and leave intermediate out."))
+    width = config.get(family.config_names.get("intermediate_size", "intermediate_size"))
+    if isinstance(width, int) and intermediate >= width:
+        what = f"{intermediate} neurons are to stay, and each layer of {family.title} has {width}."
+        fix = f"Choose a number below {width}, for example {width // 2}; to keep them all, set init: teacher-layers."
+        raise InputError(Problem(where, what, fix))
 
 
 def check_exported(family: Family, where: str = "model") -> None:

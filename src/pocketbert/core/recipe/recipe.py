@@ -68,13 +68,17 @@ class StudentSection(Section):
         description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of one with bottlenecks: "
         "mobilebert, tiny or mini.",
     )
-    init: Literal["teacher-layers", "random"] = Field("teacher-layers", description="Where its weights start.")
+    init: Literal["teacher-layers", "pruned", "random"] = Field(
+        "teacher-layers",
+        description="Where its weights start: in teacher layers; in layers of the teacher, or of model, that keep only their most "
+        "important feed-forward neurons (intermediate of them); or at random.",
+    )
     teacher_layers: list[PositiveInt] | None = Field(
         None, description="Teacher layers (from 1) to start from; default round(m*N/M)."
     )
     hidden: PositiveInt | None = Field(None, description="Width; needs init: random.")
     heads: PositiveInt | None = Field(None, description="Attention heads; needs init: random.")
-    intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random.")
+    intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random or pruned.")
     family: StudentFamily | None = Field(
         None,
         description="Family of the student where it is not the teacher's, such as distilbert, which has no segment ids and no "
@@ -87,7 +91,12 @@ class StudentSection(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> StudentSection:
-        sizes = ("layers", "teacher_layers", "hidden", "heads", "intermediate", "family")
+        problems = self._pruning_problems() if self.init == "pruned" else []
+        if problems:
+            raise ValueError("; ".join(problems))
+        sizes = ["layers", "teacher_layers", "hidden", "heads", "intermediate", "family"]
+        if self.init == "pruned" and self.model is not None:
+            sizes = ["family"]
         if self.model is None and self.size is None and self.layers is None:
             raise ValueError("give layers: N, or model: FOLDER to go on with a student, or size: mobilebert")
         given = [k for k in sizes if getattr(self, k) is not None]
@@ -110,6 +119,22 @@ class StudentSection(Section):
         if self.fold_segments and (self.family is None or self.init == "random"):
             raise ValueError("fold_segments is for a student of another family that starts from teacher layers")
         return self
+
+    def _pruning_problems(self) -> list[str]:
+        """What does not go together with ``init: pruned``."""
+        problems = []
+        if self.intermediate is None:
+            problems.append("init: pruned needs intermediate: N, the feed-forward neurons that stay in each layer")
+        if self.hidden is not None:
+            problems.append("hidden: pruning keeps the width of the layers; leave it out, or set init: random")
+        if self.heads is not None:
+            problems.append(
+                "heads: attention heads cannot be pruned, because transformers computes the size of a head as the width divided "
+                "by the number of heads: fewer heads would be larger ones; leave it out"
+            )
+        if self.size is not None:
+            problems.append(f"size: a student of size {self.size} is built, not pruned; leave size or init out")
+        return problems
 
 
 class CoremlSection(Section):
@@ -279,6 +304,11 @@ class Recipe(Section):
 
     def _general_problems(self, general: list[bool]) -> list[str]:
         problems, methods = [], ", ".join(method_names(lambda s: s.general))
+        if any(general) and self.student is not None and self.student.init == "pruned":
+            problems.append(
+                f"student.init: pruned chooses neurons on training rows of the task, which general stages ({methods}) come before: "
+                "make the general student with one recipe, and prune it with a second one (student.model)"
+            )
         if any(general) and self.data.corpus is None:
             problems.append(
                 f"data.corpus: a general stage ({methods}) needs plain text: {{sources: [{{path: text.jsonl.gz}}]}}"

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.progress import say
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.pooling import Pooling
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.pipeline.learn.augmenting import augmented_set
@@ -183,6 +185,8 @@ def start_student(learning: Learning, source: ModelFolder, teacher: Any, task: T
 
         return transfer_student(teacher, wanted.size, seed, task.head)
     if wanted.model is None:
+        if wanted.init == "pruned":
+            teacher = _pruned(learning, source, teacher)
         return build_student(teacher, source.family, wanted, seed)
     start = open_model_folder(wanted.model, wanted.revision, "student.model")
     if vocabulary(start.tokenizer_folder) != vocabulary(source.tokenizer_folder):
@@ -195,7 +199,29 @@ def start_student(learning: Learning, source: ModelFolder, teacher: Any, task: T
             )
         )
     labels = learning.data.labels if task is learning.task else None
-    return load_model(start, task, labels, new_head=True).train()
+    student = load_model(start, task, labels, new_head=True)
+    if wanted.init == "pruned":
+        student = _pruned(learning, start, student)
+        if wanted.layers is not None:
+            student = build_student(student, start.family, wanted, seed)
+    return student.train()
+
+
+def _pruned(learning: Learning, source: ModelFolder, model: Any) -> Any:
+    """A copy of a model with the feed-forward neurons that `student.intermediate` leaves it, chosen on training rows."""
+    import torch
+
+    from pocketbert.distill.students.pruning import pruned
+
+    wanted = learning.recipe.student
+    assert wanted is not None
+    assert wanted.intermediate is not None
+    tokenizer = TextTokenizer(source.tokenizer_folder, learning.length)
+    rows = learning.data.calibration(tokenizer)
+    inputs = ({name: torch.from_numpy(value) for name, value in tokenizer.pad([row]).items()} for row in rows)
+    result = pruned(model, source.family, wanted.intermediate, inputs)
+    say(f"  {result.sentence} (chosen on {len(rows)} training rows)")
+    return result.model
 
 
 def _student_for(learning: Learning, general: bool, before: StudentState | None) -> tuple[Any, bool]:

@@ -15,6 +15,7 @@ ROWS = (
         tokenizer=TokenizerKind.SENTENCEPIECE,
         inputs=IDS_MASK_TYPES,
         layer_path="albert.encoder.albert_layer_groups",
+        feed_forward={"albert_layers.0.ffn": "albert_layers.0.ffn_output"},
         lm_head="predictions",
         stored_layers="num_hidden_groups",
         largest={"embedding_size": 1 << 14, "num_hidden_groups": MAX_LAYERS, "inner_group_num": MAX_LAYERS},

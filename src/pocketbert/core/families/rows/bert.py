@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.rows.common import GAMMA_BETA, IDS_MASK_TYPES, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, GAMMA_BETA, IDS_MASK_TYPES, TINY
 
 BERT = Family(
     name="bert",
@@ -15,6 +15,7 @@ BERT = Family(
     tokenizer=TokenizerKind.WORDPIECE,
     inputs=IDS_MASK_TYPES,
     layer_path="bert.encoder.layer",
+    feed_forward=FEED_FORWARD,
     lm_head="cls.predictions",
     key_renames=GAMMA_BETA,
     unread=("fit_dense.", "fit_denses."),

@@ -6,6 +6,8 @@ IDS_MASK = ("input_ids", "attention_mask")
 IDS_MASK_TYPES = (*IDS_MASK, "token_type_ids")
 GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 ONE_SEGMENT = "no segment ids: the texts of a pair are told apart by separators only"
+FEED_FORWARD = {"intermediate.dense": "output.dense"}
+"""Where BERT's layers, and those built from them, have their feed-forward matrices."""
 TINY = {
     "hidden_size": 32,
     "num_hidden_layers": 2,

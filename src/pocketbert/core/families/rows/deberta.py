@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK_TYPES, TINY
 
 _LEGACY = (
     "its masked-LM head (lm_predictions.*) has other names than the one that config.json asks transformers for "
@@ -41,6 +41,7 @@ ROWS = (
         tokenizer=TokenizerKind.BYTE_BPE,
         inputs=IDS_MASK_TYPES,
         layer_path="deberta.encoder.layer",
+        feed_forward=FEED_FORWARD,
         lm_head="cls.predictions|lm_predictions.lm_head",
         largest=_TABLES,
         smallest=_SMALLEST,
@@ -62,6 +63,7 @@ ROWS = (
         tokenizer=TokenizerKind.SENTENCEPIECE,
         inputs=IDS_MASK_TYPES,
         layer_path="deberta.encoder.layer",
+        feed_forward=FEED_FORWARD,
         lm_head="cls.predictions|lm_predictions.lm_head",
         largest={**_TABLES, "position_buckets": 1 << 15, "conv_kernel_size": 63, "conv_groups": 1 << 14},
         smallest={**_SMALLEST, "position_buckets": -1, "conv_kernel_size": 0},

@@ -15,6 +15,7 @@ ROWS = (
         tokenizer=TokenizerKind.WORDPIECE,
         inputs=IDS_MASK,
         layer_path="distilbert.transformer.layer",
+        feed_forward={"ffn.lin1": "ffn.lin2"},
         lm_head="vocab_transform",
         config_names={"intermediate_size": "hidden_dim"},
         largest={"dim": 1 << 14, "hidden_dim": MAX_WIDTH, "n_layers": MAX_LAYERS, "n_heads": MAX_LAYERS},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK_TYPES, TINY
 
 ROWS = (
     Family(
@@ -14,6 +14,7 @@ ROWS = (
         tokenizer=TokenizerKind.WORDPIECE,
         inputs=IDS_MASK_TYPES,
         layer_path="electra.encoder.layer",
+        feed_forward=FEED_FORWARD,
         lm_head="generator_predictions",
         noise={
             "discriminator_predictions.": "the checkpoint is a discriminator, which tells replaced words from the others and "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pocketbert.core.families.config import MAX_WIDTH
 from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import GAMMA_BETA, IDS_MASK_TYPES, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, GAMMA_BETA, IDS_MASK_TYPES, TINY
 
 ROWS = (
     Family(
@@ -15,6 +15,7 @@ ROWS = (
         tokenizer=TokenizerKind.WORDPIECE,
         inputs=IDS_MASK_TYPES,
         layer_path="ernie.encoder.layer",
+        feed_forward=FEED_FORWARD,
         lm_head="cls.predictions",
         key_renames=GAMMA_BETA,
         largest={"task_type_vocab_size": MAX_WIDTH},

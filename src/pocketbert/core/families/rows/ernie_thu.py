@@ -66,6 +66,7 @@ ROWS = (
             "training; the model is shipped without a linker, and finding entities in a text is out of scope",
             "of the form entity-vectors a place is open where the absolute values of its vector add up to 2**-6 or more; the "
             "vectors of the released table have length 1",
+            "student.init: pruned is refused: the feed-forward neurons serve the text and the entities",
             "the entity stream is no signal: students learn from the text stream",
             "no rewrite for Apple's Neural Engine (export.coreml.layout: ane)",
             "transformers has no class for it: a phone folder's model.safetensors opens with PocketBERT only",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY
 
 LONGEST = 1024
 """Up to here attention over all pairs of tokens is as fast as attention over blocks, and its memory is bounded."""
@@ -16,6 +16,7 @@ ROWS = (
         tokenizer=TokenizerKind.BYTE_BPE,
         inputs=IDS_MASK,
         layer_path="longformer.encoder.layer",
+        feed_forward=FEED_FORWARD,
         lm_head="lm_head",
         largest={"attention_window": 1 << 12},
         by_layer=("attention_window",),

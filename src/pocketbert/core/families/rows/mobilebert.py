@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, Objective, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK_TYPES, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK_TYPES, TINY
 from pocketbert.core.types import Signal
 
 BOTTLENECKS = {
@@ -21,6 +21,7 @@ ROWS = (
         tokenizer=TokenizerKind.WORDPIECE,
         inputs=IDS_MASK_TYPES,
         layer_path="mobilebert.encoder.layer",
+        feed_forward={**FEED_FORWARD, "ffn.*.intermediate.dense": "ffn.*.output.dense"},
         lm_head="cls.predictions",
         signals=(Signal.LOGITS, Signal.ATTENTION, Signal.RELATIONS),
         invalid_signals={Signal.HIDDEN: "its hidden states reach 1e5 to 1e6, so a plain squared error explodes"},

@@ -15,6 +15,7 @@ ROWS = (
         tokenizer=TokenizerKind.BYTE_BPE,
         inputs=IDS_MASK,
         layer_path="model.layers",
+        feed_forward={"mlp.Wi": "mlp.Wo"},
         lm_head="head",
         largest={"local_attention": 1 << 20, "global_attn_every_n_layers": MAX_LAYERS},
         fixed={"sparse_prediction": False},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.families.family import Family, TokenizerKind
-from pocketbert.core.families.rows.common import IDS_MASK, ONE_SEGMENT, TINY
+from pocketbert.core.families.rows.common import FEED_FORWARD, IDS_MASK, ONE_SEGMENT, TINY
 
 _TINY = {**TINY, "max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1}
 ROWS = (
@@ -15,6 +15,7 @@ ROWS = (
         tokenizer=TokenizerKind.BYTE_BPE,
         inputs=IDS_MASK,
         layer_path="roberta.encoder.layer",
+        feed_forward=FEED_FORWARD,
         lm_head="lm_head",
         position_offset=2,
         limits=(ONE_SEGMENT,),
@@ -29,6 +30,7 @@ ROWS = (
         tokenizer=TokenizerKind.SENTENCEPIECE,
         inputs=IDS_MASK,
         layer_path="roberta.encoder.layer",
+        feed_forward=FEED_FORWARD,
         lm_head="lm_head",
         position_offset=2,
         limits=(ONE_SEGMENT,),

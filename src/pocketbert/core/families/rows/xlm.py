@@ -56,7 +56,7 @@ ROWS = (
             "question answering takes XLMForQuestionAnsweringSimple; the beam search of XLMForQuestionAnswering is not "
             "computed",
             "its feed-forward part is always four times as wide as the model: student.intermediate has no effect there "
-            "and is refused",
+            "and is refused, and so is student.init: pruned",
         ),
         capture="self-attention",
         adapter="language-encoder",

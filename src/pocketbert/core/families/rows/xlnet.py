@@ -15,6 +15,7 @@ ROWS = (
         tokenizer=TokenizerKind.SENTENCEPIECE,
         inputs=IDS_MASK_TYPES,
         layer_path="transformer.layer",
+        feed_forward={"ff.layer_1": "ff.layer_2"},
         head_suffixes={"ForQuestionAnswering": "ForQuestionAnsweringSimple"},
         config_names={"intermediate_size": "d_inner"},
         largest={"d_model": 1 << 14, "d_inner": MAX_WIDTH, "n_layer": MAX_LAYERS, "n_head": MAX_LAYERS},
