@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pocketbert.benchmarks import results, wording
@@ -56,24 +57,40 @@ def benchmark(
     chosen = choose_texts(texts)
     chosen = [chosen[i] for i in generator(options.seed, "benchmark texts").permutation(len(chosen))]
     names = [parse_measuring_device(name) for name in dict.fromkeys(options.devices)]
-    end, sessions, left_out = time.monotonic() + options.budget_s, list[BenchmarkResult](), list[Problem]()
-    for number, name in enumerate(names):
+    taken, left_out = dict[str, list[Variant]](), list[Problem]()
+    for name in names:
         refusals = {v.name: device(str(name)).refusal(v.format, v.runtime) for v in variants}
-        taken = [v for v in variants if not refusals[v.name]]
+        taken[str(name)] = [v for v in variants if not refusals[v.name]]
         left_out += [Problem(f"{name} {n}", f"left out: {why}.") for n, why in refusals.items() if why]
-        if not taken:
-            continue
-        budget_s = (end - time.monotonic()) / (len(names) - number)
-        connection = connect(str(name))
-        try:
-            sessions.append(_Session(name, connection, taken, chosen, options, budget_s).run())
-        finally:
-            connection.close()
-    if not sessions:
+    used = [name for name in names if taken[str(name)]]
+    if not used:
         raise InputError(left_out)
     for problem in left_out:
         say(f"  {problem.where}: {problem.what}")
+    sessions = list[BenchmarkResult]()
+    with _connected(used) as connections:
+        end = time.monotonic() + options.budget_s
+        for number, name in enumerate(used):
+            budget_s = (end - time.monotonic()) / (len(used) - number)
+            sessions.append(_Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s).run())
     return sessions[0].model_copy(update={"others": sessions[1:]})
+
+
+@contextlib.contextmanager
+def _connected(names: Sequence[DeviceName]) -> Iterator[dict[str, Connection]]:
+    """Reach all devices before anything is measured; wrong ones are told together."""
+    with contextlib.ExitStack() as held:
+        connections, problems = dict[str, Connection](), list[Problem]()
+        for name in names:
+            try:
+                connections[str(name)] = connect(str(name))
+            except InputError as error:
+                problems += error.problems
+                continue
+            held.callback(connections[str(name)].close)
+        if problems:
+            raise InputError(problems)
+        yield connections
 
 
 @dataclass

@@ -6,11 +6,23 @@ from collections.abc import Sequence
 
 from pocketbert.benchmarks.devices.local import connect_local, local_refusal
 from pocketbert.benchmarks.devices.protocol import Connection, Device
-from pocketbert.core.devices import ANDROID, COREML, DEVICES, LOCAL, add_device, parse_measuring_device, remove_device
+from pocketbert.benchmarks.devices.remote.connection import remote_refusal
+from pocketbert.benchmarks.devices.ssh import connect_ssh
+from pocketbert.core.devices import (
+    ANDROID,
+    COREML,
+    DEVICES,
+    LOCAL,
+    SSH,
+    add_device,
+    parse_measuring_device,
+    remove_device,
+)
 from pocketbert.core.types import Format, Runtime
 
 _devices: dict[str, Device] = {
     LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal),
+    SSH: Device(DEVICES[SSH], connect_ssh, remote_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
 }
