@@ -25,12 +25,12 @@ class Sample(NamedTuple):
 
     Attributes:
         wall_ms: Wall time by the device's clock; of an emulator the emulator's own, which is kept out of the result.
-        cpu_ms: CPU time of the process that ran it.
+        cpu_ms: CPU time of the process that ran it; None where the device does not tell.
         guest_instructions: Instructions that an emulated processor executed; None where none is emulated.
     """
 
     wall_ms: float
-    cpu_ms: float
+    cpu_ms: float | None = None
     guest_instructions: float | None = None
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
 from pocketbert.benchmarks.devices.local import connect_local, local_refusal
 from pocketbert.benchmarks.devices.protocol import Connection, Device
 from pocketbert.benchmarks.devices.remote.connection import remote_refusal
 from pocketbert.benchmarks.devices.ssh import connect_ssh
 from pocketbert.core.devices import (
+    ADB,
     ANDROID,
     COREML,
     DEVICES,
@@ -23,6 +25,7 @@ from pocketbert.core.types import Format, Runtime
 _devices: dict[str, Device] = {
     LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal),
     SSH: Device(DEVICES[SSH], connect_ssh, remote_refusal),
+    ADB: Device(DEVICES[ADB], connect_adb, adb_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
 }

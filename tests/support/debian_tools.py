@@ -16,9 +16,29 @@ from pocketbert.core.disk.ownership import Contents
 from pocketbert.core.disk.workspace import building
 
 TOOLS = Path(__file__).resolve().parents[2] / ".cache" / "tools"
-MAIN: dict[str, tuple[str, ...]] = {"ssh": ("openssh-server", "libwrap0")}
+MAIN: dict[str, tuple[str, ...]] = {
+    "ssh": ("openssh-server", "libwrap0"),
+    "adb": (
+        "adb",
+        "android-libbase",
+        "android-libcutils",
+        "android-liblog",
+        "libusb-1.0-0",
+        "libprotobuf32",
+        "android-libboringssl",
+    ),
+}
 """Sets of packages of this Debian; each is unpacked into a folder of that name."""
-BACKPORTS: dict[str, tuple[str, ...]] = {}
+BACKPORTS: dict[str, tuple[str, ...]] = {
+    "adbd": (
+        "adbd",
+        "android-libbase",
+        "android-libboringssl",
+        "android-libcutils",
+        "android-liblog",
+        "android-libziparchive",
+    )
+}
 """Sets of packages of bookworm-backports, which the system's lists need not contain."""
 BACKPORTS_LINE = "deb http://deb.debian.org/debian bookworm-backports main\n"
 LIST = "packages.txt"

@@ -86,7 +86,7 @@ class Facts(BaseModel):
 def core_names(parts: Sequence[str]) -> str:
     """Kinds of cores in words: ``4 × Cortex-A55, 4 × Cortex-A76``; cores of other makers by their numbers."""
     counted = Counter(parts)
-    return ", ".join(f"{count} × {_core(part)}" for part, count in sorted(counted.items()))
+    return ", ".join(f"{count} × {_core(part)}" for part, count in counted.items())
 
 
 def _core(part: str) -> str:

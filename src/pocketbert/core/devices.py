@@ -94,6 +94,7 @@ class DeviceInfo:
 
 LOCAL = "local"
 SSH = "ssh"
+ADB = "adb"
 COREML = "coreml"
 ANDROID = "android"
 
@@ -121,6 +122,14 @@ _BUILT_IN = (
         argument="[USER@]HOST[:PORT]",
         pattern=r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<host>\[[\da-fA-F:.]+(?:%\w+)?\]|[\w.][\w.-]*)"
         r"(?::(?P<port>[1-9]\d{0,4}))?",
+    ),
+    DeviceInfo(
+        ADB,
+        {Figure.LATENCY: Provenance.MEASURED},
+        "an Android phone with USB debugging, by executables of LiteRT and ONNX Runtime that you supply",
+        argument="[SERIAL][@CORES]",
+        optional=True,
+        pattern=r"(?P<serial>[A-Za-z0-9][\w.:-]*)?(?:@(?P<cores>little|big|prime))?",
     ),
     DeviceInfo(
         COREML,
