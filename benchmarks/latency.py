@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pocketbert.benchmarks import results, wording
+from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
-from pocketbert.benchmarks.devices.protocol import Connection
+from pocketbert.benchmarks.devices.protocol import Answering, Connection
 from pocketbert.benchmarks.devices.table import connect, device
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import TEXT, Length, TokenizerTime
+from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, TokenizerTime
 from pocketbert.benchmarks.timing import BURST, Cell, interleave
 from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem
@@ -162,6 +163,7 @@ class _Session:
             comparisons=comparisons,
             tokenizers=times,
             profiles=profiles,
+            answers=self._answers(inputs),
         )
 
     @property
@@ -192,6 +194,17 @@ class _Session:
                 wanted = PROFILE_RUNS if self.options.profile and count == counts[0] else 0
                 out[variant.name, count] = self.connection.cold_start(variant.file, ids, count, wanted)
                 tick(f"{variant.name}: load and memory")
+        return out
+
+    def _answers(self, inputs: dict[tuple[str, Length], list[Feed]]) -> list[AnswerCheck]:
+        """Compare the device's answers with those of this machine, where that is a figure of the device."""
+        if Figure.ANSWERS not in self.name.info.figures or not isinstance(self.connection, Answering):
+            return []
+        provenance = self.name.info.figures[Figure.ANSWERS]
+        out = []
+        for v in self.variants:
+            given = [feed for (name, _), all in inputs.items() if name == v.name for feed in all[:ANSWERED]]
+            out.append(compare_answers(v, given, self.connection.answers(v.file, given), provenance))
         return out
 
     def _tokenizer_times(self, tokenizers: dict[str, TextTokenizer]) -> list[TokenizerTime]:

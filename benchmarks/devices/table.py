@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
 from pocketbert.benchmarks.devices.local import connect_local, local_refusal
 from pocketbert.benchmarks.devices.protocol import Connection, Device
+from pocketbert.benchmarks.devices.qemu.connection import connect_qemu
 from pocketbert.benchmarks.devices.remote.connection import remote_refusal
 from pocketbert.benchmarks.devices.ssh import connect_ssh
 from pocketbert.core.devices import (
@@ -15,6 +16,7 @@ from pocketbert.core.devices import (
     COREML,
     DEVICES,
     LOCAL,
+    QEMU,
     SSH,
     add_device,
     parse_measuring_device,
@@ -26,6 +28,7 @@ _devices: dict[str, Device] = {
     LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal),
     SSH: Device(DEVICES[SSH], connect_ssh, remote_refusal),
     ADB: Device(DEVICES[ADB], connect_adb, adb_refusal),
+    QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
 }

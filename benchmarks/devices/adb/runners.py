@@ -82,7 +82,7 @@ def read_perf_test(text: str) -> list[float]:
         times = [float(row[1]) * 1000 for row in rows]
         numbers = [int(row[4]) for row in rows]
     except ValueError as error:
-        raise ValueError(f"{ONNX} wrote a line that is none of its own: {error}") from error
+        raise ValueError(f"{ONNX} wrote a line of another form: {error}") from error
     if not rows or numbers != list(range(len(rows))):
         raise ValueError(f"{ONNX} reports no inference: {_last(text)}")
     return times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import os
 import tempfile
 import zlib
@@ -55,9 +56,19 @@ class _Opened(_Told):
     lengths: list[int]
 
 
+class _Prepared(_Told):
+    series: int
+
+
 class _Times(_Told):
-    wall_ns: list[int]
-    cpu_ns: list[int]
+    wall_ns: list[int] = Field(default_factory=list)
+    cpu_ns: list[int] = Field(default_factory=list)
+    instructions: list[int] = Field(default_factory=list)
+
+    def samples(self) -> list[Sample]:
+        if self.instructions:
+            return [Sample(math.nan, None, float(count)) for count in self.instructions]
+        return [Sample(round(w / 1e6, 4), round(c / 1e6, 4)) for w, c in zip(self.wall_ns, self.cpu_ns, strict=False)]
 
 
 class _Node(_Told):
@@ -122,6 +133,11 @@ class RemoteFile:
         self.engine, self.engine_version = opened.engine, opened.version
         connection.used |= {opened.engine: opened.version, "numpy": opened.numpy}
 
+    def series(self, feeds: Sequence[Feed]) -> int:
+        """Send inputs; the number by which the worker knows them."""
+        sent = [_lists(feed) for feed in feeds]
+        return self._connection.work(_MAIN, _Prepared, do="prepare", file=self._number, feeds=sent).series
+
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
         """Send the inputs once; see `OpenedFile.prepare`."""
         connection = self._connection
@@ -131,12 +147,10 @@ class RemoteFile:
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
             wanted = [int(n) for n in numbers]
-            times = connection.work(_MAIN, _Times, do="burst", series=series, numbers=wanted)
-            if not len(times.wall_ns) == len(times.cpu_ns) == len(wanted):
-                raise MachineError(f"{connection.where}: the worker returned another number of times than asked for.")
-            return [
-                Sample(round(w / 1e6, 4), round(c / 1e6, 4)) for w, c in zip(times.wall_ns, times.cpu_ns, strict=True)
-            ]
+            samples = connection.work(_MAIN, _Times, do="burst", series=series, numbers=wanted).samples()
+            if len(samples) != len(wanted):
+                raise MachineError(f"{connection.where}: the worker returned another number of figures than asked for.")
+            return samples
 
         return burst
 
@@ -182,6 +196,9 @@ class RemoteConnection:
         "target, on the longest input, with the file in the page cache."
     )
 
+    own_pip = True
+    """Whether the target's own pip may install what this machine cannot fetch."""
+
     def __init__(self, channel: Channel) -> None:
         self._channel, self.where = channel, channel.where
         self.facts = self._parse(Facts, channel.ask("facts"))
@@ -203,7 +220,7 @@ class RemoteConnection:
         """The only lengths that a file takes; empty where it takes any."""
         return RemoteFile(self, file, 1).lengths if file.format is Format.TFLITE else ()
 
-    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
+    def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
         """Start a file in a fresh process on the target; see `Connection.cold_start`."""
         feed = {"input_ids": [list(ids)], "attention_mask": [[1] * len(ids)], "token_type_ids": [[0] * len(ids)]}
         opening = self.opening(file, threads)
@@ -236,7 +253,7 @@ class RemoteConnection:
         """The arguments that open a file there; the file and its engine are brought first."""
         lacking = [name for name in (ENGINES[file.format], "numpy") if name not in self.installed]
         if lacking:
-            install(self._channel, self.facts, lacking)
+            install(self._channel, self.facts, lacking, self.own_pip)
             self.installed.update(lacking)
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
@@ -257,9 +274,10 @@ class RemoteConnection:
         """Ask a worker and check its answer."""
         return self._parse(kind, self.ask(worker, **request))
 
-    def answers(self, worker: str, series: int) -> list[dict[str, NDArray[Any]]]:
-        """Run every input of a series once and return the outputs by name."""
-        told = self.work(worker, _Answers, do="answers", series=series)
+    def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
+        """Run every input once, with one thread, and return the outputs by name."""
+        series = RemoteFile(self, file, 1).series(feeds)
+        told = self.work(_MAIN, _Answers, do="answers", series=series)
         return [{name: tensor.array() for name, tensor in outputs.items()} for outputs in told.answers]
 
     def state(self) -> _State:

@@ -14,7 +14,7 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import version_of
 
 
-def install(channel: Channel, facts: Facts, names: Sequence[str]) -> None:
+def install(channel: Channel, facts: Facts, names: Sequence[str], own_pip: bool = True) -> None:
     """Install distributions into the environment of a connection, without those that they depend on.
 
     The versions installed here come first, so that both machines measure the same engine; then the newest that Python
@@ -24,6 +24,7 @@ def install(channel: Channel, facts: Facts, names: Sequence[str]) -> None:
         channel: The target.
         facts: What it is.
         names: Distributions, e.g. ``onnxruntime``; none that a running worker may have loaded.
+        own_pip: Whether the target's own pip may install what this machine cannot fetch.
 
     Raises:
         MissingBackendError: If they cannot be installed there.
@@ -33,7 +34,7 @@ def install(channel: Channel, facts: Facts, names: Sequence[str]) -> None:
     reasons = _from_here(channel, facts, [same, list(names)])
     if not reasons:
         return
-    for wanted in (same, list(names)):
+    for wanted in (same, list(names)) if own_pip else ():
         try:
             channel.ask("pip", requirements=wanted)
         except MachineError as error:

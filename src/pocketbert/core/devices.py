@@ -95,6 +95,7 @@ class DeviceInfo:
 LOCAL = "local"
 SSH = "ssh"
 ADB = "adb"
+QEMU = "qemu-arm64"
 COREML = "coreml"
 ANDROID = "android"
 
@@ -130,6 +131,14 @@ _BUILT_IN = (
         argument="[SERIAL][@CORES]",
         optional=True,
         pattern=r"(?P<serial>[A-Za-z0-9][\w.:-]*)?(?:@(?P<cores>little|big|prime))?",
+    ),
+    DeviceInfo(
+        QEMU,
+        dict.fromkeys((Figure.GUEST_INSTRUCTIONS, Figure.ANSWERS), Provenance.EMULATED),
+        "an Arm processor that QEMU emulates here, with the engines' wheels for it",
+        argument="CPU",
+        optional=True,
+        pattern=r"[\w.,=-]+",
     ),
     DeviceInfo(
         COREML,

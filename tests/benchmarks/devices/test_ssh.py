@@ -98,13 +98,12 @@ def test_the_answers_there_are_those_of_here(server, tools, files, on_path):
     on_path(tools)
     connection = connect(server.device)
     ids = [2, 7, 8, 9, 3, *[5] * 11]
-    feed = {"input_ids": [ids], "attention_mask": [[1] * 16], "token_type_ids": [[0] * 16]}
+    rows = {"input_ids": [ids], "attention_mask": [[1] * 16], "token_type_ids": [[0] * 16]}
+    feed = {name: np.array(row) for name, row in rows.items()}
     try:
-        for number, variant in enumerate(files):
-            connection.open(variant.file, 1)
-            connection.ask("main", do="prepare", file=number, feeds=[feed])
-            (told,) = connection.answers("main", number)
-            local = variant.file.open(1).run({name: np.array(rows) for name, rows in feed.items()})
+        for variant in files:
+            (told,) = connection.answers(variant.file, [feed])
+            local = variant.file.open(1).run(feed)
             assert told.keys() == local.keys()
             for name, value in told.items():
                 np.testing.assert_allclose(value, local[name], atol=1e-5)

@@ -156,7 +156,15 @@ def test_the_commands_know_it(connections, phone):
     listed = pocketbert("devices")
     assert "dummy[:CPU]\temulated: guest instructions\ta counter in this process" in listed.stdout
     names = [d["name"] for d in json.loads(pocketbert("devices", "--json").stdout)]
-    assert names == ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "coreml", "android", "dummy[:CPU]"]
+    assert names == [
+        "local",
+        "ssh:[USER@]HOST[:PORT]",
+        "adb[:[SERIAL][@CORES]]",
+        "qemu-arm64[:CPU]",
+        "coreml",
+        "android",
+        "dummy[:CPU]",
+    ]
     done = pocketbert("benchmark", "-m", phone, "--device", "dummy:a53", "--runs", 10, "--repeats", 2, "--lengths", 16)
     assert done.exit_code == 0, done.output
     assert "dummy:a53 (emulated)" in done.stdout

@@ -76,6 +76,7 @@ class Agent:
         self._guard, self._held = guard(str(self.folder))
         self._site = self.folder / "site"
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._launcher = [sys.executable]
 
     def serve(self) -> None:
         """Answer requests until the connection ends or is asked to end."""
@@ -105,6 +106,11 @@ class Agent:
     def _reply(self, answer: dict[str, Any]) -> None:
         self._replies.write(json.dumps(answer).encode() + b"\n")
         self._replies.flush()
+
+    def do_launcher(self, command: list[str]) -> dict[str, Any]:
+        """Start workers by a command, such as an emulator with a Python, instead of the agent's own Python."""
+        self._launcher = command
+        return {}
 
     def do_environment(self, values: dict[str, str]) -> dict[str, Any]:
         """Set environment variables of the workers, such as those that switch off telemetry."""
@@ -225,7 +231,7 @@ class Agent:
     def _start(self, worker: str) -> subprocess.Popen[bytes]:
         with self._log(worker).open("wb") as messages:
             child = subprocess.Popen(
-                [sys.executable, str(self.folder / "worker.py")],
+                [*self._launcher, str(self.folder / "worker.py")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=messages,
