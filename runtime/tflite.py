@@ -88,16 +88,16 @@ class TflitePredictor:
                 self._new = importlib.import_module(engine.module).Interpreter
                 self._interpreter = self._new(model_path=str(path), num_threads=threads or default_threads())
                 self._interpreter.allocate_tensors()
-                found = _signatures(self._interpreter)
+                signatures = _signatures(self._interpreter)
         except (ValueError, RuntimeError) as error:
             raise self._problem("refuses the file", error) from error
         except ImportError as error:
             raise MissingBackendError(
                 f"{engine.module} ({error})", "pip install 'pocketbert[tflite-runtime]'"
             ) from error
-        self.signature_keys = {length: key for length, (key, _) in found.items()}
-        self._runners = {length: runner for length, (_, runner) in found.items()}
-        if not found:
+        self.signature_keys = {length: key for length, (key, _) in signatures.items()}
+        self._runners = {length: runner for length, (_, runner) in signatures.items()}
+        if not signatures:
             raise InputError(Problem(str(path), "has no signature with inputs of shape [1, length]."))
         self.lengths = tuple(sorted(self._runners))
         first_runner = self._runners[self.lengths[0]]
