@@ -92,6 +92,7 @@ def test_two_formats_are_measured_there(measured, server, files):
     assert BenchmarkResult.model_validate_json(measured.model_dump_json()) == measured
 
 
+@pytest.mark.slow
 def test_the_answers_there_are_those_of_here(server, tools, files, on_path):
     import numpy as np
 
