@@ -18,7 +18,6 @@ from pocketbert.benchmarks.devices.qemu.processors import CORES, Processor, proc
 from pocketbert.benchmarks.devices.remote.channel import BOOTSTRAP, Channel
 from pocketbert.benchmarks.devices.remote.connection import RemoteConnection, RemoteFile
 from pocketbert.benchmarks.devices.remote.cpus import core_names
-from pocketbert.benchmarks.load import LoadWatch
 from pocketbert.core.devices import QEMU
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import Machine, extensions
@@ -87,10 +86,6 @@ class QemuConnection(RemoteConnection):
             what = f"instructions are counted with 1 thread only, not with {threads}."
             raise InputError(Problem(self.where, what, "Give --threads 1."))
         return super().open(file, threads)
-
-    def watch(self) -> LoadWatch:  # type: ignore[override]
-        """Note the load of this machine."""
-        return LoadWatch()
 
     def close(self) -> None:
         """End the emulator and remove its files."""

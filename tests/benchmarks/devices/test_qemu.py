@@ -58,6 +58,7 @@ def test_instructions_are_counted_and_no_time_is_told(result):
         assert m.machine.cpu.startswith("4 × Cortex-A76, emulated by QEMU 7.2")
         assert m.machine.isa == ["asimd", "asimddp"]
         assert m.guest_instructions.n == 30
+        assert m.load.before is not None
     for name in ("fp32", "int8"):
         short, long = (result.find(name, 1, length).guest_instructions.p50 for length in (16, 32))
         assert 1.1 * short < long < 4 * short  # more tokens are more work
