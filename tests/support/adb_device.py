@@ -133,7 +133,10 @@ class Phone:
     def stop(self) -> None:
         """End everything."""
         subprocess.run([self.tools / "adb", "kill-server"], capture_output=True, check=False)
-        self.process.kill()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # or its next command would start when this one ends
+            self.unplug()
+            self.process.kill()
         self.process.wait()
         self.unplug_all()
 
