@@ -16,7 +16,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-android test-all matrix check fuzz bench study dev latest lock clean reference
+.PHONY: demo test test-android test-all matrix check fuzz bench study tools dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
@@ -56,6 +56,9 @@ bench: $(VENV)/.installed ## ratios against plain loops, interleaved; Core ML pa
 
 study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
 	$(PY) scripts/run_study.py -o runs/study $(STUDY)
+
+tools: $(VENV)/.installed ## Debian packages that the tests of devices need, unpacked below .cache; nothing is installed
+	$(PY) tests/support/debian_tools.py
 
 dev: $(VENV)/.deps ## editable install
 	$(UV) pip install --python $(PY) --no-deps --config-settings editable_mode=strict -e .

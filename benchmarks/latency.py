@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pocketbert.benchmarks import results, wording
+from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
-from pocketbert.benchmarks.devices.protocol import Connection
+from pocketbert.benchmarks.devices.protocol import Answering, Connection
 from pocketbert.benchmarks.devices.table import connect, device
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import TEXT, Length, TokenizerTime
+from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, TokenizerTime
 from pocketbert.benchmarks.timing import BURST, Cell, interleave
 from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem
@@ -56,24 +58,40 @@ def benchmark(
     chosen = choose_texts(texts)
     chosen = [chosen[i] for i in generator(options.seed, "benchmark texts").permutation(len(chosen))]
     names = [parse_measuring_device(name) for name in dict.fromkeys(options.devices)]
-    end, sessions, left_out = time.monotonic() + options.budget_s, list[BenchmarkResult](), list[Problem]()
-    for number, name in enumerate(names):
+    taken, left_out = dict[str, list[Variant]](), list[Problem]()
+    for name in names:
         refusals = {v.name: device(str(name)).refusal(v.format, v.runtime) for v in variants}
-        taken = [v for v in variants if not refusals[v.name]]
+        taken[str(name)] = [v for v in variants if not refusals[v.name]]
         left_out += [Problem(f"{name} {n}", f"left out: {why}.") for n, why in refusals.items() if why]
-        if not taken:
-            continue
-        budget_s = (end - time.monotonic()) / (len(names) - number)
-        connection = connect(str(name))
-        try:
-            sessions.append(_Session(name, connection, taken, chosen, options, budget_s).run())
-        finally:
-            connection.close()
-    if not sessions:
+    used = [name for name in names if taken[str(name)]]
+    if not used:
         raise InputError(left_out)
     for problem in left_out:
         say(f"  {problem.where}: {problem.what}")
+    sessions = list[BenchmarkResult]()
+    with _connected(used) as connections:
+        end = time.monotonic() + options.budget_s
+        for number, name in enumerate(used):
+            budget_s = (end - time.monotonic()) / (len(used) - number)
+            sessions.append(_Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s).run())
     return sessions[0].model_copy(update={"others": sessions[1:]})
+
+
+@contextlib.contextmanager
+def _connected(names: Sequence[DeviceName]) -> Iterator[dict[str, Connection]]:
+    """Reach all devices before anything is measured; wrong ones are told together."""
+    with contextlib.ExitStack() as held:
+        connections, problems = dict[str, Connection](), list[Problem]()
+        for name in names:
+            try:
+                connections[str(name)] = connect(str(name))
+            except InputError as error:
+                problems += error.problems
+                continue
+            held.callback(connections[str(name)].close)
+        if problems:
+            raise InputError(problems)
+        yield connections
 
 
 @dataclass
@@ -145,6 +163,7 @@ class _Session:
             comparisons=comparisons,
             tokenizers=times,
             profiles=profiles,
+            answers=self._answers(inputs),
         )
 
     @property
@@ -175,6 +194,17 @@ class _Session:
                 wanted = PROFILE_RUNS if self.options.profile and count == counts[0] else 0
                 out[variant.name, count] = self.connection.cold_start(variant.file, ids, count, wanted)
                 tick(f"{variant.name}: load and memory")
+        return out
+
+    def _answers(self, inputs: dict[tuple[str, Length], list[Feed]]) -> list[AnswerCheck]:
+        """Compare the device's answers with those of this machine, where that is a figure of the device."""
+        if Figure.ANSWERS not in self.name.info.figures or not isinstance(self.connection, Answering):
+            return []
+        provenance = self.name.info.figures[Figure.ANSWERS]
+        out = []
+        for v in self.variants:
+            given = [feed for (name, _), all in inputs.items() if name == v.name for feed in all[:ANSWERED]]
+            out.append(compare_answers(v, given, self.connection.answers(v.file, given), provenance))
         return out
 
     def _tokenizer_times(self, tokenizers: dict[str, TextTokenizer]) -> list[TokenizerTime]:

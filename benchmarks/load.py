@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +23,7 @@ class Load(BaseModel):
         others: Share of all CPU time that went to other processes and, in a virtual machine, to other
             guests meanwhile; 0 on a quiet machine; None where it was not counted.
         thermal: Temperature or thermal state, in the device's own words; empty where it does not tell.
+        clock: Governor and clock rate before and after, in words; empty where the device does not tell.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -28,6 +32,7 @@ class Load(BaseModel):
     after: float | None
     others: float | None
     thermal: str = ""
+    clock: str = ""
 
     @property
     def summary(self) -> str:
@@ -39,14 +44,28 @@ class Load(BaseModel):
         )
         others = [] if self.others is None else [f"other processes used {self.others * 100:.0f} % of the CPU time"]
         thermal = [self.thermal] if self.thermal else []
-        return ", ".join([*average, *others, *thermal]) or "load not known"
+        clock = [self.clock] if self.clock else []
+        return ", ".join([*average, *others, *thermal, *clock]) or "load not known"
+
+
+def hottest_words(before: Sequence[float], after: Sequence[float]) -> str:
+    """The hottest of some temperatures in °C, before and after; empty where none was read."""
+    return f"hottest sensor {max(before):.0f} → {max(after):.0f} °C" if before and after else ""
+
+
+def clock_words(governors: Sequence[str], before: Sequence[float], after: Sequence[float]) -> str:
+    """Governors and the highest clock rate in MHz, before and after; empty where none was read."""
+    if not before or not after:
+        return ""
+    named = f"governor {', '.join(governors)}, " if governors else ""
+    return f"{named}fastest core {max(before):.0f} → {max(after):.0f} MHz"
 
 
 class LoadWatch:
     """Notes the load when it is made, and compares when it is stopped."""
 
     def __init__(self) -> None:
-        self._before, self._hottest = _average(), _hottest()
+        self._before, self._celsius, self._mhz = _average(), _temperatures(), _clock_rates()
         self._busy, self._own, self._wall = _busy_seconds(), time.process_time(), time.monotonic()
 
     def stop(self) -> Load:
@@ -55,13 +74,12 @@ class LoadWatch:
         others = (_busy_seconds() - self._busy) - (time.process_time() - self._own)
         share = others / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
         return Load(
-            before=self._before, after=_average(), others=min(1.0, max(0.0, share)), thermal=self._thermal(_hottest())
+            before=self._before,
+            after=_average(),
+            others=min(1.0, max(0.0, share)),
+            thermal=hottest_words(self._celsius, _temperatures()),
+            clock=clock_words(_governors(), self._mhz, _clock_rates()),
         )
-
-    def _thermal(self, after: float | None) -> str:
-        if self._hottest is None or after is None:
-            return ""
-        return f"hottest sensor {self._hottest:.0f} → {after:.0f} °C"
 
 
 def _average() -> float | None:
@@ -76,8 +94,26 @@ def _busy_seconds() -> float:
     return float(sum(v for k, v in times.items() if k not in ("idle", "iowait", "guest", "guest_nice")))
 
 
-def _hottest() -> float | None:
-    """Temperature of the hottest sensor in °C; None where the system shows none, as most virtual machines do."""
+def _temperatures() -> list[float]:
+    """Temperatures of all sensors in °C; none where the system shows none, as most virtual machines do."""
     read = getattr(psutil, "sensors_temperatures", None)  # not on every system
-    groups = read().values() if read else ()
-    return max((float(one.current) for group in groups for one in group), default=None)
+    return [float(one.current) for group in (read().values() if read else ()) for one in group]
+
+
+def _clock_rates() -> list[float]:
+    """Current clock rates in MHz; none where the system has no control over them, as in most virtual machines."""
+    return [int(text) / 1000 for text in _policies("scaling_cur_freq") if text.isdecimal()]
+
+
+def _governors() -> list[str]:
+    """Names of what chooses the clock rates."""
+    return sorted({*_policies("scaling_governor")} - {""})
+
+
+def _policies(name: str) -> list[str]:
+    """A file of every group of cores with a common clock; Linux only."""
+    out = []
+    for path in sorted(Path("/sys/devices/system/cpu/cpufreq").glob(f"policy*/{name}")):
+        with contextlib.suppress(OSError):
+            out.append(path.read_text().strip())
+    return out

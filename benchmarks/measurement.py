@@ -154,7 +154,7 @@ class Comparison(Record):
         threads: Threads of both.
         length: Length of both.
         wall: Ratio of wall times, variant / baseline, paired by round: below 1 the variant is faster.
-        cpu: Ratio of CPU times.
+        cpu: Ratio of CPU times; None where the device does not tell them.
         provenance: As of the measurements it is made from.
     """
 
@@ -163,7 +163,7 @@ class Comparison(Record):
     threads: int
     length: Length
     wall: Ratio
-    cpu: Ratio
+    cpu: Ratio | None = None
     provenance: Provenance
 
 

@@ -156,6 +156,7 @@ class AnswerCheck(Record):
         tolerance: Largest one that is allowed.
         finite: Whether all answers were numbers.
         provenance: How the answers came about.
+        against: What they are compared with, in the plural.
     """
 
     variant: str
@@ -164,6 +165,7 @@ class AnswerCheck(Record):
     tolerance: float
     finite: bool
     provenance: Provenance
+    against: str = "golden rows"
 
     @property
     def passed(self) -> bool:
@@ -174,4 +176,4 @@ class AnswerCheck(Record):
     def words(self) -> str:
         """What was found."""
         found = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
-        return f"{self.rows} golden rows: {found}, allowed {self.tolerance:.3g}"
+        return f"{self.rows} {self.against}: {found}, allowed {self.tolerance:.3g}"

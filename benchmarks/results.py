@@ -98,7 +98,9 @@ class Measured:
                 threads=self.threads,
                 length=c.length,
                 wall=paired_ratio(c.round_medians(), base[c.length].round_medians()),
-                cpu=paired_ratio(c.round_medians(cpu=True), base[c.length].round_medians(cpu=True)),
+                cpu=paired_ratio(c.round_medians(cpu=True), base[c.length].round_medians(cpu=True))
+                if c.cpu_ms
+                else None,
                 provenance=self.device.info.figures[Figure.LATENCY],
             )
             for c in cells

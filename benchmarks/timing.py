@@ -62,8 +62,9 @@ class Cell:
 
     @property
     def cpu_ms(self) -> list[list[float]]:
-        """Raw CPU times, same shape."""
-        return [[s.cpu_ms for s in repeat] for repeat in self.repeats]
+        """Raw CPU times, same shape; none at all where the device does not tell them."""
+        told = [[s.cpu_ms for s in repeat if s.cpu_ms is not None] for repeat in self.repeats]
+        return told if all(told) else []
 
     @property
     def guest_instructions(self) -> list[float]:

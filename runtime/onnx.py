@@ -34,6 +34,14 @@ class Spin(StrEnum):
     """Busily also after a run, for some 50 ms: ONNX Runtime's own default."""
 
 
+def session_entries(spin: Spin = Spin.NO) -> dict[str, str]:
+    """ONNX Runtime's settings of a session, by its own names, that decide how threads wait."""
+    return {
+        "session.intra_op.allow_spinning": "0" if spin is Spin.NO else "1",
+        "session.force_spinning_stop": "0" if spin is Spin.ON else "1",
+    }
+
+
 class OnnxPredictor:
     """Runs one ONNX file on the CPU.
 
@@ -60,8 +68,8 @@ class OnnxPredictor:
         options.intra_op_num_threads = threads or default_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = 4  # errors come as exceptions, with the same text
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0" if spin is Spin.NO else "1")
-        options.add_session_config_entry("session.force_spinning_stop", "0" if spin is Spin.ON else "1")
+        for key, value in session_entries(spin).items():
+            options.add_session_config_entry(key, value)
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)

@@ -63,6 +63,9 @@ class TflitePredictor:
         path: The file.
         threads: Threads within an operator; default `default_threads`.
 
+    Attributes:
+        signature_keys: Names of the file's signatures by length.
+
     Raises:
         InputError: If the file is missing or the engine refuses it.
         MissingBackendError: If no engine is installed.
@@ -85,14 +88,16 @@ class TflitePredictor:
                 self._new = importlib.import_module(engine.module).Interpreter
                 self._interpreter = self._new(model_path=str(path), num_threads=threads or default_threads())
                 self._interpreter.allocate_tensors()
-                self._runners = _runners(self._interpreter)
+                signatures = _signatures(self._interpreter)
         except (ValueError, RuntimeError) as error:
             raise self._problem("refuses the file", error) from error
         except ImportError as error:
             raise MissingBackendError(
                 f"{engine.module} ({error})", "pip install 'pocketbert[tflite-runtime]'"
             ) from error
-        if not self._runners:
+        self.signature_keys = {length: key for length, (key, _) in signatures.items()}
+        self._runners = {length: runner for length, (_, runner) in signatures.items()}
+        if not signatures:
             raise InputError(Problem(str(path), "has no signature with inputs of shape [1, length]."))
         self.lengths = tuple(sorted(self._runners))
         first_runner = self._runners[self.lengths[0]]
@@ -163,14 +168,14 @@ def _first_time_quiet() -> Iterator[None]:
     _announced.add("XNNPACK")
 
 
-def _runners(interpreter: Any) -> dict[int, Any]:
-    """Signature runners by length."""
+def _signatures(interpreter: Any) -> dict[int, tuple[str, Any]]:
+    """Names and runners of the signatures by length."""
     out = {}
     for key in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(key)
         shapes = [tuple(map(int, d["shape"])) for d in runner.get_input_details().values()]
         if shapes and all(len(s) in (2, 3) and s[:2] == shapes[0][:2] and s[0] == 1 for s in shapes):
-            out[shapes[0][1]] = runner
+            out[shapes[0][1]] = (key, runner)
     return out
 
 

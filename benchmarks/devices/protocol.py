@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
 
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.inputs import Feed
@@ -25,12 +27,12 @@ class Sample(NamedTuple):
 
     Attributes:
         wall_ms: Wall time by the device's clock; of an emulator the emulator's own, which is kept out of the result.
-        cpu_ms: CPU time of the process that ran it.
+        cpu_ms: CPU time of the process that ran it; None where the device does not tell.
         guest_instructions: Instructions that an emulated processor executed; None where none is emulated.
     """
 
     wall_ms: float
-    cpu_ms: float
+    cpu_ms: float | None = None
     guest_instructions: float | None = None
 
 
@@ -107,6 +109,15 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Give back what the connection holds."""
+        ...
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A connection whose answers are compared with those of this machine."""
+
+    def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
+        """Run every input once and return the outputs by name."""
         ...
 
 

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
 from pocketbert.benchmarks.devices.local import connect_local, local_refusal
 from pocketbert.benchmarks.devices.protocol import Connection, Device
-from pocketbert.core.devices import ANDROID, COREML, DEVICES, LOCAL, add_device, parse_measuring_device, remove_device
+from pocketbert.benchmarks.devices.qemu.connection import connect_qemu
+from pocketbert.benchmarks.devices.remote.connection import remote_refusal
+from pocketbert.benchmarks.devices.ssh import connect_ssh
+from pocketbert.core.devices import (
+    ADB,
+    ANDROID,
+    COREML,
+    DEVICES,
+    LOCAL,
+    QEMU,
+    SSH,
+    add_device,
+    parse_measuring_device,
+    remove_device,
+)
 from pocketbert.core.types import Format, Runtime
 
 _devices: dict[str, Device] = {
     LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal),
+    SSH: Device(DEVICES[SSH], connect_ssh, remote_refusal),
+    ADB: Device(DEVICES[ADB], connect_adb, adb_refusal),
+    QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
 }

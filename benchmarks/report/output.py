@@ -9,6 +9,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.report.data import GateRow, ModelRow, ReportData
 from pocketbert.benchmarks.report.page import write_report
+from pocketbert.benchmarks.results import BUSY
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.devices import LOCAL
@@ -61,6 +62,10 @@ def session_lines(result: BenchmarkResult) -> list[str]:
     for session in result.sessions:
         first = session.measurements[0]
         out.append(f"{first.provenance} on {session.machine.summary}; {session.protocol.description}")
+        busiest = max(session.measurements, key=lambda m: m.load.others or 0.0).load
+        out.append(f"load of {first.device}: {busiest.summary}")
+        if (busiest.others or 0.0) > BUSY:
+            out.append(f"Warning: {first.device} was busy with other work: read the ratios rather than the times.")
         if first.device != LOCAL:
             out += session.protocol.notes
             out += [f"{a.variant}: {a.words}" for a in session.answers if a.passed]

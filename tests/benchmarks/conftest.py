@@ -1,5 +1,6 @@
 """Two tiny random ONNX models, a tokenizer, one benchmark of them, and an artefact folder for the fake coremltools."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.core.types import Scheme
+from pocketbert.core.artefacts import ModelRecord, read_artefacts, write_artefacts
+from pocketbert.core.disk.files import sha256_file
+from pocketbert.core.types import Format, Scheme
 from support import mac_kit
 
 SENTENCE = "set an alarm for seven play some music turn off the lights what is weather like today call mother"
@@ -108,3 +111,25 @@ def mac_json(mac_phone: Path) -> Path:
     done = mac_kit.run(mac_phone, "--runs", 10, "--repeats", 3, "-o", output)
     assert done.returncode == 0, done.stderr
     return output
+
+
+@pytest.fixture(scope="session")
+def phone(mac_phone, folder, tmp_path_factory):
+    """The packages' folder with an ONNX file beside them."""
+    path = tmp_path_factory.mktemp("both") / "phone"
+    shutil.copytree(mac_phone, path)
+    (path / "onnx").mkdir()
+    shutil.copyfile(folder / "student.onnx", path / "onnx" / "model.onnx")
+    shutil.copyfile(folder / "tokenizer.json", path / "tokenizer.json")
+    artefacts = read_artefacts(path)
+    onnx = ModelRecord(
+        path="onnx/model.onnx",
+        sha256=sha256_file(path / "onnx" / "model.onnx"),
+        bytes=1,
+        format=Format.ONNX,
+        scheme=Scheme.FP32,
+        default=True,
+    )
+    processing = artefacts.processing.model_copy(update={"max_length": 32})
+    write_artefacts(path, artefacts.model_copy(update={"files": [onnx, *artefacts.files], "processing": processing}))
+    return path

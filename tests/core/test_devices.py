@@ -33,14 +33,17 @@ def devices():
 
 
 def test_the_built_in_devices():
-    assert list(DEVICES) == ["local", "coreml", "android"]
-    assert {d.provenance for d in DEVICES.values()} == {Provenance.MEASURED}
+    assert list(DEVICES) == ["local", "ssh", "adb", "qemu-arm64", "coreml", "android"]
+    emulated = {name for name, d in DEVICES.items() if d.provenance is Provenance.EMULATED}
+    assert emulated == {"qemu-arm64"}
+    assert {d.provenance for name, d in DEVICES.items() if name not in emulated} == {Provenance.MEASURED}
     assert DEVICES["coreml"].yields.endswith("; estimated: placement")
 
 
 @pytest.mark.usefixtures("devices")
 def test_names_with_arguments():
-    assert [d.spelled for d in DEVICES.values()] == ["local", "coreml", "android", "wire:HOST", "chip[:CPU]", "paper"]
+    built_in = ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "qemu-arm64[:CPU]", "coreml", "android"]
+    assert [d.spelled for d in DEVICES.values()] == [*built_in, "wire:HOST", "chip[:CPU]", "paper"]
     for text, name, argument in (
         ("local", "local", ""),
         ("wire:pi4", "wire", "pi4"),
@@ -58,7 +61,7 @@ def test_names_with_arguments():
     [
         (
             "locla",
-            r"unknown device 'locla'; did you mean 'local'\? \(allowed: android, chip, coreml, local, paper, wire\)",
+            r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, coreml, local, paper, qemu-arm64, ssh, wire\)",
         ),
         ("local:0", "'local' takes no argument; write local"),
         ("wire", "HOST is missing; write wire:HOST"),
@@ -66,6 +69,7 @@ def test_names_with_arguments():
         ("chip:", r"CPU is missing; write chip\[:CPU\]"),
         ("paper", "cannot be named here: read the page"),
         ("coreml", "'pocketbert benchmark -m FOLDER --import FILE'"),
+        ("ssh:-oProxyCommand=id", r"'-oProxyCommand=id' is no \[USER@\]HOST\[:PORT\]; write ssh:"),
         ("", "unknown device ''"),
     ],
 )

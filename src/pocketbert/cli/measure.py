@@ -77,6 +77,22 @@ def benchmark(
             help="Write the result with all raw samples to this file: JSON, or a page if it ends in .html.",
         ),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            help="Compare with this earlier result (JSON of -o) of the same machine; needs --repeats 3 or more.",
+        ),
+    ] = None,
+    max_slowdown: Annotated[
+        float,
+        typer.Option(
+            "--max-slowdown",
+            min=0,
+            help="With --baseline, end with exit code 3 if a file became slower by more than this fraction, the whole "
+            "interval included.",
+        ),
+    ] = 0.05,
     record: Annotated[
         bool,
         typer.Option("--record", help="Write the figures into the artefact folder: its model card and report."),
@@ -90,7 +106,9 @@ def benchmark(
     time relative to the first file with its interval, and figures that were imported from a Mac or a phone.
     """
     from pocketbert import api
+    from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.benchmarks.regression import compare
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
@@ -99,7 +117,8 @@ def benchmark(
     if not folders and not files:
         raise InputError(Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE."))
     if output is not None:
-        output = check_output(output, folders, overwrite, *files, *([file] if file else []))
+        output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline) if f))
+    earlier = BenchmarkResult.read(baseline) if baseline else None
     texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
@@ -117,12 +136,14 @@ def benchmark(
     )
     if output is not None:
         write_result(result, output, folders)
+    slowdowns = compare(result, earlier, str(baseline)) if earlier else []
     if json:
         print_json(result.to_dict())
     else:
         print_table(*latency_table(result))
-        print("\n".join(session_lines(result)))
+        print("\n".join([*session_lines(result), *(s.words for s in slowdowns)]))
     wrong = [f"{a.variant}: {a.words}" for s in result.sessions for a in s.answers if not a.passed]
+    wrong += [f"{s.words}; allowed: {1 + max_slowdown:g}" for s in slowdowns if s.exceeds(max_slowdown)]
     if wrong:
         raise GateError(wrong)
 

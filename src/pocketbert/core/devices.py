@@ -6,12 +6,13 @@ Only facts are here, so that a recipe can be checked without any code that measu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.errors import InputError, Problem, nearest, shown
 from pocketbert.core.loading.plugins import announce, load_plugins
 from pocketbert.core.types import Provenance
 
@@ -49,6 +50,7 @@ class DeviceInfo:
         argument: What follows the name after a colon, e.g. ``HOST`` for ``ssh:HOST``; empty where nothing does.
         optional: Whether the argument may be left out.
         instead: How to use it, where it cannot be named in a recipe; empty where it can.
+        pattern: Regular expression of the whole argument, ASCII only; empty where any text is allowed.
     """
 
     name: str
@@ -57,6 +59,7 @@ class DeviceInfo:
     argument: str = ""
     optional: bool = False
     instead: str = ""
+    pattern: str = ""
 
     def __post_init__(self) -> None:
         if not self.figures:
@@ -90,26 +93,52 @@ class DeviceInfo:
 
 
 LOCAL = "local"
+SSH = "ssh"
+ADB = "adb"
+QEMU = "qemu-arm64"
 COREML = "coreml"
 ANDROID = "android"
+
+_MACHINE = (
+    Figure.LATENCY,
+    Figure.CPU_TIME,
+    Figure.LOAD_TIME,
+    Figure.FIRST_INFERENCE,
+    Figure.MEMORY,
+    Figure.OPERATORS,
+    Figure.PLACEMENT,
+)
+"""What is measured of every computer that runs our own code."""
 
 _BUILT_IN = (
     DeviceInfo(
         LOCAL,
-        dict.fromkeys(
-            (
-                Figure.LATENCY,
-                Figure.CPU_TIME,
-                Figure.LOAD_TIME,
-                Figure.FIRST_INFERENCE,
-                Figure.MEMORY,
-                Figure.TOKENIZER,
-                Figure.OPERATORS,
-                Figure.PLACEMENT,
-            ),
-            Provenance.MEASURED,
-        ),
+        dict.fromkeys((*_MACHINE, Figure.TOKENIZER), Provenance.MEASURED),
         "this machine's CPU, in this process and in fresh child processes",
+    ),
+    DeviceInfo(
+        SSH,
+        dict.fromkeys(_MACHINE, Provenance.MEASURED),
+        "a Linux machine with python3 and an SSH server, by a worker in a temporary folder there",
+        argument="[USER@]HOST[:PORT]",
+        pattern=r"(?:(?P<user>[\w.][\w.-]*)@)?(?P<host>\[[\da-fA-F:.]+(?:%\w+)?\]|[\w.][\w.-]*)"
+        r"(?::(?P<port>[1-9]\d{0,4}))?",
+    ),
+    DeviceInfo(
+        ADB,
+        {Figure.LATENCY: Provenance.MEASURED},
+        "an Android phone with USB debugging, by executables of LiteRT and ONNX Runtime that you supply",
+        argument="[SERIAL][@CORES]",
+        optional=True,
+        pattern=r"(?P<serial>[A-Za-z0-9][\w.:-]*)?(?:@(?P<cores>little|big|prime))?",
+    ),
+    DeviceInfo(
+        QEMU,
+        dict.fromkeys((Figure.GUEST_INSTRUCTIONS, Figure.ANSWERS), Provenance.EMULATED),
+        "an Arm processor that QEMU emulates here, with the engines' wheels for it",
+        argument="CPU",
+        optional=True,
+        pattern=r"[\w.,=-]+",
     ),
     DeviceInfo(
         COREML,
@@ -198,6 +227,8 @@ def parse_device(text: str) -> DeviceName:
         raise ValueError(f"device '{text}': '{name}' takes no argument; write {info.spelled}")
     if info.argument and not argument and (colon or not info.optional):
         raise ValueError(f"device '{text}': {info.argument} is missing; write {info.spelled}")
+    if argument and info.pattern and not re.fullmatch(info.pattern, argument, re.ASCII):
+        raise ValueError(f"device {shown(text)}: {shown(argument)} is no {info.argument}; write {info.spelled}")
     return DeviceName(info, argument)
 
 

@@ -27,8 +27,8 @@ from pocketbert.core.errors import InputError, MachineError
 
 REPOSITORY = Path(__file__).parents[3]
 LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "examples")
-ALONE = ("benchmarks/devices/mac/on_mac/common.py",)
-"""A part of the script that runs on a Mac without PocketBERT."""
+ALONE = ("benchmarks/devices/mac/on_mac/common.py", "benchmarks/devices/remote/on_target/agent.py")
+"""Programs that run on other machines without PocketBERT."""
 DELETING = {"rmtree", "unlink", "rmdir", "removedirs", "rename", "renames", "move"}
 NOT_PATHS = {"os.replace", "shutil.move"}
 

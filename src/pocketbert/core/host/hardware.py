@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -69,16 +70,20 @@ def _cpuinfo() -> tuple[str, set[str]]:
     return name, flags
 
 
+def extensions(arch: str, flags: Collection[str]) -> list[str]:
+    """Instruction-set extensions that matter for encoders, of those that a kernel lists."""
+    return [flag for flag in (_ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS) if flag in flags]
+
+
 @cache
 def machine() -> Machine:
     """This machine."""
     name, flags = _cpuinfo()
     arch = platform.machine()
-    wanted = _ARM_FLAGS if arch in ("aarch64", "arm64") else _X86_FLAGS
     return Machine(
         cpu=name,
         arch=arch,
-        isa=[f for f in wanted if f in flags],
+        isa=extensions(arch, flags),
         cores=available_cores(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),

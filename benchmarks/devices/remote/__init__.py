@@ -1,0 +1,1 @@
+"""Measuring on another machine: an agent and a worker there, their connection here."""

@@ -1,0 +1,320 @@
+"""Serve one PocketBERT connection on a target: files, an environment, workers, and the facts of the machine.
+
+The program needs Python 3.8 and its standard library. It reads requests from standard input, each one line of JSON
+(followed by bytes where the request says how many), and answers each with one line. Everything that it writes is in
+one temporary folder. A second process removes that folder when this one ends, in whatever way: also when it is killed,
+and when the connection is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+GREETING = "pocketbert-agent 1"
+CHUNK = 1 << 20
+TAIL = 2000
+"""Characters of a child's messages that an error repeats."""
+REMOVAL_S = 60.0
+"""For this long the guard tries to remove the folder while a process may still write into it."""
+
+
+class GoneError(Exception):
+    """The other end of the connection has closed it."""
+
+
+class RefusalError(Exception):
+    """A request cannot be carried out."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def guard(folder: str) -> list[int]:
+    """Start the process that removes a folder when this process ends; returns its id and the pipe that holds it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(reading)
+        return [child, writing]
+    os.setsid()
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    os.close(writing)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # the connection may end while this process waits
+        os.dup2(nothing, stream)
+    with contextlib.suppress(OSError):
+        os.read(reading, 1)
+    end = time.monotonic() + REMOVAL_S
+    while os.path.lexists(folder) and time.monotonic() < end:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.05)
+    os._exit(0)
+
+
+class Agent:
+    """The state of one connection."""
+
+    def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
+        self._requests, self._replies = requests, replies
+        self.folder = Path(tempfile.mkdtemp(prefix="pocketbert-"))
+        self._guard, self._held = guard(str(self.folder))
+        self._site = self.folder / "site"
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._launcher = [sys.executable]
+
+    def serve(self) -> None:
+        """Answer requests until the connection ends or is asked to end."""
+        self._reply({"folder": str(self.folder)})
+        while True:
+            line = self._requests.readline()
+            request = json.loads(line) if line.strip() else {"do": "end"}
+            verb = request.pop("do")
+            if verb == "end":
+                return
+            try:
+                answer = getattr(self, "do_" + verb)(**request)
+            except RefusalError as error:
+                answer = {"error": error.kind, "text": str(error)}
+            except (OSError, zipfile.BadZipFile) as error:
+                full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+                answer = {"error": "full" if full else "machine", "text": f"{self.folder}: {error}"}
+            self._reply(answer)
+
+    def end(self) -> None:
+        """End the workers and have everything removed."""
+        for name in list(self._workers):
+            self.do_stop(name)
+        os.close(self._held)
+        os.waitpid(self._guard, 0)
+
+    def _reply(self, answer: dict[str, Any]) -> None:
+        self._replies.write(json.dumps(answer).encode() + b"\n")
+        self._replies.flush()
+
+    def do_launcher(self, command: list[str]) -> dict[str, Any]:
+        """Start workers by a command, such as an emulator with a Python, instead of the agent's own Python."""
+        self._launcher = command
+        return {}
+
+    def do_environment(self, values: dict[str, str]) -> dict[str, Any]:
+        """Set environment variables of the workers, such as those that switch off telemetry."""
+        os.environ.update(values)
+        return {}
+
+    def do_put(self, name: str, size: int) -> dict[str, Any]:
+        """Write the bytes that follow the request to a file; they are read to their end if that fails."""
+        left, failure = size, None
+        try:
+            with (self.folder / name).open("wb") as target:
+                while left:
+                    chunk = self._bytes(left)
+                    left -= len(chunk)
+                    target.write(chunk)
+        except OSError as error:
+            failure = error
+        while left:
+            left -= len(self._bytes(left))
+        if failure is not None:
+            raise failure
+        return {}
+
+    def _bytes(self, most: int) -> bytes:
+        chunk = self._requests.read(min(most, CHUNK))
+        if not chunk:
+            raise GoneError
+        return chunk
+
+    def do_unpack(self, name: str) -> dict[str, Any]:
+        """Unpack a wheel into the environment."""
+        path = self.folder / name
+        with zipfile.ZipFile(path) as wheel:
+            wheel.extractall(self._site)  # wheels of the user's own package index, which would run their code anyway
+        path.unlink()
+        return {}
+
+    def do_pip(self, requirements: list[str]) -> dict[str, Any]:
+        """Install into the environment with the pip of this machine and its index."""
+        command = [sys.executable, "-m", "pip", "install", "--target", str(self._site), "--only-binary", ":all:"]
+        command += ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--quiet", "--", *requirements]
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ, TMPDIR=str(self.folder)),
+        )
+        said = self._until_end(child)
+        if child.returncode:
+            raise RefusalError("pip", said[-TAIL:])
+        return {}
+
+    def do_ask(self, worker: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Hand a request to a worker, which is started if it does not run."""
+        child = self._workers.get(worker) or self._start(worker)
+        try:
+            child.stdin.write(json.dumps(request).encode() + b"\n")  # type: ignore[union-attr]
+            child.stdin.flush()  # type: ignore[union-attr]
+        except BrokenPipeError:
+            line = b""
+        else:
+            line = self._line_of(child)
+        if line.endswith(b"\n"):
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        del self._workers[worker]
+        status = child.wait()
+        words = self._messages(worker).strip().splitlines()[-1:]
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        raise RefusalError("crash", " ".join([f"the worker ended with {how}.", *words]))
+
+    def do_stop(self, worker: str) -> dict[str, Any]:
+        """End a worker."""
+        child = self._workers.pop(worker, None)
+        if child is not None:
+            child.kill()
+            child.wait()
+        return {}
+
+    def do_facts(self) -> dict[str, Any]:
+        """What this machine is."""
+        text = _text(Path("/proc/cpuinfo"))
+        fields = [[part.strip() for part in line.split(":", 1)] for line in text.splitlines() if ":" in line]
+        named = {line[0]: line[1] for line in reversed(fields)}
+        return {
+            "python": platform.python_version(),
+            "arch": platform.machine(),
+            "system": f"{platform.system()} {platform.release()}",
+            "libc": " ".join(platform.libc_ver()),
+            "cores": len(os.sched_getaffinity(0)),
+            "cpu": named.get("model name", ""),
+            "board": _text(Path("/proc/device-tree/model")).strip("\0\n ") or named.get("Model", ""),
+            "parts": [f"{named.get('CPU implementer', '')}:{value}" for key, value in fields if key == "CPU part"],
+            "flags": (named.get("flags") or named.get("Features") or "").split(),
+            "free_bytes": shutil.disk_usage(self.folder).free,
+        }
+
+    def do_state(self) -> dict[str, Any]:
+        """What this machine does at the moment: load, CPU time, temperatures, clock rates."""
+        # user, nice, system, idle, iowait, irq, softirq, steal; guest time is inside user time
+        ticks = [int(n) for n in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
+        busy = sum(ticks) - sum(ticks[3:5])
+        own = _cpu_ticks(os.getpid()) + sum(_cpu_ticks(child.pid) for child in self._workers.values())
+        policies = sorted(Path("/sys/devices/system/cpu/cpufreq").glob("policy*"))
+        zones = sorted(Path("/sys/class/thermal").glob("thermal_zone*"))
+        return {
+            "load": os.getloadavg()[0],
+            "busy_s": busy / os.sysconf("SC_CLK_TCK"),
+            "own_s": own / os.sysconf("SC_CLK_TCK"),
+            "wall_s": time.monotonic(),
+            "cpus": os.cpu_count() or 1,
+            "celsius": [int(t) / 1000 for t in (_number(zone / "temp") for zone in zones) if t],
+            "governors": sorted({_text(p / "scaling_governor").strip() for p in policies} - {""}),
+            "mhz": [int(f) / 1000 for f in (_number(p / "scaling_cur_freq") for p in policies) if f],
+        }
+
+    def _start(self, worker: str) -> subprocess.Popen[bytes]:
+        with self._log(worker).open("wb") as messages:
+            child = subprocess.Popen(
+                [*self._launcher, str(self.folder / "worker.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                cwd=self.folder,
+                env=dict(os.environ, PYTHONPATH=str(self._site), PYTHONNOUSERSITE="1", PYTHONDONTWRITEBYTECODE="1"),
+            )
+        self._workers[worker] = child
+        return child
+
+    def _log(self, worker: str) -> Path:
+        return self.folder / f"{worker}.log"
+
+    def _messages(self, worker: str) -> str:
+        return _text(self._log(worker))[-TAIL:]
+
+    def _line_of(self, child: subprocess.Popen[bytes]) -> bytes:
+        """One line of a child's output; empty where it ended."""
+        return self._read(child, lambda said: said.endswith(b"\n"))
+
+    def _until_end(self, child: subprocess.Popen[bytes]) -> str:
+        self._workers["pip"] = child
+        said = self._read(child, lambda _: False).decode(errors="replace")
+        child.wait()
+        del self._workers["pip"]
+        return said
+
+    def _read(self, child: subprocess.Popen[bytes], enough: Any) -> bytes:
+        """Read a child's output, and notice if the connection ends meanwhile: nothing is sent while an answer is awaited."""
+        assert child.stdout is not None
+        said, output, connection = b"", child.stdout.fileno(), self._requests.fileno()
+        while not enough(said):
+            ready, _, _ = select.select([output, connection], [], [])
+            if connection in ready:
+                raise GoneError
+            chunk = os.read(output, CHUNK)
+            if not chunk:
+                return said
+            said += chunk
+        return said
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> str:
+    text = _text(path).strip()
+    return text if text.isdigit() else ""
+
+
+def _cpu_ticks(process: int) -> int:
+    """User and system time of a process, those of its ended children included."""
+    rest = _text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
+    return sum(map(int, rest[11:15])) if rest else 0
+
+
+def main() -> int:
+    """Serve the connection on standard input and output."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(1))
+    replies.write(GREETING.encode() + b"\n")
+    replies.flush()
+    try:
+        agent = Agent(sys.stdin.buffer, replies)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        told = {"error": "full" if full else "machine", "text": str(error)}
+        replies.write(json.dumps(told).encode() + b"\n")
+        replies.flush()
+        return 1
+    try:
+        agent.serve()
+    except (GoneError, BrokenPipeError):
+        return 1
+    finally:
+        agent.end()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

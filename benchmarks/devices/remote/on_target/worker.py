@@ -1,0 +1,263 @@
+"""Open model files on a target and time inferences with its clock.
+
+The program needs Python 3.8, NumPy and the engine of the file. It reads requests from standard input, one JSON object
+per line, and answers each with one line.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+COUNTER = "POCKETBERT_COUNTER"
+"""Environment variable: the file in which an emulator counts instructions."""
+WARMUP = 3
+"""Inferences of a profile that the reader leaves out."""
+
+
+class OnnxFile:
+    """A file that ONNX Runtime has opened."""
+
+    engine = "onnxruntime"
+    lengths: tuple[int, ...] = ()
+
+    def __init__(self, path: str, threads: int, entries: dict[str, str], profile: str = "") -> None:
+        library = importlib.import_module("onnxruntime")
+        options = library.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+        if profile:
+            options.enable_profiling, options.profile_file_prefix = True, profile
+        self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.version = str(library.__version__)
+        self.inputs = {i.name: (i.type, list(i.shape)) for i in self._session.get_inputs()}
+        self._outputs = [o.name for o in self._session.get_outputs()]
+
+    def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """The inputs that the file takes; zeros for what texts do not have."""
+        rows, length = feed["input_ids"].shape
+        out = {}
+        for name, (kind, shape) in self.inputs.items():
+            dtype = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float16)": "float16"}.get(
+                kind, "float32"
+            )
+            out[name] = feed[name] if name in feed else numpy.zeros((rows, length, *shape[2:]), dtype)
+        return out
+
+    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """Run one batch."""
+        return dict(zip(self._outputs, self._session.run(None, feed)))  # noqa: B905  # Python 3.9 has no `strict`
+
+    def profile(self) -> str:
+        """End profiling; the name of the file that was written."""
+        return str(self._session.end_profiling())
+
+
+class TfliteFile:
+    """A file that LiteRT has opened; one signature per length."""
+
+    engine = "litert"
+
+    def __init__(self, path: str, threads: int) -> None:
+        self._new = importlib.import_module("ai_edge_litert.interpreter").Interpreter
+        self._interpreter = self._new(model_path=path, num_threads=threads)
+        self._interpreter.allocate_tensors()
+        self._path, self._runners = path, {}
+        for key in self._interpreter.get_signature_list():
+            runner = self._interpreter.get_signature_runner(key)
+            shapes = [tuple(map(int, d["shape"])) for d in runner.get_input_details().values()]
+            if shapes and all(len(s) in (2, 3) and s[:2] == shapes[0][:2] and s[0] == 1 for s in shapes):
+                self._runners[shapes[0][1]] = runner
+        if not self._runners:
+            raise ValueError("no signature with inputs of shape [1, length]")
+        self.lengths = tuple(sorted(self._runners))
+        self._details = self._runners[self.lengths[0]].get_input_details()
+        self.version = _version("ai-edge-litert")
+
+    def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """The inputs that the file takes; zeros for what texts do not have."""
+        length = feed["input_ids"].shape[1]
+        if length not in self._runners:
+            raise ValueError(f"takes {', '.join(map(str, self.lengths))} tokens, not {length}")
+        out = {}
+        for name, details in self._details.items():
+            zeros = numpy.zeros((1, length, *map(int, details["shape"][2:])))
+            out[name] = feed.get(name, zeros).astype(details["dtype"])
+        return out
+
+    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """Run one row."""
+        return dict(self._runners[feed["input_ids"].shape[1]](**feed))
+
+    def operators(self) -> list[dict[str, Any]]:
+        """The nodes of the graph that runs, those of delegates included; empty where this version does not tell."""
+        try:
+            interpreter = self._new(model_path=self._path, num_threads=1)
+            interpreter.allocate_tensors()
+            nodes = interpreter._get_ops_details()
+        except (AttributeError, ValueError, RuntimeError):
+            return []
+        return [
+            {
+                "op_name": n["op_name"],
+                "inputs": [int(i) for i in n["inputs"]],
+                "outputs": [int(i) for i in n["outputs"]],
+            }
+            for n in nodes
+        ]
+
+
+def _version(distribution: str) -> str:
+    from importlib import metadata
+
+    return metadata.version(distribution)
+
+
+class Worker:
+    """The files that are open, and the series of inferences that were prepared."""
+
+    def __init__(self) -> None:
+        self._files: list[Any] = []
+        self._series: list[tuple[Any, list[dict[str, Any]]]] = []
+
+    def do_open(self, path: str, format: str, threads: int, entries: dict[str, str]) -> dict[str, Any]:
+        """Open a file."""
+        file = _open(path, format, threads, entries)
+        self._files.append(file)
+        told = {"engine": file.engine, "version": file.version, "lengths": list(file.lengths)}
+        return {"file": len(self._files) - 1, "numpy": numpy.__version__, **told}
+
+    def do_prepare(self, file: int, feeds: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take the inputs of a series."""
+        opened = self._files[file]
+        self._series.append((opened, [opened.bind(_arrays(feed)) for feed in feeds]))
+        return {"series": len(self._series) - 1}
+
+    def do_burst(self, series: int, numbers: list[int]) -> dict[str, Any]:
+        """Run one inference per number; wall and CPU time of each in nanoseconds, or the instructions of an emulator."""
+        file, feeds = self._series[series]
+        if COUNTER in os.environ:
+            return {"instructions": self._count(file.run, [feeds[number % len(feeds)] for number in numbers])}
+        run, clock, cpu_clock, taken = file.run, time.perf_counter_ns, time.process_time_ns, []
+        gc.disable()
+        for number in numbers:
+            feed = feeds[number % len(feeds)]
+            cpu = cpu_clock()
+            wall = clock()
+            run(feed)
+            wall = clock() - wall
+            cpu = cpu_clock() - cpu
+            taken.append((wall, cpu))
+        gc.enable()
+        return {"wall_ns": [wall for wall, _ in taken], "cpu_ns": [cpu for _, cpu in taken]}
+
+    @staticmethod
+    def _count(run: Any, feeds: list[dict[str, Any]]) -> list[int]:
+        counter, out = os.open(os.environ[COUNTER], os.O_RDONLY), []
+        gc.disable()
+        for feed in feeds:
+            before = os.pread(counter, 8, 0)
+            run(feed)
+            after = os.pread(counter, 8, 0)
+            out.append(int.from_bytes(after, "little") - int.from_bytes(before, "little"))
+        gc.enable()
+        os.close(counter)
+        return out
+
+    def do_answers(self, series: int) -> dict[str, Any]:
+        """Run every input of a series once; the outputs, by name."""
+        file, feeds = self._series[series]
+        return {
+            "answers": [
+                {
+                    name: {
+                        "dtype": value.dtype.name,
+                        "shape": list(value.shape),
+                        "data": base64.b64encode(value.tobytes()).decode(),
+                    }
+                    for name, value in file.run(feed).items()
+                }
+                for feed in feeds
+            ]
+        }
+
+    def do_start(
+        self, path: str, format: str, threads: int, entries: dict[str, str], feed: dict[str, Any], profile_runs: int
+    ) -> dict[str, Any]:
+        """Time the start of a file; asked of a fresh process only."""
+        arrays = _arrays(feed)
+        before = _memory("VmRSS:")
+        with contextlib.suppress(OSError):  # importing NumPy has a peak too, which Linux can forget
+            Path("/proc/self/clear_refs").write_text("5")
+        begin = time.perf_counter_ns()
+        file = _open(path, format, threads, entries)
+        loaded = time.perf_counter_ns()
+        bound = file.bind(arrays)
+        ready = time.perf_counter_ns()
+        file.run(bound)
+        first = time.perf_counter_ns()
+        file.run(bound)  # the second run may allocate what the memory planner has learnt
+        told: dict[str, Any] = {"load_ns": loaded - begin, "first_ns": first - ready}
+        told.update(before=before, peak=_memory("VmHWM:"))
+        if profile_runs and isinstance(file, TfliteFile):
+            told["operators"] = file.operators()
+        elif profile_runs:
+            profiled = OnnxFile(path, threads, entries, "ops")
+            for _ in range(WARMUP + profile_runs):
+                profiled.run(bound)
+            events = Path(profiled.profile()).read_bytes()
+            told["profile"] = base64.b64encode(zlib.compress(events)).decode()
+        return told
+
+
+def _open(path: str, format: str, threads: int, entries: dict[str, str]) -> Any:
+    return TfliteFile(path, threads) if format == "tflite" else OnnxFile(path, threads, entries)
+
+
+def _arrays(feed: dict[str, Any]) -> dict[str, Any]:
+    return {name: numpy.array(rows, numpy.int64) for name, rows in feed.items()}
+
+
+def _memory(key: str) -> int:
+    """A figure of this process's memory in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry a request out; what an engine refuses becomes the answer."""
+    try:
+        verb: Any = getattr(worker, "do_" + request.pop("do"))
+        answered: dict[str, Any] = verb(**request)
+        return answered
+    except Exception as error:  # the engines' own exception classes are private
+        first = (str(error).splitlines() or [""])[0]
+        return {"error": "refused", "text": f"{type(error).__name__}: {first}"}
+
+
+def main() -> None:
+    """Serve requests until standard input ends."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what an engine prints must not get between the answers
+    worker = Worker()
+    for line in sys.stdin.buffer:
+        replies.write(json.dumps(answer(worker, json.loads(line))).encode() + b"\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

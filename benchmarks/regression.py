@@ -1,0 +1,129 @@
+"""Compare a benchmark with an earlier one of the same machine, and say which files became slower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pocketbert.benchmarks import wording
+from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
+from pocketbert.benchmarks.records import Length
+from pocketbert.benchmarks.statistics import CONFIDENCE, REPEATS_LEAST, Interval, Statistics, student_t
+from pocketbert.core.errors import InputError, Problem
+
+Key = tuple[str, str, int, Length]
+"""Name of the file, device with its unit, threads, length."""
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """One figure against the same one of an earlier benchmark.
+
+    Attributes:
+        key: What was measured.
+        ratio: New / old typical time, or instructions on an emulator: above 1 it became slower.
+        interval: Where that ratio lies.
+        same_file: Whether both measured the same bytes.
+    """
+
+    key: Key
+    ratio: float
+    interval: Interval
+    same_file: bool
+
+    def exceeds(self, most: float) -> bool:
+        """Whether the whole interval is beyond the slowdown that is allowed, a fraction."""
+        return self.interval.low > 1 + most
+
+    @property
+    def words(self) -> str:
+        """For a line of the terminal."""
+        variant, place, threads, length = self.key
+        file = "the same file" if self.same_file else "another file"
+        return (
+            f"{variant}, {place}, {wording.threads(threads)}, {wording.length(length)}: {self.ratio:.3f} of the baseline "
+            f"[{self.interval.low:.3f}, {self.interval.high:.3f}], {file}"
+        )
+
+
+def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[Slowdown]:
+    """Compare all figures that both have: same name of the file, device, threads and length.
+
+    The interval is that of the ratio of two typical times (Welch's t interval over the logarithms of the repeats'
+    medians). It holds what varies within the two sessions. What differs between two hours on a machine is not in it,
+    so the allowed slowdown should not be much smaller than 0.05.
+
+    Args:
+        now: What was measured.
+        earlier: The baseline.
+        where: Its file, for errors.
+
+    Raises:
+        InputError: If they have no figure in common, are of different machines, or one has too few repeats.
+    """
+    old = {_key(m): m for session in earlier.sessions for m in session.measurements}
+    pairs = [(m, old[_key(m)]) for session in now.sessions for m in session.measurements if _key(m) in old]
+    problems = []
+    if not pairs:
+        names = ", ".join(sorted({m.variant for m in old.values()}))
+        problems.append(
+            Problem(
+                where,
+                f"has no figure in common with this benchmark; it has {names}.",
+                "Use the same files and options.",
+            )
+        )
+    for one in {m.place: (m, o) for m, o in pairs}.values():
+        new, before = (m.machine.model_copy(update={"system": "", "python": ""}) for m in one)
+        if new != before:
+            problems.append(
+                Problem(
+                    where, f"is of another machine than {one[0].place}: {before.summary}.", "Measure the baseline here."
+                )
+            )
+    few = [m for pair in pairs for m in pair if m.wall is not None and len(m.wall_ms) < REPEATS_LEAST]
+    if few:
+        what = f"{few[0].variant} has {len(few[0].wall_ms)} repeats; an interval needs {REPEATS_LEAST}."
+        problems.append(Problem(where, what, f"Measure both with --repeats {REPEATS_LEAST} or more."))
+    if problems:
+        raise InputError(problems)
+    return [
+        Slowdown(_key(m), *_ratio(m, before), same_file=m.sha256 == before.sha256)
+        for m, before in pairs
+        if (m.wall is None) == (before.wall is None)
+    ]
+
+
+def _key(m: Measurement) -> Key:
+    return (m.variant, m.place, m.threads, m.length)
+
+
+def _ratio(new: Measurement, old: Measurement) -> tuple[float, Interval]:
+    """Ratio of typical times, or of counts where there are no times, with its interval."""
+    if new.wall is not None:
+        sides = [_of_times(new.wall_ms), _of_times(old.wall_ms)]
+    else:
+        assert new.guest_instructions is not None
+        assert old.guest_instructions is not None
+        sides = [_of_counts(new.guest_instructions), _of_counts(old.guest_instructions)]
+    (centre, error, n), (old_centre, old_error, old_n) = sides
+    both = error + old_error
+    freedom = both**2 / (error**2 / (n - 1) + old_error**2 / (old_n - 1)) if both > 0 else 1.0
+    half = student_t(max(1, math.floor(freedom))) * math.sqrt(both)
+    middle = centre - old_centre
+    interval = Interval(low=math.exp(middle - half), high=math.exp(middle + half), confidence=CONFIDENCE)
+    return math.exp(middle), interval
+
+
+def _of_times(repeats: Sequence[Sequence[float]]) -> tuple[float, float, int]:
+    """Mean of the logarithms of the repeats' medians, its squared standard error, and their number."""
+    logs = np.log([float(np.median(repeat)) for repeat in repeats])
+    return float(logs.mean()), float(logs.var(ddof=1)) / len(logs), len(logs)
+
+
+def _of_counts(counts: Statistics) -> tuple[float, float, int]:
+    """The same for instructions, which differ little: the relative error of their mean."""
+    return math.log(counts.mean), (counts.stdev / counts.mean) ** 2 / counts.n, max(2, counts.n)

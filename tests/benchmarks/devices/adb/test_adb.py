@@ -1,0 +1,169 @@
+"""The device `adb` with the real client and the real adbd, `make tools`: measured, refused, lost, and nothing left."""
+
+import subprocess
+import threading
+
+import pytest
+
+from pocketbert.benchmarks.devices import connect
+from pocketbert.benchmarks.latency import benchmark
+from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.core.devices import parse_measuring_device
+from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError
+from pocketbert.core.types import Format
+from pocketbert.runtime.engines import EngineFile
+from support.adb_device import SERIAL, write_runners
+
+DEVICE = f"adb:{SERIAL}"
+TEXTS = ["a good day", "what a bad day it was", "the day was good"]
+
+
+def test_both_runners_are_pushed_run_and_removed(phone, reach, tiny_model, exported, exported_tflite):
+    runners = reach(phone)
+    words = tiny_model("bert")
+    files = [
+        Variant.of("onnx", exported("bert"), words, 32),
+        Variant.of("tflite", exported_tflite("bert"), words, 32, format=Format.TFLITE),
+    ]
+    options = BenchmarkOptions(
+        devices=[f"{DEVICE}@big"], threads=[2], lengths=["text", 16], runs=5, repeats=2, label=""
+    )
+    result = benchmark(files, TEXTS, options)
+    assert len(result.measurements) == 4
+    onnx, tflite = result.find("onnx", 2, 16), result.find("tflite", 2, 16)
+    assert onnx.wall_ms == [[1.15, 1.25, 1.35, 1.45, 1.55]] * 2  # of 6 in one process, the first is left out
+    assert tflite.wall_ms == [[2.502] * 5] * 2  # the last digit is the number of threads
+    assert result.find("onnx", 2, "text").wall_ms == [[1.15, *[1.05] * 4]] * 2  # a process for each input
+    for m in result.measurements:
+        assert (m.device, m.provenance, m.cpu, m.cpu_ms, m.cold) == (f"{DEVICE}@big", "measured", None, [], None)
+        assert m.machine.cpu.startswith("Maker Phone 9 (Chip 3")
+        assert m.machine.cores == 3
+        assert m.engine_version.startswith("sha256 ")
+        assert m.load.thermal.startswith("thermal status 1, battery 31.2 °C, charge 81 % →")
+    assert {c.variant for c in result.comparisons} == {"tflite"}
+    assert {c.cpu for c in result.comparisons} == {None}
+    assert set(result.versions) == {"benchmark_model", "onnxruntime_perf_test"}
+    assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result
+    assert (runners / "benchmark_model").is_file()
+    assert phone.left() == []
+
+
+def test_a_runner_that_refuses_the_file(phone, reach, tmp_path, exported_tflite):
+    reach(phone)
+    connection = connect(DEVICE)
+    opened = connection.open(EngineFile(exported_tflite("bert"), Format.TFLITE), 1)
+    connection.adb.shell("sh", "-c", "for f in *.tflite; do : > $f; done")
+    try:
+        with pytest.raises(MachineError, match="ERROR: Failed to load model"):
+            opened._one(opened._keys[16])
+    finally:
+        connection.close()
+    assert phone.left() == []
+
+
+def test_cores_that_it_lacks_and_what_is_no_device(phone, reach):
+    reach(phone)
+    phone_folder = phone.temporary
+    with pytest.raises(InputError, match="is not connected; connected: 127.0.0.1:5555"):
+        connect("adb:elsewhere")
+    for text in ("adb:-s", "adb:a b", "adb:x@huge", "adb:;id", "adb:"):
+        with pytest.raises(ValueError, match=r"write adb\[:\[SERIAL\]\[@CORES\]\]"):
+            parse_measuring_device(text)
+    assert list(phone_folder.iterdir()) == []
+
+
+def test_without_a_serial_number(phone, reach):
+    reach(phone)
+    connection = connect("adb")
+    assert connection.where == DEVICE
+    connection.close()
+    adb = phone.tools / "adb"
+    subprocess.run([adb, "connect", "localhost:5555"], check=True, capture_output=True)
+    try:
+        with pytest.raises(InputError, match="2 devices are connected: .*Fix: Name one: adb:") as caught:
+            connect("adb:@big")
+        assert caught.value.exit_code == ExitCode.INPUT
+    finally:
+        subprocess.run([adb, "disconnect", "localhost:5555"], check=True, capture_output=True)
+    assert phone.left() == []
+
+
+def test_no_client_and_no_runner(phone, reach, monkeypatch, tmp_path, exported):
+    reach(phone)
+    monkeypatch.setenv("POCKETBERT_ADB_RUNNERS", str(tmp_path))
+    connection = connect(DEVICE)
+    with pytest.raises(MissingBackendError, match="export POCKETBERT_ADB_RUNNERS=FOLDER .with onnxruntime_perf_test"):
+        connection.open(EngineFile(exported("bert"), Format.ONNX), 1)
+    connection.close()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingBackendError, match="apt-get install adb") as caught:
+        connect("adb")
+    assert caught.value.exit_code == ExitCode.MISSING
+
+
+def test_a_device_that_is_lost_leaves_nothing(start_phone, reach, exported):
+    phone = start_phone()
+    reach(phone)
+    connection = connect(DEVICE)
+    assert len(list(phone.temporary.iterdir())) == 1
+    threading.Timer(0.3, phone.unplug).start()
+    with pytest.raises(MachineError, match="the device was lost"):
+        while True:
+            connection.adb.shell("true")
+    connection.close()
+    assert phone.left() == []
+
+
+def test_no_space(start_phone, reach, tmp_path):
+    phone = start_phone(space="256k")
+    reach(phone)
+    large = tmp_path / "large.onnx"
+    large.write_bytes(bytes(1 << 20))
+    connection = connect(DEVICE)
+    with pytest.raises(MachineError, match="no space is left in /data/local/tmp") as caught:
+        connection.send(EngineFile(large, Format.ONNX))
+    assert caught.value.exit_code == ExitCode.MACHINE
+    connection.close()
+    assert phone.left() == []
+
+
+def test_permission_refused(start_phone, reach):
+    phone = start_phone(owner=0)
+    reach(phone)
+    with pytest.raises(
+        InputError, match=r"permission refused: mkdir: .*Permission denied.*Fix: Check that this works: adb"
+    ):
+        connect(DEVICE)
+    assert phone.left() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("unauthorized", "has not allowed this computer"),
+        ("offline", "does not answer"),
+        ("recovery", "in the state 'recovery'"),
+    ],
+)
+def test_a_device_that_is_not_ready(state, words, monkeypatch, tmp_path):
+    client = tmp_path / "adb"
+    client.write_text(f'#!/bin/sh\nprintf "List of devices attached\\nABC123\\t{state}\\n\\n"\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(InputError, match=words):
+        connect("adb:ABC123")
+
+
+def test_no_device_at_all(monkeypatch, tmp_path):
+    client = tmp_path / "adb"
+    client.write_text('#!/bin/sh\nprintf "List of devices attached\\n\\n"\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(InputError, match="no device is connected"):
+        connect("adb")
+
+
+def test_the_runners_of_the_tests_are_those_of_the_readers(tmp_path):
+    folder = write_runners(tmp_path / "runners")
+    assert sorted(p.name for p in folder.iterdir()) == ["benchmark_model", "libonnxruntime.so", "onnxruntime_perf_test"]
