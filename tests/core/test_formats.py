@@ -41,7 +41,10 @@ def test_the_inputs_are_those_that_phones_feed() -> None:
 def test_what_a_recipe_s_scheme_makes_in_each_format() -> None:
     made = {name: {s: info.smaller(s) for s in Scheme if info.takes(s)} for name, info in FORMATS.items()}
     assert made == {
-        Format.ONNX: {Scheme.FP32: None, **{s: s for s in (Scheme.INT8, Scheme.A8W8)}},
+        Format.ONNX: {
+            Scheme.FP32: None,
+            **{s: s for s in (Scheme.INT8, Scheme.SMALL, Scheme.A8W8, Scheme.INT8_B32, Scheme.W4)},
+        },
         Format.TFLITE: {
             Scheme.FP32: None,
             **{s: s for s in (Scheme.FP16, Scheme.W8, Scheme.INT8, Scheme.SMALL, Scheme.W4, Scheme.A8W8)},

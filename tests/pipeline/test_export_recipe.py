@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk import files
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import recipe_of
@@ -105,10 +106,12 @@ def test_rules_between_options_are_the_recipes_and_name_flags() -> None:
     assert wrong.where == "--answer stride"
 
 
-def test_a_rule_about_a_key_without_a_flag_says_that_a_recipe_sets_it() -> None:
-    (problem,) = option_problems("model", ExportOptions(schemes=["int8", "a8w8"], runtimes=["openvino"]))
+def test_a_rule_about_static_schemes_names_the_flag_of_their_rows() -> None:
+    (problem,) = option_problems("model", ExportOptions(schemes=["int8", "a8w8"]))
     assert problem.where == "--scheme, --runtime"
-    assert problem.fix == "Only a recipe sets data.train: pocketbert run RECIPE"
+    assert problem.what == "'a8w8' measures ranges on training texts; name them in --calibrate."
+    rows = DataSource.at("train.csv")
+    assert not option_problems("model", ExportOptions(schemes=["int8", "a8w8"], calibrate=rows))
 
 
 def test_nothing_is_said_of_answers_where_the_task_is_unknown() -> None:

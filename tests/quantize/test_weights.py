@@ -9,68 +9,84 @@ from pocketbert.quantize.table import all_rows, row_of
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse
 
 INT8 = {"dtype": "int8", "per_channel": True}
-RIGHT: dict[tuple[Scheme, Runtime | None], tuple[dict[str, object], dict[str, object]]] = {
-    (Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}),
-    (Scheme.FP16, None): ({"dtype": "float16", "dequantized": True}, {"dtype": "float16", "dequantized": True}),
-    (Scheme.W8, None): ({**INT8, "dequantized": True}, {**INT8, "dequantized": True}),
-    (Scheme.INT8, None): (INT8, {"dtype": "int8"}),
-    (Scheme.SMALL, None): (INT8, {"dtype": "int4", "per_channel": True, "block": 32}),
-    (Scheme.W4, None): tuple([{"dtype": "int4", "per_channel": True, "block": 32}] * 2),
-    (Scheme.INT8, Runtime.TFLITE_2_16): ({"dtype": "int8"}, {"dtype": "int8"}),
-    (Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}),
-    (Scheme.A8W8, Runtime.OPENVINO): ({**INT8, "static": True, "fused": True}, {"dtype": "int8"}),
+INT4 = {"dtype": "int4", "per_channel": True, "block": 32}
+Weights = dict[str, object]
+Row = tuple[Format, Scheme, Runtime | None]
+RIGHT: dict[Row, tuple[Weights, Weights, Weights]] = {
+    (Format.ONNX, Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}, {"dtype": "float32"}),
+    (Format.ONNX, Scheme.INT8, None): (INT8, {"dtype": "int8"}, {"dtype": "int8"}),
+    (Format.ONNX, Scheme.INT8_B32, None): ({**INT8, "block": 32}, {**INT8, "block": 32}, {**INT8, "block": 32}),
+    (Format.ONNX, Scheme.SMALL, None): (INT8, {"dtype": "int4", "block": 32}, {"dtype": "int8"}),
+    (Format.ONNX, Scheme.W4, None): (INT4, INT4, {**INT8, "block": 32}),
+    (Format.ONNX, Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}, {"dtype": "int8"}),
+    (Format.ONNX, Scheme.A8W8, Runtime.OPENVINO): (
+        {**INT8, "static": True, "fused": True},
+        {"dtype": "int8"},
+        {"dtype": "int8"},
+    ),
+    (Format.TFLITE, Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}, {"dtype": "float32"}),
+    (Format.TFLITE, Scheme.FP16, None): ({"dtype": "float16", "dequantized": True},) * 3,
+    (Format.TFLITE, Scheme.W8, None): ({**INT8, "dequantized": True},) * 3,
+    (Format.TFLITE, Scheme.INT8, None): (INT8, {"dtype": "int8"}, {"dtype": "int8"}),
+    (Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16): ({"dtype": "int8"}, {"dtype": "int8"}, {"dtype": "int8"}),
+    (Format.TFLITE, Scheme.SMALL, None): (INT8, INT4, INT4),
+    (Format.TFLITE, Scheme.W4, None): (INT4, INT4, INT4),
+    (Format.TFLITE, Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}, {"dtype": "int8"}),
 }
-"""Scheme and runtime → what matrices and what tables are."""
+"""Row of the table → what its matrices, its largest table and its other tables are."""
 
 
 def weight(name: str, use: Use = Use.MATMUL, dtype: object = "int8", **more: object) -> WeightUse:
-    return WeightUse.model_validate({"name": name, "use": use, "dtype": dtype, "numbers": SMALL, **more})
+    return WeightUse.model_validate({"numbers": SMALL, **more, "name": name, "use": use, "dtype": dtype})
 
 
 def types(*uses: WeightUse) -> WeightTypes:
     return WeightTypes(uses=list(uses), int8_bytes=3_000_000, float_bytes=250_000, operators={})
 
 
-def type_problems(types: WeightTypes, name: str, scheme: Scheme, runtime: Runtime | None = None) -> list[str]:
-    """The verdict of the row; formats that share a scheme want the same, but for Core ML's fp16."""
-    rows = [r for r in all_rows() if (r.scheme, r.runtime) == (scheme, runtime) and r.format is not Format.COREML]
-    first, *others = [row_of(r.format, r.scheme, r.runtime).problems(types, name) for r in rows]
-    assert all(o == first for o in others)
-    return first
+def type_problems(
+    types: WeightTypes, name: str, scheme: Scheme, runtime: Runtime | None = None, format: Format = Format.TFLITE
+) -> list[str]:
+    """The verdict of a row."""
+    return row_of(format, scheme, runtime).problems(types, name)
 
 
-def right(scheme: Scheme, target: Runtime | None = None) -> list[WeightUse]:
+def right(scheme: Scheme, target: Runtime | None = None, format: Format = Format.TFLITE) -> list[WeightUse]:
     """Two matrices and two tables as a scheme wants them."""
-    matrix, table = RIGHT[scheme, target]
+    matrix, largest, other = RIGHT[format, scheme, target]
     return [
         *(weight(f"m{i}", Use.MATMUL, **matrix) for i in range(2)),
-        *(weight(f"t{i}", Use.TABLE, **table) for i in range(2)),
+        weight("t0", Use.TABLE, **largest, numbers=2 * SMALL),
+        weight("t1", Use.TABLE, **other),
     ]
 
 
-@pytest.mark.parametrize(("scheme", "target"), RIGHT)
-def test_what_the_scheme_wants_is_no_problem(scheme: Scheme, target: Runtime | None) -> None:
-    assert type_problems(types(*right(scheme, target)), "a.tflite", scheme, target) == []
+@pytest.mark.parametrize(("format", "scheme", "target"), RIGHT)
+def test_what_the_scheme_wants_is_no_problem(format: Format, scheme: Scheme, target: Runtime | None) -> None:
+    assert type_problems(types(*right(scheme, target, format)), "a.tflite", scheme, target, format) == []
 
 
-@pytest.mark.parametrize(("scheme", "target"), RIGHT)
-def test_one_channel_has_one_scale_in_every_scheme(scheme: Scheme, target: Runtime | None) -> None:
-    head = weight("regression", Use.MATMUL, **{**RIGHT[scheme, target][0], "per_channel": None})
-    assert type_problems(types(*right(scheme, target), head), "a.tflite", scheme, target) == []
+@pytest.mark.parametrize(("format", "scheme", "target"), RIGHT)
+def test_one_channel_has_one_scale_in_every_scheme(format: Format, scheme: Scheme, target: Runtime | None) -> None:
+    head = weight("regression", Use.MATMUL, **{**RIGHT[format, scheme, target][0], "per_channel": None})
+    assert type_problems(types(*right(scheme, target, format), head), "a.tflite", scheme, target, format) == []
 
 
 def test_every_row_of_the_table_is_known() -> None:
-    assert {(r.scheme, r.runtime) for r in all_rows() if r.format is not Format.COREML} == set(RIGHT)
+    assert {(r.format, r.scheme, r.runtime) for r in all_rows() if r.format is not Format.COREML} == set(RIGHT)
 
 
-@pytest.mark.parametrize(("scheme", "target"), RIGHT)
-@pytest.mark.parametrize("other", RIGHT)
-def test_a_file_of_another_scheme_is_a_problem(
-    scheme: Scheme, target: Runtime | None, other: tuple[Scheme, Runtime | None]
-) -> None:
-    if other == (scheme, target):
-        return
-    found = type_problems(types(*right(*other)), "a.tflite", scheme, target)
+@pytest.mark.parametrize("scheme", [Scheme.SMALL, Scheme.W4])
+def test_the_largest_table_may_not_stay_in_the_type_of_the_others(scheme: Scheme) -> None:
+    *products, largest, other = right(scheme, format=Format.ONNX)
+    swapped = [largest.model_copy(update={"numbers": SMALL}), other.model_copy(update={"numbers": 2 * SMALL})]
+    assert type_problems(types(*products, *swapped), "a", scheme, format=Format.ONNX) != []
+
+
+@pytest.mark.parametrize(("row", "other"), [(a, b) for a in RIGHT for b in RIGHT if a[0] is b[0] and a != b])
+def test_a_file_of_another_scheme_is_a_problem(row: Row, other: Row) -> None:
+    format, scheme, target = row
+    found = type_problems(types(*right(other[1], other[2], format)), "a.tflite", scheme, target, format)
     assert found
     assert all(line.startswith("a.tflite: ") for line in found)
 

@@ -19,6 +19,7 @@ from pocketbert.pipeline.options import AnswerOptions, ExportOptions
 
 if TYPE_CHECKING:
     from pocketbert.core.artefacts import Artefacts
+    from pocketbert.core.data.source import DataSource
 
 _DEFAULT = ExportOptions()
 
@@ -26,8 +27,8 @@ Scheme = Annotated[
     str,
     sets(
         "--scheme",
-        "Add files of these schemes, comma-separated: int8 (Core ML: w8); TFLite also takes w8 and fp16; fp32 adds none. "
-        "The folder's default file has the first scheme.",
+        "Add files of these schemes, comma-separated: int8 (Core ML: w8), small (4-bit word table), w4 (4 bits), a8w8 (with "
+        "--calibrate) and others in docs/quantization.md; fp32 adds none. The folder's default file has the first scheme.",
         "quantize.scheme",
     ),
 ]
@@ -35,8 +36,16 @@ Runtimes = Annotated[
     str,
     sets(
         "--runtime",
-        "Add an int8 file for a further runtime: tflite216 is for TFLite up to 2.16. Files for openvino need a recipe.",
+        "Add a file for a further runtime: tflite216 for TFLite up to 2.16 (int8), openvino for OpenVINO (with --scheme a8w8).",
         "quantize.files",
+    ),
+]
+Calibrate = Annotated[
+    Path | None,
+    sets(
+        "--calibrate",
+        "Measure the ranges of a8w8 files on the labelled training rows of this .jsonl[.gz], .csv, .tsv or .parquet file. Its "
+        "columns are those of --text, --text-pair and --label.",
     ),
 ]
 
@@ -128,6 +137,7 @@ def export(
         Path | None,
         sets("--entities", "With a form that has a table of entities: keep those in this file, one id or name a line."),
     ] = None,
+    calibrate: Calibrate = None,
     data: Annotated[
         Path | None,
         sets(
@@ -160,9 +170,8 @@ def export(
     from pocketbert import api
     from pocketbert.core.recipe.file import option_values
 
-    rows = None
-    if data is not None:
-        rows = options.rows(data, text, text_pair, label, max_line_mb, max_rows)
+    def rows(path: Path | None) -> DataSource | None:
+        return options.rows(path, text, text_pair, label, max_line_mb, max_rows) if path is not None else None
 
     chosen = ExportOptions(
         task=task,
@@ -184,7 +193,8 @@ def export(
         precision=precision,
         layout=layout,
         answer=cast(AnswerOptions, option_values(answer or (), "--answer")),
-        data=rows,
+        calibrate=rows(calibrate),
+        data=rows(data),
         benchmark=benchmark,
         name=name,
         description=description,
@@ -205,6 +215,12 @@ def quantize(
     output: options.Output,
     scheme: Scheme = ",".join(_DEFAULT.schemes),
     runtime: Runtimes = "",
+    calibrate: Calibrate = None,
+    text: options.Text = None,
+    text_pair: options.TextPair = None,
+    label: options.Label = None,
+    max_line_mb: options.MaxLine = LINE_MB,
+    max_rows: options.MaxRows = ROWS,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -214,7 +230,8 @@ def quantize(
     """
     from pocketbert import api
 
-    _done(api.quantize(model, output, listed(scheme), listed(runtime), overwrite), json)
+    rows = options.rows(calibrate, text, text_pair, label, max_line_mb, max_rows) if calibrate is not None else None
+    _done(api.quantize(model, output, listed(scheme), listed(runtime), overwrite, rows), json)
 
 
 def verify(

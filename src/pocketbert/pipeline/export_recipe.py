@@ -29,7 +29,6 @@ from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 _TITLE = "command line"
 _MODEL = "teacher.model"
 _KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)+")
-_WITHOUT_FLAG = re.compile(r"(?<![\w.])(?:data|teacher|student|verify|benchmark)\.[a-z_]+")
 _ASSUMED_TASK = TaskName.TEXT_CLASSIFICATION
 
 
@@ -191,12 +190,9 @@ def _run_name(folder: ModelFolder) -> str:
 
 
 def _with_flags(problem: Problem) -> Problem:
-    """Write flags for the keys that have one, and say where a key is set that has none."""
+    """Write flags for the keys that have one."""
     key = problem.where.removeprefix(_TITLE).strip()
-    where, what, fix = _flag(key) or problem.where, _flags_in(problem.what), _flags_in(problem.fix)
-    if not fix and (other := _WITHOUT_FLAG.search(what)):
-        fix = f"Only a recipe sets {other[0]}: pocketbert run RECIPE"
-    return Problem(where, what, fix)
+    return Problem(_flag(key) or problem.where, _flags_in(problem.what), _flags_in(problem.fix))
 
 
 def _flag(key: str) -> str:

@@ -171,10 +171,10 @@ FLAGS: Mapping[str, str] = {
     "quantize.files": "--scheme, --runtime",
     "quantize.files.scheme": "--scheme",
     "quantize.files.runtime": "--runtime",
-    "data.eval.text": "--text",
-    "data.eval.text_pair": "--text-pair",
-    "data.eval.label": "--label",
-    "data.eval.max_line_mb": "--max-line-mb",
-    "data.eval.max_rows": "--max-rows",
+    **{
+        f"data.{rows}.{key}": f"--{key.replace('_', '-')}"
+        for rows in ("train", "eval")
+        for key in ("text", "text_pair", "label", "max_line_mb", "max_rows")
+    },
 }
 """The flags of the command line that set each of these recipe keys; entries of lists are not counted."""

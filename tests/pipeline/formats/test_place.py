@@ -104,6 +104,8 @@ def test_measured_bounds() -> None:
     """The numbers that files were measured against; a change is a decision, not an accident."""
     assert {(p.format, *form): b for p in places() for form, b in p.info.bounds.items() if b != FP32} == {
         ("onnx", "int8", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
+        ("onnx", "small", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
+        **{("onnx", s, None): Bounds(reference=0.5, padding=0.02, golden=0.1) for s in ("int8-b32", "w4")},
         ("onnx", "a8w8", None): Bounds(reference=0.5, padding=0.1, golden=0.25),
         ("onnx", "a8w8", "openvino"): Bounds(reference=0.5, padding=0.1, golden=0.25),
         **{("tflite", s, None): Bounds(reference=0.5, padding=0.02, golden=0.05) for s in ("small", "w4", "a8w8")},
@@ -256,11 +258,11 @@ def test_a_recipe_without_bounds_is_refused_before_its_first_step(
     from pocketbert.pipeline.run import Run
 
     given = recipe(export={"formats": ["toy", "onnx", "tflite"], "clients": []})
-    monkeypatch.setattr(type(place_of(Format.TFLITE)), "exported_scheme", lambda place, recipe: Scheme.A16W8)
+    monkeypatch.setattr(type(place_of(Format.TFLITE)), "exported_scheme", lambda place, recipe: Scheme.LUT4)
     with pytest.raises(InputError) as caught:
         Run(given, tmp_path / "run").execute()
     [unwritable, unbound] = map(str, caught.value.problems)
     assert "'toy' can be opened, but not written" in unwritable
-    assert "TFLite has no bounds for a16w8" in unbound
+    assert "TFLite has no bounds for lut4" in unbound
     assert "fp32, fp16, w8, int8" in unbound
     assert not (tmp_path / "run").exists()

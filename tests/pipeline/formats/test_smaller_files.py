@@ -87,8 +87,8 @@ def test_whatever_a_recipe_may_ask_for_has_a_row() -> None:
     [
         (["int8"], [], [("int8", None)]),
         (["int8", "w8"], ["tflite216"], [("int8", None), ("w8", None), ("int8", "tflite216")]),
-        (["a8w8"], ["openvino"], [("a8w8", "openvino")]),
-        (["int8", "a8w8"], ["openvino"], [("int8", None), ("a8w8", "openvino")]),
+        (["a8w8"], ["openvino"], [("a8w8", None), ("a8w8", "openvino")]),
+        (["int8", "a8w8"], ["openvino"], [("int8", None), ("a8w8", None), ("a8w8", "openvino")]),
         (["a8w8"], [], [("a8w8", None)]),
         (["w8"], ["openvino"], [("w8", None), ("w8", "openvino")]),
         (["int8", "int8"], [], [("int8", None)]),

@@ -170,10 +170,7 @@ def test_it_needs_training_texts_and_onnx(task: Any, tmp_path: Path, cli: Cli) -
         "export", "-m", task.folder / "teacher", "-o", tmp_path / "y", "--scheme", "int8,a8w8", "--runtime", "openvino"
     )
     assert result.exit_code == 2
-    assert (
-        "'a8w8' for openvino measures ranges on training texts; name them in data.train. Fix: Only a recipe"
-        in result.output
-    )
+    assert "'a8w8' for openvino measures ranges on training texts; name them in --calibrate." in result.output
     assert not list(tmp_path.iterdir())
 
 

@@ -48,6 +48,10 @@ def write_files(model: Path, destination: Path) -> None:
 LENGTHS = (16, 40)
 SMALLER = {
     "model_int8.onnx": Plan(Format.ONNX, Scheme.INT8),
+    "model_a8w8.onnx": Plan(Format.ONNX, Scheme.A8W8),
+    "model_small.onnx": Plan(Format.ONNX, Scheme.SMALL),
+    "model_int8-b32.onnx": Plan(Format.ONNX, Scheme.INT8_B32),
+    "model_w4.onnx": Plan(Format.ONNX, Scheme.W4),
     "model_a8w8_openvino.onnx": Plan(Format.ONNX, Scheme.A8W8, Runtime.OPENVINO),
     "model_int8.tflite": Plan(Format.TFLITE, Scheme.INT8),
     "model_w8.tflite": Plan(Format.TFLITE, Scheme.W8),
