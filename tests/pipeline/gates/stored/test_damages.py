@@ -22,6 +22,10 @@ from support.stored_models import CLASSIFY
 FILES = {
     "model.onnx": False,
     "model_int8.onnx": True,
+    "model_a8w8.onnx": True,
+    "model_small.onnx": True,
+    "model_int8-b32.onnx": True,
+    "model_w4.onnx": True,
     "model_a8w8_openvino.onnx": True,
     "model.tflite": False,
     "model_fp16.tflite": False,

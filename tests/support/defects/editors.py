@@ -1,0 +1,315 @@
+"""Files whose stored tensors can be changed, one class for each format.
+
+A tensor is found by the name that it has in the prepared module, whatever the exporter calls it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pocketbert.core.types import Format
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.stored.tracker import Constant, Role
+from pocketbert.pipeline.gates.stored.compare import Reference
+from support.defects import defects_of, format_of
+
+Array = Any
+
+
+class Editor(ABC):
+    """A file whose stored tensors can be changed; matrices are [out, in] here, tables [rows, width].
+
+    Args:
+        path: The file; changed in place by `write`.
+        reference: The module that it was made of, still right.
+    """
+
+    def __init__(self, path: Path, reference: Reference) -> None:
+        self.path = path
+        graphs = place_of(format_of(path)).constants(path)
+        assert graphs is not None
+        self._found: dict[tuple[str, Role], Constant] = {}
+        for constant in (c for graph in graphs for c in graph):
+            for i in reference.places(constant):
+                wanted = reference.constants[i]
+                key = (wanted.numbers.name, wanted.role)
+                before = self._found.get(key)
+                # of several signatures the one that holds most
+                if before is None or constant.numbers.value.size > before.numbers.value.size:
+                    self._found[key] = constant
+
+    def change(self, end: str, role: Role, change: Callable[[Array], Array]) -> None:
+        """Change the stored numbers of the tensor whose name ends so; integers stay integers."""
+        constant = self._constant(end, role)
+        before = self.read(constant)
+        after = change(before.copy()).astype(before.dtype)
+        assert not np.array_equal(before, after), f"{end} did not change"
+        self.replace(constant, after)
+
+    def swap(self, one: str, other: str, role: Role) -> None:
+        """Let two tensors change places, with their scales."""
+        first, second = self._constant(one, role), self._constant(other, role)
+        values = self.read(first).copy(), self.read(second).copy()
+        self.replace(first, values[1])
+        self.replace(second, values[0])
+        if first.numbers.step is not None:
+            scales = self.scales(first).copy(), self.scales(second).copy()
+            self.replace_scales(first, scales[1])
+            self.replace_scales(second, scales[0])
+
+    def scale(self, end: str, change: Callable[[Array], Array]) -> None:
+        """Change the scales of a compressed matrix, or the numbers of one that is none."""
+        constant = self._constant(end, Role.MATRIX)
+        if constant.numbers.step is None:
+            self.change(end, Role.MATRIX, lambda v: change(v.T).T)
+        else:
+            self.replace_scales(constant, change(self.scales(constant).copy()))
+
+    def _constant(self, end: str, role: Role) -> Constant:
+        [found] = [c for (name, kind), c in self._found.items() if name.endswith(end) and kind is role]
+        return found
+
+    def has(self, end: str, role: Role) -> bool:
+        """Whether the file holds such a tensor."""
+        return any(name.endswith(end) and kind is role for name, kind in self._found)
+
+    def read(self, constant: Constant) -> Array:
+        """The numbers as they are stored, in the form of their role."""
+        raw, like = self._raw(constant.numbers.name), constant.numbers.value
+        flat = raw.reshape([n for n in raw.shape if n > 1] or [1])
+        return flat.T if self._turned(flat, like) else flat.reshape(like.shape)
+
+    def replace(self, constant: Constant, value: Array) -> None:
+        """Store other numbers of the same type and shape."""
+        raw, like = self._raw(constant.numbers.name), constant.numbers.value
+        turned = self._turned(raw.reshape([n for n in raw.shape if n > 1] or [1]), like)
+        self._store(constant.numbers.name, np.ascontiguousarray(value.T if turned else value).reshape(raw.shape))
+
+    def _turned(self, raw: Array, like: Array) -> bool:
+        if like.ndim != 2 or raw.ndim != 2:
+            return False
+        if like.shape != raw.shape or like.shape[0] != like.shape[1]:
+            return like.shape != raw.shape
+        numbers = raw.astype(np.float64)
+        return abs(np.corrcoef(numbers.T.ravel(), like.ravel())[0, 1]) > abs(
+            np.corrcoef(numbers.ravel(), like.ravel())[0, 1]
+        )
+
+    @abstractmethod
+    def scales(self, constant: Constant) -> Array:
+        """The scales of a compressed matrix, one for each output channel."""
+
+    @abstractmethod
+    def replace_scales(self, constant: Constant, scales: Array) -> None:
+        """Store other scales."""
+
+    @abstractmethod
+    def _raw(self, name: str) -> Array: ...
+
+    @abstractmethod
+    def _store(self, name: str, value: Array) -> None: ...
+
+    @abstractmethod
+    def write(self) -> None:
+        """Bring it to disk."""
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """How an ONNX file stores codes of few bits.
+
+    Attributes:
+        bits: Bits of a code, which is stored with half of its range added.
+        width: Numbers of a row; None where all that is stored counts.
+        halves: Whether a byte holds column j and column j + half, not two neighbours.
+    """
+
+    bits: int
+    width: int | None
+    halves: bool
+
+    def read(self, raw: Array) -> Array:
+        """Signed codes [rows, width]."""
+        rows = raw.reshape(len(raw), -1)
+        if self.bits == 4 and self.halves:
+            rows = np.concatenate([rows & 15, rows >> 4], axis=1)
+        elif self.bits == 4:
+            rows = np.stack([rows & 15, rows >> 4], axis=-1).reshape(len(rows), -1)
+        return rows.astype(np.int16)[:, : self.width] - 2 ** (self.bits - 1)
+
+    def write(self, value: Array, like: Array) -> Array:
+        """Codes as they were stored, in the shape of `like`."""
+        per_byte = 8 // self.bits
+        rows = np.full((len(like), like[0].size * per_byte), 2 ** (self.bits - 1), np.uint8)
+        rows[:, : value.shape[1]] = (value + 2 ** (self.bits - 1)).astype(np.uint8)
+        if self.bits == 4 and self.halves:
+            half = rows.shape[1] // 2
+            rows = rows[:, :half] | rows[:, half:] << 4
+        elif self.bits == 4:
+            rows = rows[:, 0::2] | rows[:, 1::2] << 4
+        return np.ascontiguousarray(rows.reshape(like.shape))
+
+
+class OnnxEditor(Editor):
+    """An ONNX file."""
+
+    def __init__(self, path: Path, reference: Reference) -> None:
+        import onnx
+
+        super().__init__(path, reference)
+        self.model = onnx.load(path)
+        self.tensors = {t.name: t for t in self.model.graph.initializer}
+
+    def _raw(self, name: str) -> Array:
+        from onnx import numpy_helper
+
+        found = numpy_helper.to_array(self.tensors[name])
+        packing = self._packing(name)
+        return found if packing is None else packing.read(found)
+
+    def _store(self, name: str, value: Array) -> None:
+        from onnx import numpy_helper
+
+        packing = self._packing(name)
+        if packing is not None:
+            value = packing.write(value, numpy_helper.to_array(self.tensors[name]))
+        self.tensors[name].CopyFrom(numpy_helper.from_array(value, name))
+
+    def _packing(self, name: str) -> _Packing | None:
+        """How the codes of blocks are stored under a name; None where a number is a number."""
+        end = "_int4" if name.endswith("_int4") else "_int8"
+        if name.removesuffix(end) + "_scales" not in self.tensors:
+            return None
+        width = next(
+            (a.i for n in self.model.graph.node if name in n.input for a in n.attribute if a.name == "K"), None
+        )
+        return _Packing(int(end[-1]), width, name.removesuffix(end) + "_columns" in self.tensors)
+
+    def _scale_name(self, constant: Constant) -> str:
+        name = constant.numbers.name
+        if self._packing(name) is not None:
+            return f"{name[: -len('_int8')]}_scales"
+        return name.replace("_quantized", "_scale") if "_quantized" in name else name.replace("_int8", "_scale")
+
+    def _in_blocks(self, constant: Constant) -> bool:
+        return self._packing(constant.numbers.name) is not None
+
+    def scales(self, constant: Constant) -> Array:
+        """Scales [out]; of blocks [blocks, out]."""
+        from onnx import numpy_helper
+
+        found = numpy_helper.to_array(self.tensors[self._scale_name(constant)])
+        return found.T if self._in_blocks(constant) else found
+
+    def replace_scales(self, constant: Constant, scales: Array) -> None:
+        from onnx import numpy_helper
+
+        name = self._scale_name(constant)
+        value = np.ascontiguousarray(scales.T if self._in_blocks(constant) else scales)
+        self.tensors[name].CopyFrom(numpy_helper.from_array(value, name))
+
+    def write(self) -> None:
+        import onnx
+
+        onnx.save(self.model, self.path)
+
+
+class TfliteEditor(Editor):
+    """A TFLite file; a buffer that signatures share is changed for all of them."""
+
+    def __init__(self, path: Path, reference: Reference) -> None:
+        from pocketbert.export.tflite_buffers import load_model
+
+        super().__init__(path, reference)
+        self.module = defects_of(Format.TFLITE)
+        self.model = load_model(path.read_bytes())
+
+    def _tensor(self, name: str) -> Any:
+        return next(t for g in self.model.subgraphs for t in g.tensors if t.name.decode() == name)
+
+    def _raw(self, name: str) -> Array:
+        tensor = self._tensor(name)
+        return self.module.stored(
+            self.model, tensor, {0: "float32", 1: "float16", 2: "int32", 9: "int8", 17: "int4"}[tensor.type]
+        )
+
+    def _store(self, name: str, value: Array) -> None:
+        self.module.store(self.model, self._tensor(name), value)
+
+    def scales(self, constant: Constant) -> Array:
+        blocks = self._blocks(constant)
+        if blocks is not None:
+            return self.module.stored(self.model, blocks, "float16").T  # [blocks, out]
+        return np.asarray(self._tensor(constant.numbers.name).quantization.scale, np.float32)
+
+    def _blocks(self, constant: Constant) -> Any:
+        """The tensor that holds the scales of blocks; None where a channel has one scale."""
+        for graph in self.model.subgraphs:
+            for tensor in graph.tensors:
+                if tensor.name.decode() == constant.numbers.name and tensor.quantization.details is not None:
+                    return graph.tensors[tensor.quantization.details.scales]
+        return None
+
+    def replace_scales(self, constant: Constant, scales: Array) -> None:
+        blocks = self._blocks(constant)
+        if blocks is not None:
+            self.module.store(self.model, blocks, scales.T.astype(np.float16))
+            return
+        buffer = self._tensor(constant.numbers.name).buffer
+        for tensor in (t for g in self.model.subgraphs for t in g.tensors if t.buffer == buffer):
+            tensor.quantization.scale = scales
+
+    def write(self) -> None:
+        from pocketbert.export.tflite_buffers import dump_model
+        from pocketbert.export.tflite_files import pack_files, read_files
+
+        packed = read_files(self.path.read_bytes())
+        written = dump_model(self.model)
+        self.path.write_bytes(pack_files(written, packed) if packed else written)
+
+
+class CoremlEditor(Editor):
+    """A Core ML package."""
+
+    def __init__(self, path: Path, reference: Reference) -> None:
+        super().__init__(path, reference)
+        self.package = defects_of(Format.COREML).Package(path)
+
+    def _place(self, name: str) -> tuple[Any, str]:
+        maker = self.package.maker(name)
+        places = [p for p in ("data", "indices") if p in maker.inputs]
+        return maker, "val" if maker.type == "const" else (*places, "quantized_data")[0]
+
+    def _raw(self, name: str) -> Array:
+        return self.package.array(*self._place(name))
+
+    def _store(self, name: str, value: Array) -> None:
+        maker, parameter = self._place(name)
+        self.package.store(maker, value, parameter)
+
+    def scales(self, constant: Constant) -> Array:
+        """Scales, [blocks, out] where there are several for a channel; of a palette its numbers."""
+        maker, place = self._place(constant.numbers.name)
+        found = self.package.array(maker, "lut" if place == "indices" else "scale")
+        return found.T if found.ndim == 2 and found.shape[1] > 1 else found
+
+    def replace_scales(self, constant: Constant, scales: Array) -> None:
+        maker, place = self._place(constant.numbers.name)
+        several = scales.ndim == 2 and scales.shape[1] > 1
+        self.package.store(maker, scales.T if several else scales, "lut" if place == "indices" else "scale")
+
+    def write(self) -> None:
+        self.package.write()
+
+
+EDITORS: dict[Format, type[Editor]] = {
+    Format.ONNX: OnnxEditor,
+    Format.TFLITE: TfliteEditor,
+    Format.COREML: CoremlEditor,
+}
