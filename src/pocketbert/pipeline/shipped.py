@@ -59,6 +59,12 @@ def starting_text(task: TaskName) -> str:
     return _with_schema((folder() / task.value / f"{task.value}.yaml").read_text(encoding="utf-8"))
 
 
+def without_schema(text: str) -> str:
+    """The text of a recipe without the header that names the schema: its path differs between installations."""
+    first, _, rest = text.partition("\n")
+    return rest if first.startswith(_HEADER) else text
+
+
 def _with_schema(text: str) -> str:
     lines = text.splitlines(keepends=True)
     if lines and lines[0].startswith(_HEADER):

@@ -57,6 +57,21 @@ def test_a_table_alone(task: Task, tmp_path: Path) -> None:
     assert sum(line.lstrip().startswith("#") for line in start.text.splitlines()) > 5
 
 
+def test_another_installation_continues_a_run_and_an_edited_recipe_is_refused(task: Task, tmp_path: Path) -> None:
+    start = made(task, table(tmp_path / "rows.csv", task_rows(600, 1)))
+    (tmp_path / "run").mkdir()
+    start.keep(tmp_path / "run", overwrite=False)
+    kept = tmp_path / "run" / "recipe.yaml"
+    header, rest = kept.read_text().split("\n", 1)
+    elsewhere = f"{header}-elsewhere\n{rest}"
+    kept.write_text(elsewhere)
+    start.keep(tmp_path / "run", overwrite=False)
+    assert kept.read_text() == elsewhere
+    kept.write_text(elsewhere.replace("seed: 7", "seed: 8"))
+    with pytest.raises(InputError, match="differs from the recipe for this data"):
+        start.keep(tmp_path / "run", overwrite=False)
+
+
 def test_many_rows_are_seen_less_often(task: Task, tmp_path: Path) -> None:
     rows = [{"text": f"{row['text']} {i}", "label": row["label"]} for i, row in enumerate(task_rows(24_000, 1))]
     start = made(task, table(tmp_path / "rows.csv", rows), evaluation=tmp_path / "rows.csv")

@@ -24,7 +24,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.pipeline.options import DataFiles
 from pocketbert.pipeline.reference import task_text
-from pocketbert.pipeline.shipped import starting_text
+from pocketbert.pipeline.shipped import starting_text, without_schema
 from pocketbert.pipeline.teacher import open_teacher
 
 RECIPE_FILE = "recipe.yaml"
@@ -70,7 +70,10 @@ class StartingRecipe:
             InputError: If the folder holds a recipe with other contents, which the user may have edited.
         """
         path = folder / RECIPE_FILE
-        if path.is_file() and path.read_text(encoding="utf-8") != self.text and not overwrite:
+        before = path.read_text(encoding="utf-8") if path.is_file() else None
+        if before is not None and without_schema(before) == without_schema(self.text):
+            return
+        if before is not None and not overwrite:
             raise InputError(
                 Problem(
                     str(path),
