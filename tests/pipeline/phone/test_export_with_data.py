@@ -16,7 +16,7 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Status
-from support.tiny_texts import task_rows
+from support.tiny_texts import task_rows, write_lines
 
 
 @pytest.fixture
@@ -59,6 +59,42 @@ def test_scores_golden_rows_card_and_report_are_of_the_rows(tmp_path: Path, mode
     assert (again / "report.html").stat().st_mtime_ns == (phone / "report.html").stat().st_mtime_ns, "skipped"
     page = api.report(phone, tmp_path / "copy.html")
     assert page.read_text() == (phone / "report.html").read_text()
+
+
+def test_static_files_are_calibrated_on_rows_of_which_none_is_evaluated(
+    tmp_path: Path, model: Path, rows: DataSource
+) -> None:
+    with pytest.raises(InputError, match="--calibrate: no training row is left: 60 also occur in eval"):
+        api.export(model, tmp_path / "no", ExportOptions(formats=["onnx"], schemes=["a8w8"], data=rows, calibrate=rows))
+    assert not (tmp_path / "no").exists()
+    train = tmp_path / "train.jsonl"
+    write_lines(train, task_rows(80, 9))
+    options = ExportOptions(formats=["onnx"], schemes=["int8", "a8w8"], data=rows, calibrate=DataSource.at(str(train)))
+    phone = api.export(model, tmp_path / "phone", options)
+    scores = {r.path: r.scores["eval"].rows for r in read_artefacts(phone).models()}
+    assert scores == {"onnx/model.onnx": 60, "onnx/model_int8.onnx": 60, "onnx/model_a8w8.onnx": 60}
+    more = api.quantize(phone, tmp_path / "more", ["small", "a8w8"], calibrate=DataSource.at(str(train)))
+    made = read_artefacts(more)
+    assert {r.path for r in made.models()} == {f"onnx/model{s}.onnx" for s in ("", "_small", "_a8w8")}
+    assert made.default_model().path == "onnx/model_small.onnx"
+    assert (more / "onnx/model_a8w8.onnx").read_bytes() == (phone / "onnx/model_a8w8.onnx").read_bytes()
+
+
+def test_the_format_of_the_default_file_stays_the_first(
+    finished_coreml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pocketbert.pipeline.direct import quantizing
+
+    asked: list[ExportOptions] = []
+    monkeypatch.setattr(quantizing, "export_model", lambda model, output, options, **_: asked.append(options))
+    phone = Path(shutil.copytree(finished_coreml / "phone", tmp_path / "phone"))
+    default = read_artefacts(phone).default_model().format
+    listed = json.loads((phone / "artifacts.json").read_text())
+    listed["files"].sort(key=lambda record: record.get("format") == default)  # as a list may be written
+    (phone / "artifacts.json").write_text(json.dumps(listed))
+    api.quantize(phone, tmp_path / "more")
+    assert asked[0].formats[0] == default
+    assert set(asked[0].formats) == {r.format for r in read_artefacts(phone).models()}
 
 
 def test_rows_do_not_shorten_the_model(tmp_path: Path, model: Path, rows: DataSource) -> None:

@@ -16,7 +16,7 @@ from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.types import Format
+from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.phone.platforms.table import PLATFORMS
 from support.card_folders import folder as listed
 from support.folders import tree
@@ -97,7 +97,9 @@ def test_the_web_folder_has_fp32_where_there_is_no_int8_file(folder: Path, tmp_p
     assert api.verify(packed).failures == []
 
 
-def test_ios_gets_the_smallest_package_and_the_sources(finished_coreml: Path, tmp_path: Path) -> None:
+def test_ios_gets_the_package_of_the_default_file_s_scheme_and_the_sources(
+    finished_coreml: Path, tmp_path: Path
+) -> None:
     phone = Path(shutil.copytree(finished_coreml / "phone", tmp_path / "phone"))
     made, source = read_artefacts(phone), phone / "ios" / "Tokenizer.swift"
     source.parent.mkdir(exist_ok=True)
@@ -107,12 +109,12 @@ def test_ios_gets_the_smallest_package_and_the_sources(finished_coreml: Path, tm
     (phone / "artifacts.json").write_text(more.model_dump_json(exclude_none=True))
     packed = api.pack(phone, tmp_path / "ios", platform="ios")
     artefacts = read_artefacts(packed)
-    smallest = min((r for r in made.models() if r.format is Format.COREML), key=lambda r: r.bytes)
-    assert [r.path for r in artefacts.models()] == [smallest.path]
+    [package] = [r for r in made.models() if r.format is Format.COREML and r.scheme is Scheme.W8]
+    assert [r.path for r in artefacts.models()] == [package.path]
     assert (packed / "ios" / "Tokenizer.swift").read_text() == "// Swift"
     verified = api.verify(packed)
     assert verified.failures == []
-    assert "golden" in {g.name for g in verified.gates if g.file == smallest.path and not g.skipped}
+    assert "golden" in {g.name for g in verified.gates if g.file == package.path and not g.skipped}
 
 
 @pytest.mark.parametrize(

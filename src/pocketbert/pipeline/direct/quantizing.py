@@ -65,10 +65,13 @@ def _as_exported(
     resolved = model / RECIPE_FILE
     packages = load_recipe(resolved).export.coreml if resolved.is_file() else CoremlSection()
     defaults = ExportOptions()
+    opened = artefacts.default_model().format if exported else None
+    # the format of the default file comes first, wherever the list of files has it
+    formats = [str(r.format) for r in sorted(exported, key=lambda r: r.format is not opened)]
     return ExportOptions(
         task=artefacts.task,
         form=artefacts.form,
-        formats=list(dict.fromkeys(str(r.format) for r in exported)) or defaults.formats,
+        formats=list(dict.fromkeys(formats)) or defaults.formats,
         schemes=schemes,
         runtimes=runtimes,
         lengths=sorted({n for r in exported if r.signature for n in r.signature.lengths}) or defaults.lengths,

@@ -29,7 +29,7 @@ from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, tokeni
 from pocketbert.pipeline.formats.place import Extras, FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import swift
-from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
+from pocketbert.pipeline.formats.snippets.parts import lengths, offered
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class CoremlPlace(FormatPlace):
 
     def processing(self, artefacts: Artefacts) -> list[str]:
         """Tell inputs, lengths and outputs."""
-        record = smallest(artefacts, self.format)
+        record = offered(artefacts, self.format)
         if record is None or not record.signature:
             return []
         known = ", ".join(map(str, lengths(record)))
@@ -150,8 +150,8 @@ class CoremlPlace(FormatPlace):
         return Minimum(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Offer the smallest package to iOS."""
-        record = min((r for r in artefacts.models() if r.format is self.format), key=lambda r: r.bytes, default=None)
+        """Offer a package to iOS."""
+        record = offered(artefacts, self.format)
         if record is None:
             return []
         ios = record.minimum.ios if record.minimum is not None else None

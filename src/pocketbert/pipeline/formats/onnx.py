@@ -21,7 +21,7 @@ from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned
 from pocketbert.pipeline.formats.place import Extras, FormatPlace
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import javascript, kotlin, python, swift
-from pocketbert.pipeline.formats.snippets.parts import smallest
+from pocketbert.pipeline.formats.snippets.parts import offered
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class OnnxPlace(FormatPlace):
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer one file to Android, the web and Python, and to iOS where there is no Core ML package."""
-        record = smallest(artefacts, self.format)
+        record = offered(artefacts, self.format)
         if record is None:
             return []
         platforms = [_android(artefacts, record), _python(artefacts, record)]
@@ -87,7 +87,7 @@ class OnnxPlace(FormatPlace):
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
         """Show sentence-transformers, and ONNX Runtime in Swift where a Core ML package is the first choice on iOS."""
-        record = smallest(artefacts, self.format)
+        record = offered(artefacts, self.format)
         if record is None:
             return []
         vectors = artefacts.task is TaskName.FEATURE_EXTRACTION

@@ -21,7 +21,7 @@ from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned
 from pocketbert.pipeline.formats.place import FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import kotlin, python
-from pocketbert.pipeline.formats.snippets.parts import lengths, smallest
+from pocketbert.pipeline.formats.snippets.parts import lengths, offered
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class TflitePlace(FormatPlace):
 
     def processing(self, artefacts: Artefacts) -> list[str]:
         """List the signatures, and tell which int8 file is for which runtime."""
-        record = smallest(artefacts, self.format)
+        record = offered(artefacts, self.format)
         if record is None or not record.signature:
             return []
         known = ", ".join(map(str, lengths(record)))
@@ -115,10 +115,10 @@ class TflitePlace(FormatPlace):
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer MediaPipe's file and LiteRT's to Android, and LiteRT's to Python."""
-        out, record = [], smallest(artefacts, self.format)
-        mediapipe = [r for r in artefacts.models() if r.client is Client.MEDIAPIPE]
-        if mediapipe:
-            out.append(_simple(artefacts, mediapipe[-1]))
+        out, record = [], offered(artefacts, self.format)
+        mediapipe = offered(artefacts, self.format, Client.MEDIAPIPE)
+        if mediapipe is not None:
+            out.append(_simple(artefacts, mediapipe))
         if record is not None:
             out += [_android(artefacts, record), _python(artefacts, record)]
         return out

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.artefacts.choice import best_of, wanted_scheme
 from pocketbert.core.tasks import TASKS, LabelKind, Level, Task
-from pocketbert.core.types import Format
+from pocketbert.core.types import Client, Format
 
 TEXT, SECOND = "your text", "the second text"
 QUESTION, CONTEXT = "your question", "the text that holds the answer"
@@ -18,11 +19,12 @@ def row_of(artefacts: Artefacts) -> Task:
     return TASKS[artefacts.task]
 
 
-def smallest(artefacts: Artefacts, format: Format) -> ModelRecord | None:
-    """The small file of a format that any client may open, of the default file's scheme where there are several."""
-    found = [r for r in artefacts.models() if r.format is format and r.plain]
-    default = artefacts.default_model().scheme
-    return next((r for r in found if r.scheme is default), found[-1]) if found else None
+def offered(artefacts: Artefacts, format: Format, client: Client | None = None) -> ModelRecord | None:
+    """The file of a format that users are pointed to: of the default file's scheme, for any client or for one."""
+    of_client = [
+        r for r in artefacts.models() if r.format is format and (r.plain if client is None else r.client is client)
+    ]
+    return best_of(of_client, wanted_scheme(artefacts.default_model())) if of_client else None
 
 
 def inputs(record: ModelRecord) -> list[str]:

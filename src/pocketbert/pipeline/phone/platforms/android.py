@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pocketbert.core.artefacts import Artefacts, Kind, ModelRecord
+from pocketbert.core.artefacts.choice import best_of, wanted_scheme
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.pipeline.phone.operators import FILE_NAME as OPERATORS_FILE
 from pocketbert.pipeline.phone.operators import missing_reader, write_required_operators
-from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice, best_of, wanted_scheme
+from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice
 
 _FORMATS = (Format.ONNX, Format.TFLITE)
 

@@ -1,8 +1,9 @@
-"""iOS: the smallest Core ML package, with the tokenizer."""
+"""iOS: the Core ML package of the folder's scheme, with the tokenizer."""
 
 from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.artefacts.choice import best_of, wanted_scheme
 from pocketbert.core.types import Format
 from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice
 
@@ -20,6 +21,6 @@ class Ios(AppPlatform):
     takes_forms = True
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the smallest package."""
+        """Choose the package of the default file's scheme."""
         packages = [r for r in artefacts.models() if r.format is Format.COREML and r.plain]
-        return Choice(sorted(packages, key=lambda r: r.bytes)[:1])
+        return Choice([best_of(packages, wanted_scheme(artefacts.default_model()))] if packages else [])

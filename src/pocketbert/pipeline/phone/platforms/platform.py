@@ -14,9 +14,8 @@ from pocketbert.core.compare.golden import LEAST_ROWS, TOKENS_FILE_NAME, read_go
 from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
-from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.tokenizer import OTHER_FILES
-from pocketbert.core.types import Scheme, Status
+from pocketbert.core.types import Status
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,3 @@ class AppPlatform(ABC):
         yield from ((r.path, "listed, but not there.") for r in choice.files if not (folder / r.path).exists())
         changed = changed_files(folder, artefacts.model_copy(update={"files": choice.files}))
         yield from ((name, "changed since it was packed: its sha256 is not the listed one.") for name in changed)
-
-
-def wanted_scheme(default: ModelRecord) -> Scheme:
-    """The scheme that other formats have where the folder's default file has its own."""
-    info = FORMATS[default.format]
-    if default.scheme is info.base:
-        return Scheme.FP32
-    return next((wish for wish, given in info.instead.items() if given is default.scheme), default.scheme)
-
-
-def best_of(files: list[ModelRecord], wanted: Scheme) -> ModelRecord:
-    """The file of the scheme that is wanted; else the int8 file, else the first."""
-    return next((r for s in (wanted, Scheme.INT8) for r in files if r.scheme is s), files[0])

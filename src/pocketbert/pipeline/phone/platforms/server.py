@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.artefacts.choice import best_of, wanted_scheme
 from pocketbert.core.predict.column_reader import ENTITIES_FILE
 from pocketbert.core.predict.pooling import MODULES_FILE, POOLING_FILE
 from pocketbert.core.types import Format
-from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice, best_of, wanted_scheme
+from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice
 
 _FORMATS = (Format.ONNX, Format.TFLITE)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.artefacts.choice import best_of
 from pocketbert.core.predict.pooling import MODULES_FILE, POOLING_FILE
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.onnx import ALIAS
-from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice, best_of
+from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice
 
 
 class Web(AppPlatform):
