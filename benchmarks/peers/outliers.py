@@ -29,7 +29,7 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.readout import Matrix, run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.adapters.outliers.places import places_of
 from pocketbert.export.adapters.outliers.scaling import divide_outliers, largest_channels
 from pocketbert.export.prepare import PreparedPredictor, prepare
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("train")
     parser.add_argument("--format", type=Format, required=True)
     parser.add_argument("--scheme", required=True)
+    parser.add_argument("--runtime", type=Runtime)
     parser.add_argument("--rows", type=int, default=600)
     asked = parser.parse_args()
     folder = open_model_folder(str(asked.model))
@@ -114,8 +115,8 @@ def main() -> None:
                     (lambda: [tokenizer.pad([s]) for s in samples]) if scheme.static else None
                 )
                 path = Path(work) / f"{info.stem}_{scheme}{info.suffix}"
-                quantize(source, path, Plan(asked.format, scheme, None, rows))
-                line(f"{kind}: {scheme}", open_file(path, asked.format), size_of(path) / 1e6)
+                quantize(source, path, Plan(asked.format, scheme, asked.runtime, rows))
+                line(f"{kind}: {scheme}", open_file(path, asked.format, runtime=asked.runtime), size_of(path) / 1e6)
 
 
 if __name__ == "__main__":

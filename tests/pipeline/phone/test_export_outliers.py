@@ -18,6 +18,7 @@ from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.outliers import scaling
 from pocketbert.export.prepare import outliers_of, prepare
 from pocketbert.pipeline.gates.stored.compare import compare
+from pocketbert.pipeline.gates.stored.gate import UNDIVIDED
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.stored.trace import example, module_constants
 from pocketbert.pipeline.make import exporting
@@ -83,7 +84,11 @@ def test_folders_that_were_not_treated_still_pass_and_others_fail(
         before.setattr(exporting, "sentence_batches", lambda *_: [])
         api.export(str(large), tmp_path / "earlier", ONNX)
     assert "Outlier" not in (tmp_path / "earlier" / "README.md").read_text()
-    assert api.verify(tmp_path / "earlier").status == "passed"
+    result = api.verify(tmp_path / "earlier")
+    assert result.status == "passed"
+    assert any(UNDIVIDED in g.detail for g in result.gates if g.name == "stored")
+    api.quantize(tmp_path / "earlier", tmp_path / "smaller", schemes=["small"])
+    assert "Outlier" not in (tmp_path / "smaller" / "README.md").read_text()
     with monkeypatch.context() as wrong:
         wrong.setattr(scaling, "MOST", 1)
         api.export(str(large), tmp_path / "wrong", ONNX)

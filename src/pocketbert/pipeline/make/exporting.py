@@ -69,10 +69,11 @@ def make_export(
     samples, sentences = sample_batches(model.tokenizer, probed), sentence_batches(model.task, model.tokenizer)
     layout = place.layout(model.recipe)
     module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
-    if note := outlier_note(write_outliers(destination, module)):
-        say(f"  {note}")
+    outliers = outlier_note(write_outliers(destination, module))
     given, results = ready or {}, list[Parity]()
     if any(f.path not in given for f in files):
+        if outliers:
+            say(f"  {outliers}")
         prepared = PreparedPredictor(module, family, model.task)
         results.append(_parity(model, reference, probed, prepared, "prepared module"))
     for file in files:

@@ -21,6 +21,7 @@ from pocketbert.pipeline.formats.model_files import default_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import model_files
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.gates.stored.gate import UNDIVIDED
 from pocketbert.pipeline.gates.student import STUDENT, student_gates
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import read_verification
@@ -97,7 +98,9 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
 
 
 def _outlier_notes(recipe: Recipe, run: Path) -> list[str]:
-    """Which channels of the model were divided in the files."""
+    """Which channels of the model were divided in the files; nothing of files that an earlier version exported."""
+    if any(UNDIVIDED in gate.detail for gate in read_verification(run / "verify.json").gates):
+        return []
     return outlier_notes([run / format for format in recipe.export.formats])
 
 

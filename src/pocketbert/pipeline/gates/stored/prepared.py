@@ -52,7 +52,7 @@ class PreparedModels:
         return self._reference(format, layout, divided=True)
 
     def undivided(self, format: Format, layout: Layout) -> Reference | None:
-        """Return those of files whose outlier channels are as in the model; None where `reference` is the same.
+        """Return those of files with outlier channels as in the model; None where `reference` is the same.
 
         Such files were exported by versions of PocketBERT that did not divide them.
         """
