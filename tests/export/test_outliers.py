@@ -128,6 +128,19 @@ def test_without_rows_nothing_is_looked_for() -> None:
     assert "bert.encoder.layer.0.output_norm" in [o.name for o in found]
 
 
+@pytest.mark.parametrize("part", [1.0, 0.6])
+def test_a_head_of_zeros_gives_finite_factors(part: float) -> None:
+    module, family = prepared("bert")
+    head: Any = module.get_submodule("model.bert.pooler.dense")
+    with torch.no_grad():
+        head.weight[:, : int(part * head.in_features)] = 0
+    plant(module, family.inputs, 64.0)
+    right = answers(module, family.inputs)
+    assert len(divide_outliers(module, family.inputs, ROWS)) == 5
+    assert all(torch.equal(a, b) for a, b in zip(right, answers(module, family.inputs), strict=True))
+    assert all(bool(torch.isfinite(p).all()) for p in module.parameters())
+
+
 def test_padding_does_not_count() -> None:
     module, family = prepared("bert")
     places = places_of(module, feed(family.inputs))

@@ -23,7 +23,7 @@ from pocketbert.export.adapters.outliers.places import Place, places_of
 RATIO = 10.0
 """How many times larger than the median channel's a channel's largest number must be."""
 MOST = 8
-"""The largest exponent of a factor: more would bring weights near the ends of fp16."""
+"""The exponent of the largest factor, 256: weights that are multiplied by it must stay in fp16's range."""
 Inputs = Mapping[str, NDArray[np.int64]]
 
 
@@ -114,8 +114,8 @@ def _factors(sizes: Tensor, place: Place) -> Tensor | None:
     middle = sizes.median()
     if not torch.isfinite(sizes).all() or not 0 < middle < RATIO**-1 * sizes.max():
         return None  # NaN and infinity are what parity speaks of
-    spread = place.columns / place.columns.median()
-    wanted = torch.sqrt(sizes / middle / spread.clamp(min=torch.finfo(spread.dtype).tiny))
+    columns = place.columns.clamp(min=torch.finfo(sizes.dtype).tiny)  # a new head may be all zeros
+    wanted = torch.sqrt(sizes / middle / (columns / columns.median()))
     powers = 2.0 ** torch.round(torch.log2(wanted)).clamp(0, MOST)
     factors = torch.where(sizes > RATIO * middle, powers, torch.ones_like(powers))
     return factors if bool((factors != 1).any()) else None
