@@ -30,6 +30,7 @@ from pocketbert.export.adapters.deberta import adapter as _deberta  # noqa: F401
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.modernbert import adapter as _modernbert  # noqa: F401
 from pocketbert.export.adapters.modernbert import parts as _modernbert_parts  # noqa: F401
+from pocketbert.export.adapters.outliers.scaling import Outliers
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.adapters.xlnet import adapter as _xlnet  # noqa: F401
 
@@ -42,6 +43,7 @@ def prepare(
     layout: Layout = Layout.PLAIN,
     pooling: Pooling = DEFAULT_POOLING,
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
+    sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
 ) -> nn.Module:
     """Make a model exportable without touching it.
 
@@ -53,6 +55,8 @@ def prepare(
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is made, where the task has that output.
         samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see `half_range`.
+        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on, see
+            `pocketbert.export.adapters.outliers.scaling`; empty to look for none.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
@@ -63,9 +67,15 @@ def prepare(
     check_exported(family)
     adapter = ADAPTERS.find(family.adapter, f"family {family.name}")
     made: nn.Module = adapter(
-        copy.deepcopy(model).eval(), ExportPlan(family, task, format, layout, pooling, tuple(samples))
+        copy.deepcopy(model).eval(), ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
     )
     return made
+
+
+def outliers_of(module: nn.Module) -> tuple[Outliers, ...]:
+    """List the tensors of a prepared module whose outlier channels were divided."""
+    found: tuple[Outliers, ...] = getattr(module, "outliers", ())
+    return found
 
 
 def carries_multiples(

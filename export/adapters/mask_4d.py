@@ -12,6 +12,7 @@ from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.ane.turn import turn
 from pocketbert.export.adapters.known_parts import known_parts
 from pocketbert.export.adapters.lean.slim import slim
+from pocketbert.export.adapters.outliers.scaling import Outliers, divide_outliers
 from pocketbert.export.adapters.plan import ExportPlan
 from pocketbert.export.heads import pooled
 
@@ -41,10 +42,12 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     model = turn(model, plan.family) if plan.layout is Layout.ANE else slim(model, plan.family, plan.format)
     if known is not None and known.head is not None:
         model = known.head(model)
-    return wrapped(model, plan, carried)
+    made = wrapped(model, plan, carried)
+    made.outliers = divide_outliers(made, plan.family.inputs, plan.sentences)
+    return made
 
 
-def wrapped(model: Any, plan: ExportPlan, carried: float = 1.0, outer: type[Wrapped] | None = None) -> nn.Module:
+def wrapped(model: Any, plan: ExportPlan, carried: float = 1.0, outer: type[Wrapped] | None = None) -> Wrapped:
     """Give a model that takes an additive mask [B, 1, 1, L] explicit inputs and plain outputs.
 
     Args:
@@ -66,6 +69,7 @@ class Wrapped(nn.Module):
     def __init__(self, model: Any, plan: ExportPlan, carried: float) -> None:
         super().__init__()
         self.model, self.outputs, self.pooling, self.carried = model, plan.outputs, plan.pooling, carried
+        self.outliers: tuple[Outliers, ...] = ()
         self.one_segment = plan.format is Format.COREML and getattr(model.config, "type_vocab_size", 0) == 1
 
     def run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:

@@ -25,6 +25,8 @@ class ExportPlan:
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is made, where the task has that output.
         samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model.
+        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on; empty to
+            look for none.
     """
 
     family: Family
@@ -33,6 +35,7 @@ class ExportPlan:
     layout: Layout = Layout.PLAIN
     pooling: Pooling = DEFAULT_POOLING
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
+    sentences: Sequence[Mapping[str, NDArray[np.int64]]] = ()
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from pocketbert.export.adapters.lean.shortcut import Shortcut
 from pocketbert.export.adapters.parts import Parts
 
 _LEAST_GAIN = 1e-9
@@ -100,6 +101,7 @@ class ChannelsFirstLayer(nn.Module):
         self.attention_out, self.attention_norm = pointwise(parts.attention_out), _norm(parts.attention_norm)
         self.up, self.act, self.down = pointwise(parts.up), parts.act, pointwise(parts.down)
         self.output_norm = _norm(parts.output_norm)
+        self.rows_shortcut, self.attended_shortcut = Shortcut(channels_first=True), Shortcut(channels_first=True)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, *_: object, first_row: bool = False, **__: object
@@ -116,9 +118,9 @@ class ChannelsFirstLayer(nn.Module):
         """
         queries = hidden_states[:, :, :, :1] if self.first_token or first_row else hidden_states
         context = self.attention(queries, hidden_states, hidden_states, attention_mask)
-        attended = self.attention_norm(self.attention_out(context) + queries)
+        attended = self.attention_norm(self.attention_out(context) + self.rows_shortcut(queries))
         change = self.down(self.act(self.up(attended)))
-        return self.output_norm(change + attended)  # type: ignore[no-any-return]
+        return self.output_norm(change + self.attended_shortcut(attended))  # type: ignore[no-any-return]
 
 
 def _norm(norm: nn.Module) -> ChannelNorm:

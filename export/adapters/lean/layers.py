@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pocketbert.export.adapters.lean.attention import AllRows, FirstRow
+from pocketbert.export.adapters.lean.shortcut import Shortcut
 from pocketbert.export.adapters.parts import Parts
 
 
@@ -47,6 +48,7 @@ class PostNormLayer(nn.Module):
         self.attention_out, self.attention_norm = parts.attention_out, parts.attention_norm
         self.up, self.act, self.down = parts.up, parts.act, parts.down
         self.output_norm = parts.output_norm
+        self.rows_shortcut, self.attended_shortcut = Shortcut(), Shortcut()
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
@@ -74,9 +76,9 @@ class PostNormLayer(nn.Module):
         Returns:
             [B, L, H], or [B, 1, H].
         """
-        attended = self.attention_norm(self.attention_out(context) + rows)
+        attended = self.attention_norm(self.attention_out(context) + self.rows_shortcut(rows))
         inner = attended.flatten(0, 1) if self.flat_ffn else attended
         change = self.down(self.act(self.up(inner)))
         if self.flat_ffn:
             change = change.view(attended.shape)
-        return self.output_norm(change + attended)  # type: ignore[no-any-return]
+        return self.output_norm(change + self.attended_shortcut(attended))  # type: ignore[no-any-return]

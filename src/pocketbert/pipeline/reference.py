@@ -43,6 +43,15 @@ def sample_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[dict
     return [tokenizer.pad(rows[i : i + _BATCH]) for i in range(0, len(rows), _BATCH)]
 
 
+def sentence_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str, NDArray[np.int64]]]:
+    """Tokenize the project's own sentences, on which outlier channels are found.
+
+    They are the same for every file of a model, whoever prepares it again: to export it, to simulate a scheme, or to compare a
+    file with it on another machine, where the data of the run is not known.
+    """
+    return sample_batches(tokenizer, own_texts(task, tokenizer))
+
+
 def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
     """Find the model's table of word embeddings."""
     layer: torch.nn.Embedding = cast("Any", reference.model).get_input_embeddings()

@@ -21,12 +21,14 @@ from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.make.outliers import outlier_note, write_outliers
 from pocketbert.pipeline.reference import (
     check_spread,
     drawn_inputs,
     own_texts,
     reference_model,
     sample_batches,
+    sentence_batches,
     takes_both,
 )
 from pocketbert.runtime.engines import open_file
@@ -64,11 +66,14 @@ def make_export(
     probed = probe_texts(model.folder, model.task, texts, model.tokenizer)
     name = "student" if model.recipe.student else model.recipe.teacher.model
     check_spread(reference, model.tokenizer, probed, name)
-    samples = sample_batches(model.tokenizer, probed)
+    samples, sentences = sample_batches(model.tokenizer, probed), sentence_batches(model.task, model.tokenizer)
     layout = place.layout(model.recipe)
-    module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples)
+    module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
+    outliers = outlier_note(write_outliers(destination, module))
     given, results = ready or {}, list[Parity]()
     if any(f.path not in given for f in files):
+        if outliers:
+            say(f"  {outliers}")
         prepared = PreparedPredictor(module, family, model.task)
         results.append(_parity(model, reference, probed, prepared, "prepared module"))
     for file in files:

@@ -24,7 +24,7 @@ from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make.golden import blank_row
-from pocketbert.pipeline.reference import own_texts, sample_batches, task_text
+from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches, task_text
 from pocketbert.runtime.engines import open_file
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def _exported(model: RunModel, reference: TorchPredictor, format: Format, rows: 
 
     family, layout = model.folder.family, place_of(format).layout(model.recipe)
     samples = sample_batches(model.tokenizer, [r.input for r in rows])
-    module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples)
+    sentences = sentence_batches(model.task, model.tokenizer)
+    module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples, sentences)
     return PreparedPredictor(module, family, model.task)
 
 

@@ -21,6 +21,7 @@ from pocketbert.pipeline.formats.model_files import default_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import model_files
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.gates.stored.gate import UNDIVIDED
 from pocketbert.pipeline.gates.student import STUDENT, student_gates
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import read_verification
@@ -28,6 +29,7 @@ from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.training import CARD_FILE
 from pocketbert.pipeline.make.exporting import read_parity
 from pocketbert.pipeline.make.measuring import TEACHER, row_name, teacher_file
+from pocketbert.pipeline.make.outliers import outlier_notes
 from pocketbert.pipeline.phone.card import CardFacts, CardFigures
 from pocketbert.pipeline.reference import unreached
 
@@ -55,7 +57,7 @@ def card_facts(model: RunModel, figures: CardFigures) -> CardFacts:
     card = ModelCard.read(run / "teacher" / CARD_FILE)
     sources = [*(recipe.data.corpus.sources if recipe.data.corpus else ()), recipe.data.train, recipe.data.eval]
     datasets = [s.dataset for s in sources if s is not None and s.dataset is not None and not Path(s.dataset).exists()]
-    notes = [*honest_notes(recipe, family), *_learning_notes(recipe, run)]
+    notes = [*honest_notes(recipe, family), *_outlier_notes(recipe, run), *_learning_notes(recipe, run)]
     file_notes = [place_of(format).file_notes(model) for format in recipe.export.formats]
     return CardFacts(
         family=family,
@@ -93,6 +95,13 @@ def honest_notes(recipe: Recipe, family: Family) -> list[str]:
     if recipe.student is not None and not family.uses_segments and rows and rows.text_pair:
         out.append("The family has no segment ids: the model tells the two texts of a pair apart by separators only.")
     return out
+
+
+def _outlier_notes(recipe: Recipe, run: Path) -> list[str]:
+    """Which channels of the model were divided in the files; nothing of files that an earlier version exported."""
+    if any(UNDIVIDED in gate.detail for gate in read_verification(run / "verify.json").gates):
+        return []
+    return outlier_notes([run / format for format in recipe.export.formats])
 
 
 def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
@@ -140,6 +149,7 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
         notes=[
             result.protocol,
             *honest_notes(recipe, family),
+            *_outlier_notes(recipe, run),
             *_learning_notes(recipe, run),
             *(f"{family.title}: {x}" for x in family.limits),
         ],

@@ -10,6 +10,8 @@ from pocketbert.pipeline.gates.stored.compare import as_floats, compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 
 NAME = "stored"
+UNDIVIDED = "outlier channels are as in the model"
+"""What the gate says of files that were exported before outlier channels were divided."""
 TOLD = 3
 """Problems that are told in full."""
 
@@ -36,7 +38,11 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         return _skipped(subject, f"nothing reads the constants of {place.info.title} files")
     if subject.scheme is Scheme.FP32:
         graphs = as_floats(graphs)
-    found = compare(graphs, models.reference(subject.format, place.layout_of(subject.path)), subject.predictor.lengths)
+    layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
+    found, note = compare(graphs, models.reference(subject.format, layout), lengths), ""
+    if found.problems and (older := models.undivided(subject.format, layout)) is not None:
+        as_before = compare(graphs, older, lengths)
+        found, note = (found, note) if as_before.problems else (as_before, f"; {UNDIVIDED}")
     more = len(found.problems) - TOLD
     return Gate(
         name=NAME,
@@ -46,7 +52,7 @@ def stored_gate(subject: Subject, models: PreparedModels) -> Gate:
         bound=0.0,
         detail=f"{'; '.join(found.problems[:TOLD])}{f' ({more} more)' if more > 0 else ''}."
         if found.problems
-        else f"all {found.count} tensors of the model are in the file, value by value.",
+        else f"all {found.count} tensors of the model are in the file, value by value{note}.",
     )
 
 

@@ -16,7 +16,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.pipeline.gates.stored.compare import Reference
-from pocketbert.pipeline.reference import own_texts, sample_batches
+from pocketbert.pipeline.reference import sentence_batches
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,8 @@ class PreparedModels:
 
     def __init__(self, folder: Path, task: Task, length: int, model: torch.nn.Module | None = None) -> None:
         self.folder, self.task, self.length, self._loaded = folder, task, length, model
-        self._made: dict[tuple[Format, Layout], Reference] = {}
+        self._made: dict[tuple[Format, Layout, bool], Reference] = {}
+        self._divided: set[tuple[Format, Layout]] = set()
 
     @property
     def absent(self) -> str | None:
@@ -48,17 +49,31 @@ class PreparedModels:
 
     def reference(self, format: Format, layout: Layout) -> Reference:
         """Return the constants of the module that files of a format and layout are exported from."""
-        from pocketbert.export.prepare import carries_multiples, prepare
+        return self._reference(format, layout, divided=True)
+
+    def undivided(self, format: Format, layout: Layout) -> Reference | None:
+        """Return those of files with outlier channels as in the model; None where `reference` is the same.
+
+        Such files were exported by versions of PocketBERT that did not divide them.
+        """
+        self.reference(format, layout)
+        return self._reference(format, layout, divided=False) if (format, layout) in self._divided else None
+
+    def _reference(self, format: Format, layout: Layout, divided: bool) -> Reference:
+        from pocketbert.export.prepare import carries_multiples, outliers_of, prepare
         from pocketbert.pipeline.gates.stored.trace import Trace
 
-        if (format, layout) not in self._made:
+        if (format, layout, divided) not in self._made:
             pooling = pooling_of(self.folder) or DEFAULT_POOLING
             family, samples = self._opened.family, self._samples
-            module = prepare(self._model, family, self.task, format, layout, pooling, samples)
+            sentences = samples if divided else ()
+            module = prepare(self._model, family, self.task, format, layout, pooling, samples, sentences)
+            if outliers_of(module):
+                self._divided.add((format, layout))
             trace = Trace(module, family.inputs, family.extra)
             multiples = carries_multiples(self._model, family, self.task, samples)
-            self._made[format, layout] = Reference(trace.constants, multiples, trace.of_length, trace.needed)
-        return self._made[format, layout]
+            self._made[format, layout, divided] = Reference(trace.constants, multiples, trace.of_length, trace.needed)
+        return self._made[format, layout, divided]
 
     @cached_property
     def _opened(self) -> ModelFolder:
@@ -72,4 +87,4 @@ class PreparedModels:
     def _samples(self) -> list[dict[str, NDArray[np.int64]]]:
         """Texts that large numbers inside a model are measured on; the exporter measured those of the data, too."""
         tokenizer = TextTokenizer(self.folder, self.length)
-        return sample_batches(tokenizer, own_texts(self.task, tokenizer))
+        return sentence_batches(self.task, tokenizer)
