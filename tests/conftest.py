@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 # before any library of Hugging Face is imported: no test may reach for the network or the user's caches
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
@@ -42,6 +43,12 @@ settings.load_profile("pocketbert")
 TFLITE_LENGTHS = {**dict.fromkeys(EXPORTED, (16, 40)), "bert": (16, 32, 40)}
 """Signatures of `exported_tflite`: converting one takes seconds."""
 LABELS = ("negative", "neutral", "positive")
+
+
+@pytest.fixture(autouse=True)
+def own_random_numbers() -> None:
+    """Each test draws the same numbers, whatever ran before it in its process."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,10 @@ from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, all_rows
 
 WRITTEN = [r for r in all_rows() if r.write is not None]
-DRAW = np.random.default_rng(5)
 
 
 def numbers(*shape: int) -> torch.Tensor:
-    return torch.from_numpy(DRAW.normal(size=shape).astype(np.float32))
+    return torch.randn(*shape)
 
 
 class Exact:
@@ -201,7 +200,7 @@ def test_few_bits_leave_few_numbers_in_each_block_and_small_errors(kind: roundin
 def test_results_of_static_products_are_rounded_where_the_scheme_says_so() -> None:
     model, rows = nn.Linear(16, 5), numbers(1, 40, 16)
     how = Simulation(rounding.per_row, rounding.per_row, static=True)
-    x = numbers(1, 6, 16)
+    x = rows[:, :6]  # results beyond the measured range would be cut
     [inside] = answers(model, how, x, rows)
     [both] = answers(model, Simulation(rounding.per_row, rounding.per_row, static=True, outputs=True), x, rows)
     results = model(rows).detach()
