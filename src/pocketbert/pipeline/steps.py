@@ -134,7 +134,7 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Step:
             "task": recipe.task,
             "seed": recipe.seed,
             "teacher": {"finetune": dumped(recipe.teacher.finetune)},
-            "answer": dumped(recipe.answer),
+            "answer": without(dumped(recipe.answer), "temperature"),
             **inputs.attention_settings,
             "the teacher's licence": inputs.model.licence,
             **inputs.form_settings,
@@ -270,7 +270,7 @@ def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[
             title="verify",
             output="verify.json",
             settings={},
-            gates={"verify": dumped(recipe.verify)},
+            gates={"verify": dumped(recipe.verify), "answer": {"temperature": recipe.answer.temperature}},
             needs=("golden",),
             make=make.verify,
             libraries=engines,
@@ -319,8 +319,8 @@ def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
 def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
     """The artefact folder: it holds the whole recipe, of which the gates' settings decide no other file."""
     sections = portable(recipe).model_dump(mode="json", by_alias=True)
-    atol = sections["export"].pop("atol")
-    gates = {"verify": sections.pop("verify"), "export": {"atol": atol}}
+    atol, temperature = sections["export"].pop("atol"), sections["answer"].pop("temperature")
+    gates = {"verify": sections.pop("verify"), "export": {"atol": atol}, "answer": {"temperature": temperature}}
     settings = without(sections, *NO_RESULT)
     assert isinstance(settings, dict)
     return Step(

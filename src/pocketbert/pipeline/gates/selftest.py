@@ -14,6 +14,7 @@ from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
 from pocketbert.core.compare.golden import TOKENS_FILE_NAME, GoldenRow, TokenRow, read_golden, read_golden_tokens
 from pocketbert.core.disk.files import write_json
+from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.score import probabilities
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, TaskName
 from pocketbert.core.types import Client
@@ -157,7 +158,12 @@ def _row(artefacts: Artefacts, row: GoldenRow, tokens: TokenRow, likely: bool) -
 
 def _expected(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, likely: bool) -> Expected:
     values, tolerance = np.asarray(row.outputs[record.path], np.float64), row.tolerance[record.path]
-    if likely and record.client is not Client.MEDIAPIPE:  # MediaPipe's files answer with probabilities
-        score = artefacts.processing.score
-        values, tolerance = probabilities(values, score), tolerance * _STEEPEST[score]
+    if likely:
+        inside, score = (
+            record.client is Client.MEDIAPIPE,
+            artefacts.processing.score,
+        )  # MediaPipe's files have it inside
+        values = tempered(values, record.temperature, inside)
+        if not inside:
+            values, tolerance = probabilities(values, score), tolerance * _STEEPEST[score] / record.temperature
     return Expected(values=[round(float(v), _DIGITS) for v in values.ravel()], tolerance=tolerance + 10.0**-_DIGITS)

@@ -12,7 +12,7 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.phone.selftest import ROWS, read_selftest, write_selftest
+from pocketbert.pipeline.gates.selftest import ROWS, read_selftest, write_selftest
 from support.card_folders import folder as listed
 
 TOKENS = '{"text": "%s", "ids": [1, 5, 2]}\n'
