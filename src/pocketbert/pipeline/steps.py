@@ -134,7 +134,7 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Step:
             "task": recipe.task,
             "seed": recipe.seed,
             "teacher": {"finetune": dumped(recipe.teacher.finetune)},
-            "answer": without(dumped(recipe.answer), "temperature"),
+            "answer": inputs.answer_settings,
             **inputs.attention_settings,
             "the teacher's licence": inputs.model.licence,
             **inputs.form_settings,

@@ -8,8 +8,10 @@ from pocketbert.pipeline.formats.offer import has_sources
 from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
+    TEMPERED,
     asks_questions,
     inputs,
+    is_tempered,
     lengths,
     per_token,
     row_of,
@@ -80,6 +82,12 @@ def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
         gives = "(label: String, probability: Double)"
         answer = """        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
         return (label, out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue)"""
+        if is_tempered(record):
+            answer = f"""        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
+        let powers = out.featureValue(for: "classLabel_probs")!.dictionaryValue.mapValues {{
+            pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
+        }}
+        return (label, powers[label]! / powers.values.reduce(0, +))"""
     else:
         gives = "[String: MLMultiArray]"
         shape = _shape(artefacts, record)
@@ -191,10 +199,13 @@ def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
     """The type of the answer, and the lines from `outputs` to it."""
     names = row_of(artefacts).answer
     if row_of(artefacts).labels is LabelKind.NAME:
+        power, note = "exp($0 - numbers.max()!)", "softmax"
+        if is_tempered(record):
+            power, note = f"exp(($0 - numbers.max()!) / {record.temperature:g})", f"softmax with {TEMPERED}"
         return (
             "(label: String, probability: Float)",
             f"""        let numbers = try floats(outputs["{names[0]}"]!)
-        let powers = numbers.map {{ exp($0 - numbers.max()!) }}   // softmax
+        let powers = numbers.map {{ {power} }}   // {note}
         let best = powers.indices.max {{ powers[$0] < powers[$1] }}!
         let config = try Data(contentsOf: Bundle.main.url(forResource: "config", withExtension: "json")!)
         let labels = (try JSONSerialization.jsonObject(with: config) as! [String: Any])["id2label"] as! [String: String]
