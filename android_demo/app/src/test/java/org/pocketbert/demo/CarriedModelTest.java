@@ -95,7 +95,7 @@ public class CarriedModelTest {
         for (Candidate candidate : Candidate.of(artefacts)) {
             String path = candidate.file().path();
             try (Session session = candidate.engine().open(Fixtures.source(WHOLE.resolve(path)), SessionOptions.cpu(2))) {
-                Predictor predictor = new Predictor(artefacts, encoder, session);
+                Predictor predictor = new Predictor(artefacts, encoder, candidate.file(), session);
                 SelfTest.Report report = new SelfTest(artefacts, candidate.file()).checkAll(predictor, session.facts().engine());
                 right.add(path);
                 if (candidate.file().scheme().equals("fp32")) {
