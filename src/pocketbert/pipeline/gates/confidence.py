@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
-from pocketbert.core.compare.evaluate import EvalSet
+from pocketbert.core.compare.evaluate import EvalSet, worst_difference
 from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.predict.confidence import (
@@ -124,7 +124,9 @@ def _worst(pairs: Sequence[tuple[list[float], list[float]]], record: ModelRecord
     for told, outputs in pairs:
         scaled = tempered(np.asarray(outputs), record.temperature, inside)
         expected = scaled if inside else probabilities(scaled, ScoreFunction.SOFTMAX)
-        worst = max(worst, float(np.abs(np.asarray(told) - expected).max()))
+        worst = max(worst, worst_difference(np.asarray(told), expected))
+        if not np.isfinite(worst):
+            return float("inf")
     return worst
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
 from pocketbert.core.compare.golden import TOKENS_FILE_NAME, GoldenRow, TokenRow, read_golden, read_golden_tokens
-from pocketbert.core.disk.files import write_json
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.score import probabilities
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, TaskName
@@ -96,8 +96,18 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
 
 
 def read_selftest(folder: Path) -> AppSelfTest:
-    """Read ``selftest.json``."""
-    return AppSelfTest.model_validate(json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
+    """Read ``selftest.json``.
+
+    Raises:
+        InputError: If the file is missing, too long, no JSON or no self-test.
+    """
+    path = folder / FILE_NAME
+    try:
+        return AppSelfTest.model_validate(read_json(path))
+    except ValidationError as error:
+        found = error.errors()[0]
+        place = ".".join(map(str, found["loc"]))
+        raise InputError(Problem(f"{path} {place}".rstrip(), f"{found['msg']}.", "Copy the folder again.")) from error
 
 
 def _key(text: object) -> tuple[str, ...]:
