@@ -74,7 +74,9 @@ class Kit:
 
 KITS = {
     "classification": Kit(TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "Ünsure")),
-    "temperature": Kit(TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "positive"), temperature=1.7),
+    "temperature": Kit(
+        TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "positive"), more={"unknown": 0.6}, temperature=1.7
+    ),
     "pairs": Kit(TaskName.TEXT_CLASSIFICATION, ("same", "other"), pair=True, more={"padding_side": "left"}),
     "multi-label": Kit(TaskName.MULTI_LABEL, ("a", "b", "c", "d"), more={"thresholds": [0.3, 0.5, 0.5, 0.9]}),
     "regression": Kit(TaskName.REGRESSION, more={"padding_side": "left"}),
@@ -196,7 +198,12 @@ def _plain(answer: Answer) -> dict[str, Any]:
     told: dict[str, Any] = {"truncated": answer.truncated}
     match answer:
         case Prediction():
-            told |= {"label": answer.label, "score": answer.score, "scores": list(answer.scores.values())}
+            told |= {
+                "unknown": bool(answer.unknown),
+                "label": answer.label,
+                "score": answer.score,
+                "scores": list(answer.scores.values()),
+            }
         case Labelling():
             told |= {"labels": list(answer.labels), "scores": list(answer.scores.values())}
         case Value():

@@ -91,6 +91,25 @@ def test_each_file_answers_at_its_own_temperature(phone: Path) -> None:
         )
 
 
+def test_the_threshold_is_compared_with_the_probability_after_the_temperature(phone: Path) -> None:
+    text = SENTENCES[0]
+    [plain] = load(phone, "fp32").predict(text)
+    assert isinstance(plain, Prediction)
+    assert plain.unknown is None
+    content = json.loads((phone / "artifacts.json").read_text())
+    least = round(plain.score - 0.001, 4)  # just below
+    change(phone, processing={**content["processing"], "unknown": least})
+    assert load(phone, "fp32").predict(text)[0].fields()["unknown"] is False
+    changed_record(phone, "onnx/model.onnx", confidence={"temperature": 4.0})
+    [warm] = load(phone, "fp32").predict(text)
+    assert warm.fields()["unknown"] is True
+    assert warm.fields()["label"] == plain.label
+    assert warm.line().startswith("(unknown)\t")
+    change(phone, processing={**content["processing"], "unknown": 1.5})
+    with pytest.raises(InputError, match="unknown"):
+        load(phone)
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1e9, "NaN", "hot"])
 def test_a_temperature_that_is_none_is_refused(phone: Path, wrong: Any) -> None:
     changed_record(phone, "onnx/model.onnx", confidence={"temperature": wrong})

@@ -104,8 +104,8 @@ class Inputs:
 
     @property
     def answer_settings(self) -> object:
-        """What decides a trained model in `answer`: a temperature comes into play after training."""
-        return without(dumped(self.recipe.answer), "temperature")
+        """What decides a trained model in `answer`: how sure an answer is comes into play after training."""
+        return without(dumped(self.recipe.answer), *SURE)
 
     @property
     def student_settings(self) -> dict[str, object]:
@@ -167,6 +167,8 @@ class Inputs:
         return {"export": {"atol": self.recipe.export.atol}}
 
 
+SURE = ("temperature", "unknown")
+"""Keys of `answer` that decide neither weights nor files."""
 NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
 """Keys that do not change a result, in any section."""
 

@@ -87,6 +87,8 @@ def test_a_temperature_is_for_one_label_of_several() -> None:
     assert recipe().answer.temperature is None
     with pytest.raises(ValidationError, match="has no meaning for multi-label, only for text-classification"):
         recipe(task="multi-label", answer={"temperature": 1.5})
+    with pytest.raises(ValidationError, match="answer.unknown: has no meaning for regression, only for text-class"):
+        recipe(task="regression", answer={"unknown": 0.5})
     for wrong in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValidationError, match="temperature"):
             recipe(answer={"temperature": wrong})

@@ -145,7 +145,7 @@ def warm(finished: Path, tmp_path_factory: pytest.TempPathFactory, task: Any) ->
     """The tiny task's run with a temperature from the recipe: only verify, report and pack are made again."""
     folder = tmp_path_factory.mktemp("warm") / "run"
     shutil.copytree(finished, folder)
-    completed_run(folder, task.recipe, "answer.temperature=2.5")
+    completed_run(folder, task.recipe, "answer={temperature: 2.5, unknown: 0.4}")
     return folder
 
 
@@ -159,6 +159,8 @@ def test_a_temperature_of_the_recipe_reaches_the_whole_folder(warm: Path, finish
     for told, a, b in zip(read_selftest(warm / "phone").rows, own.predict(texts), plain.predict(texts), strict=True):
         assert a.fields()["label"] == b.fields()["label"]
         assert a.fields()["score"] < b.fields()["score"]
+        assert a.fields()["unknown"] == (a.fields()["score"] < 0.4)
+        assert "unknown" not in b.fields()
         values = told.answers[own.file].values
         assert list(a.scores.values()) == pytest.approx(values, abs=1e-3)  # type: ignore[attr-defined]
     assert "temperature 2.5)" in (warm / "report.html").read_text()

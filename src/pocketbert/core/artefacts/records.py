@@ -210,6 +210,7 @@ class Processing(_Record):
         score: Turns logits into scores.
         stride: Overlap of windows over long texts (question answering).
         thresholds: Per-label decision thresholds (multi-label).
+        unknown: Probability below which an answer is marked as unknown (text-classification); None for never.
         pooling: How token states become one vector, inside the files (embeddings): ``mean`` or ``cls``.
         normalize: Whether it is divided by its length, inside the files (embeddings).
         answer_length: Longest answer in tokens (question answering).
@@ -222,6 +223,7 @@ class Processing(_Record):
     score: ScoreFunction
     stride: Length | None = None
     thresholds: list[Share] | None = None
+    unknown: Share | None = None
     pooling: PoolingKind | None = None
     normalize: bool | None = None
     answer_length: Length | None = None
@@ -231,6 +233,7 @@ class Processing(_Record):
         """How outputs become answers, as the heads want it."""
         given = {
             "thresholds": self.thresholds,
+            "unknown": self.unknown,
             "stride": self.stride,
             "answer_length": self.answer_length,
             "null_answers": self.null_answers,
@@ -309,6 +312,7 @@ class Artefacts(_Record):
 
 _OF_TASK: dict[str, tuple[TaskName, ...]] = {
     "thresholds": (TaskName.MULTI_LABEL,),
+    "unknown": (TaskName.TEXT_CLASSIFICATION,),
     "stride": (TaskName.QUESTION_ANSWERING,),
     "answer_length": (TaskName.QUESTION_ANSWERING,),
     "null_answers": (TaskName.QUESTION_ANSWERING,),

@@ -28,6 +28,11 @@ class AnswerSettings(PlainNumbers):
         description="text-classification: what logits are divided by before the softmax, for all files; 1 leaves them as they are; "
         "default the temperature that suits each file best on the held-out rows (data.holdout), 1 without them.",
     )
+    unknown: Share | None = Field(
+        None,
+        description="text-classification: probability below which an answer is marked as unknown; it is compared with the largest "
+        "probability, after the temperature; default none, so that no answer is marked.",
+    )
     stride: PositiveInt = Field(128, description="question-answering: tokens that two windows of a long context share.")
     answer_length: PositiveInt = Field(30, description="question-answering: longest answer in tokens.")
     null_answers: bool = Field(

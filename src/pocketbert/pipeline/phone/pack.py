@@ -252,6 +252,8 @@ def _processing(model: RunModel) -> Processing:
         tuned = read_training(folder.path).thresholds
         chosen = answer if tuned is None else answer.model_copy(update={"thresholds": tuned})
         own["thresholds"] = list(thresholds_of(chosen, len(folder.labels or [])))
+    if answer.unknown is not None:
+        own["unknown"] = answer.unknown
     if task.labels is LabelKind.ANSWERS:
         own |= {
             "stride": answer.stride,

@@ -174,6 +174,20 @@ def test_each_file_has_its_temperature_in_text_and_code() -> None:
     assert "The softmax of `onnx/model_int8.onnx`, " in mixed
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+def test_the_code_of_every_client_names_the_threshold(temperature: float) -> None:
+    made = folder(TaskName.TEXT_CLASSIFICATION, unknown=0.55)
+    files = [r.model_copy(update={"confidence": Confidence(temperature=temperature)}) for r in made.models()]
+    text = card(made.model_copy(update={"files": files}))
+    assert "below 0.55 (`processing.unknown` of `artifacts.json`) is unknown" in text
+    code = [c for c in re.findall(r"```\w+\n(.*?)```", text, re.S) if "pocketbert.load" not in c and "gradle" not in c]
+    answering = [c for c in code if "answer" in c]
+    assert len(answering) >= 6
+    for one in answering:
+        assert "a probability below 0.55 means: unknown" in one, one
+    assert "means: unknown" not in card(folder(TaskName.TEXT_CLASSIFICATION))
+
+
 def test_pairs_divide_logits_in_javascript() -> None:
     artefacts = folder(TaskName.TEXT_CLASSIFICATION).model_copy(update={"pair": True})
     files = [r.model_copy(update={"confidence": Confidence(temperature=1.5)}) for r in artefacts.models()]

@@ -19,6 +19,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
     per_token,
     row_of,
     takes_pairs,
+    unknown_below,
     width,
 )
 
@@ -158,14 +159,14 @@ def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
         code = (
             "    fun answer(text: String): Pair<String, Float> {\n"
             "        val best = classifier.classify(text).classificationResult().classifications()[0].categories()[0]\n"
-            "        return best.categoryName() to best.score()\n    }"
+            f"        return best.categoryName() to best.score(){unknown_below(artefacts, '//')}\n    }}"
         )
         if is_tempered(record):
             code = (
                 "    fun answer(text: String): Pair<String, Float> {\n"
                 "        val all = classifier.classify(text).classificationResult().classifications()[0].categories()\n"
                 f"        val powers = all.map {{ it.score().pow(1 / {record.temperature:g}f) }}   // {TEMPERED}, which MediaPipe does not apply\n"
-                "        return all[0].categoryName() to powers[0] / powers.sum()\n    }"
+                f"        return all[0].categoryName() to powers[0] / powers.sum(){unknown_below(artefacts, '//')}\n    }}"
             )
     field = kind.removeprefix("Text").lower()
     raised = "\nimport kotlin.math.pow" if ".pow(" in code else ""
@@ -265,7 +266,7 @@ def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[st
                 f"val largest = {values}.max()",
                 f"val powers = {values}.map {{ {power} }}   // {note}",
                 "val best = powers.indices.maxBy { powers[it] }",
-                'return labels["$best"].asString to powers[best] / powers.sum()',
+                f'return labels["$best"].asString to powers[best] / powers.sum(){unknown_below(artefacts, "//")}',
             ]
         case LabelKind.NAMES:
             limits = ", ".join(f"{t:g}f" for t in artefacts.processing.thresholds or [])

@@ -81,3 +81,9 @@ def is_tempered(record: ModelRecord) -> bool:
 
 TEMPERED = "the temperature of this file"
 """Comment on a number in the code; another file has another one."""
+
+
+def unknown_below(artefacts: Artefacts, mark: str) -> str:
+    """A comment on the probability below which an answer is unknown, with three blanks before; empty where there is none."""
+    least = artefacts.processing.unknown
+    return "" if least is None else f"   {mark} a probability below {least:g} means: unknown"

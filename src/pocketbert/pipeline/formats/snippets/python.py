@@ -16,6 +16,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
     per_token,
     quoted,
     row_of,
+    unknown_below,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -149,7 +150,7 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
             "scores = np.exp(logits - logits.max())",
             "scores /= scores.sum()",
             _LABELS,
-            "answer = labels[str(scores.argmax())], float(scores.max())",
+            f"answer = labels[str(scores.argmax())], float(scores.max()){unknown_below(artefacts, '#')}",
         ]
     elif kind is LabelKind.NAMES:
         lines = [

@@ -15,6 +15,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
     lengths,
     per_token,
     row_of,
+    unknown_below,
     width,
 )
 
@@ -88,6 +89,7 @@ def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
             pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
         }}
         return (label, powers[label]! / powers.values.reduce(0, +))"""
+        answer += unknown_below(artefacts, "//")
     else:
         gives = "[String: MLMultiArray]"
         shape = _shape(artefacts, record)
@@ -209,7 +211,7 @@ def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
         let best = powers.indices.max {{ powers[$0] < powers[$1] }}!
         let config = try Data(contentsOf: Bundle.main.url(forResource: "config", withExtension: "json")!)
         let labels = (try JSONSerialization.jsonObject(with: config) as! [String: Any])["id2label"] as! [String: String]
-        return (labels[String(best)]!, powers[best] / powers.reduce(0, +))""",
+        return (labels[String(best)]!, powers[best] / powers.reduce(0, +)){unknown_below(artefacts, "//")}""",
         )
     each = ", ".join(f'"{n}": try floats(outputs["{n}"]!)' for n in names)
     return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"

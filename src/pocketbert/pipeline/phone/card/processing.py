@@ -72,7 +72,14 @@ def _decision(artefacts: Artefacts) -> str:
                 f"`sentence_embedding` is the {pooling.title}, padding left out, computed inside the files; `last_hidden_state` has the "
                 "token states, for clients that pool themselves."
             )
-    return _confidence(artefacts)
+    least = p.unknown
+    unknown = (
+        ""
+        if least is None
+        else f" An answer whose largest probability is below {least:g} (`processing.unknown` of `artifacts.json`) is unknown: "
+        "`pocketbert.load` and the app core mark it; other clients have to compare."
+    )
+    return f"{_confidence(artefacts)}{unknown}"
 
 
 def _confidence(artefacts: Artefacts) -> str:

@@ -130,6 +130,7 @@ public class AnswersTest {
     private static void compare(String where, JsonObject expected, Answer answer) {
         if (answer instanceof Prediction prediction) {
             assertEquals(where, expected.get("label").getAsString(), prediction.label());
+            assertEquals(where, expected.get("unknown").getAsBoolean(), prediction.unknown());
             assertEquals(where, expected.get("score").getAsDouble(), prediction.score(), EXACT);
             assertArrayEquals(where, Cases.numbers(expected, "scores"), prediction.scores(), EXACT);
         } else if (answer instanceof Labelling labelling) {

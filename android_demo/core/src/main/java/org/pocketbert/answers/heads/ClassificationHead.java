@@ -15,12 +15,14 @@ final class ClassificationHead implements Head {
     private final Task task;
     private final List<String> labels;
     private final double[] thresholds;
+    private final double unknown;
     private final double temperature;
 
-    ClassificationHead(Task task, List<String> labels, double[] thresholds, double temperature) {
+    ClassificationHead(Task task, List<String> labels, double[] thresholds, double unknown, double temperature) {
         this.task = task;
         this.labels = labels;
         this.thresholds = thresholds;
+        this.unknown = unknown;
         this.temperature = temperature;
     }
 
@@ -31,7 +33,7 @@ final class ClassificationHead implements Head {
         if (task == Task.TEXT_CLASSIFICATION) {
             double[] scores = scored ? Scores.raised(row, temperature) : Scores.softmax(row, temperature);
             int best = Scores.largest(scores);
-            return new Prediction(labels.get(best), scores[best], labels, scores, truncated);
+            return new Prediction(labels.get(best), scores[best], labels, scores, truncated, scores[best] < unknown);
         }
         double[] scores = Scores.of(row, scored ? "none" : task.score());
         List<String> given = new java.util.ArrayList<>();

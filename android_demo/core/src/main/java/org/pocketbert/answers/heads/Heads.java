@@ -22,7 +22,11 @@ public final class Heads {
         Processing processing = artefacts.processing();
         return switch (artefacts.task()) {
             case TEXT_CLASSIFICATION, MULTI_LABEL -> new ClassificationHead(
-                    artefacts.task(), artefacts.labels(), processing.thresholds(), file.temperature());
+                    artefacts.task(),
+                    artefacts.labels(),
+                    processing.thresholds(),
+                    processing.unknown(),
+                    file.temperature());
             case TOKEN_CLASSIFICATION -> new TokenClassificationHead(artefacts.labels());
             case QUESTION_ANSWERING -> new QuestionAnsweringHead(processing.answerLength(), processing.nullAnswers());
             case FILL_MASK -> new FillMaskHead(encoder);
