@@ -197,3 +197,21 @@ def test_the_temperature_of_another_file_is_caught(
     plain = Path(shutil.copytree(finished / "phone", tmp_path / "plain"))
     listed(plain, model=2.0)  # a temperature that nobody fitted
     assert "onnx/model.onnx: gate 'temperature' failed" in cli("verify", "-m", plain).stderr
+
+
+@pytest.mark.slow
+def test_a_run_with_held_out_rows_fits_a_temperature_for_each_file(task: Any, tmp_path: Path) -> None:
+    steps = ["teacher.finetune.steps=60", "distill.0.steps=30", "verify.max_drop=0.2"]
+    completed_run(tmp_path / "run", task.recipe, "data.holdout=200", *steps)
+    found = {r.path: r.confidence for r in read_artefacts(tmp_path / "run" / "phone").models()}
+    assert len(found) == 2
+    for confidence in found.values():
+        assert confidence is not None
+        assert (confidence.fitted_rows, confidence.measured_on, confidence.rows, confidence.note) == (
+            200,
+            "eval",
+            150,
+            "",
+        )
+        assert confidence.temperature != 1
+    assert "200 held-out rows" in (tmp_path / "run" / "report.html").read_text()
