@@ -42,10 +42,15 @@ class Predictor:
 
 
 def subject(task: TaskName = TaskName.TEXT_CLASSIFICATION, output: str = "logits") -> Subject:
-    return Subject(
-        "onnx/model.onnx", Path(), Format.ONNX, Scheme.FP32, None, None, Predictor(output), None,
-        ["a", "b", "c"], TASKS[task], Path(),
-    )  # type: ignore[arg-type]  # fmt: skip
+    given: dict[str, Any] = {
+        "name": "onnx/model.onnx",
+        "format": Format.ONNX,
+        "scheme": Scheme.FP32,
+        "predictor": Predictor(output),
+        "labels": ["a", "b", "c"],
+        "task": TASKS[task],
+    }
+    return Subject(path=Path(), client=None, runtime=None, tokenizer=None, folder=Path(), **given)  # type: ignore[arg-type]
 
 
 def rows(name: str, temperature: float, count: int = 600) -> tuple[EvalSet, list[Any]]:

@@ -79,22 +79,7 @@ def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
     )
     feed += comment(artefacts, "//")
     wide = _VECTORS if any(is_float(artefacts, n) for n in inputs(record)) else ""
-    if artefacts.task is TaskName.TEXT_CLASSIFICATION:
-        gives = "(label: String, probability: Double)"
-        answer = """        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
-        return (label, out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue)"""
-        if is_tempered(record):
-            answer = f"""        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
-        let powers = out.featureValue(for: "classLabel_probs")!.dictionaryValue.mapValues {{
-            pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
-        }}
-        return (label, powers[label]! / powers.values.reduce(0, +))"""
-        answer += unknown_below(artefacts, "//")
-    else:
-        gives = "[String: MLMultiArray]"
-        shape = _shape(artefacts, record)
-        each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
-        answer = f"        return [{each}]   // {shape}; from here to an answer: see Processing"
+    gives, answer = _package_answer(artefacts, record)
     field, opened, method = _tokenizer(artefacts, most, "Int", gives)
     return f"""Swift, with Core ML ({source(artefacts)}; drag the package into Xcode, which compiles it; {NEVER}):
 
@@ -127,6 +112,23 @@ final class CoreMLModel {{
     }}
 {wide}}}
 ```"""
+
+
+def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
+    """The type of a Core ML package's answer, and the lines from `out` to it."""
+    if artefacts.task is TaskName.TEXT_CLASSIFICATION:
+        answer = """        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
+        return (label, out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue)"""
+        if is_tempered(record):
+            answer = f"""        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
+        let powers = out.featureValue(for: "classLabel_probs")!.dictionaryValue.mapValues {{
+            pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
+        }}
+        return (label, powers[label]! / powers.values.reduce(0, +))"""
+        return "(label: String, probability: Double)", answer + unknown_below(artefacts, "//")
+    shape = _shape(artefacts, record)
+    each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
+    return "[String: MLMultiArray]", f"        return [{each}]   // {shape}; from here to an answer: see Processing"
 
 
 def _padded(artefacts: Artefacts) -> str:
