@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, PositiveInt
 
 from pocketbert.core.loading.plain_numbers import PlainNumbers
-from pocketbert.core.predict.confidence import Temperature
 from pocketbert.core.predict.pooling import PoolingKind
+from pocketbert.core.predict.temperature import Temperature
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 

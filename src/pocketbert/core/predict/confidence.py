@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from pocketbert.core.predict.score import probabilities
+from pocketbert.core.predict.temperature import Temperature
 from pocketbert.core.tasks import ScoreFunction
 
 LEAST, MOST = 0.1, 10.0
@@ -22,7 +23,6 @@ BINS = 15
 _DIGITS = 4
 _TINY = 1e-38
 _GOLDEN = (np.sqrt(5) - 1) / 2
-Temperature = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Values = NDArray[np.floating]
 
