@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
@@ -173,7 +174,26 @@ def _expected(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, likely:
             record.client is Client.MEDIAPIPE,
             artefacts.processing.score,
         )  # MediaPipe's files have it inside
+        if inside:
+            tolerance = raised_tolerance(values, tolerance, record.temperature)
         values = tempered(values, record.temperature, inside)
         if not inside:
             values, tolerance = probabilities(values, score), tolerance * _STEEPEST[score] / record.temperature
     return Expected(values=[round(float(v), _DIGITS) for v in values.ravel()], tolerance=tolerance + 10.0**-_DIGITS)
+
+
+def raised_tolerance(values: NDArray[np.float64], tolerance: float, temperature: float) -> float:
+    """How far probabilities may be apart at a temperature where those of the file may be `tolerance` apart.
+
+    Of p^(1/T) / S, where S is the sum over K labels, the numerator moves by at most e: tolerance^(1/T) where T is above 1, and
+    tolerance / T below. The fraction then moves by at most e (K + 1) / S.
+
+    Args:
+        values: Probabilities of a file, [K].
+        tolerance: Largest difference of one of them.
+        temperature: T.
+    """
+    if temperature == 1:
+        return tolerance
+    moved = tolerance ** (1 / temperature) if temperature > 1 else tolerance / temperature
+    return float(min(1.0, moved * (values.size + 1) / (values ** (1 / temperature)).sum()))
