@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.benchmarks.statistics import Ratio
 from pocketbert.core.metrics import CHANCE, Direction, Metric, Unit
+from pocketbert.core.predict.confidence import Confidence
 
 NONE = "–"
 """Stands where there is no figure."""
@@ -31,6 +33,34 @@ def share(fraction: float | None) -> str:
     if fraction is None:
         return NONE
     return "not a number" if math.isnan(fraction) else f"{fraction * 100:.1f} %"
+
+
+def calibration(confidence: Confidence | None, rows: str) -> str:
+    """A calibration error without and with a file's temperature: ``5.31 % → 1.20 % (temperature 1.42)``.
+
+    Args:
+        confidence: What was measured of the file.
+        rows: The set that is spoken of; a dash where it was measured on another one.
+    """
+    if confidence is None or confidence.measured_on != rows or confidence.error is None:
+        return NONE
+    if confidence.temperature == 1 or confidence.error_before is None:
+        return f"{confidence.error:.2%}".replace("%", " %")
+    told = f"{confidence.error_before:.2%} → {confidence.error:.2%}".replace("%", " %")
+    return f"{told} (temperature {confidence.temperature:g})"
+
+
+def fitted(confidences: Sequence[Confidence]) -> str:
+    """Tell what the temperatures of some files were fitted on, or why there are none, in one or two sentences."""
+    rows = sorted({c.fitted_rows for c in confidences if c.fitted_rows})
+    out = []
+    if rows:
+        told = " or ".join(f"{n:,}" for n in rows)
+        out.append(
+            f"Temperatures were fitted for each file on {told} held-out rows, which trained nothing and do not decide the score."
+        )
+    out += [f"No temperature was fitted: {note}." for note in dict.fromkeys(c.note for c in confidences if c.note)]
+    return " ".join(out)
 
 
 def time_ratio(ratio: Ratio | None) -> str:

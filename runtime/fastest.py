@@ -47,6 +47,7 @@ class FastestPredictor:
         pad_id: Id that a file of fixed lengths is padded with.
         side: Where that padding goes.
         opened: Predictors of candidates that are open already, by their number.
+        answered: The file that computed the last batch.
     """
 
     candidates: Sequence[Candidate]
@@ -56,6 +57,7 @@ class FastestPredictor:
     opened: dict[int, FilePredictor] = field(default_factory=dict)
     engine: str = "fastest"
     lengths: tuple[int, ...] = ()
+    answered: Path = Path()
     _routes: dict[int, int] = field(default_factory=dict)
     _costs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _recent: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -104,7 +106,8 @@ class FastestPredictor:
         length = inputs[self.inputs[0]].shape[1]
         self._equal = self._equal + 1 if length == self._last else 0
         self._last = length
-        predictor = self._predictor(self._steady(length) if self._equal >= STEADY else self._for_mixed(length))
+        chosen = self._steady(length) if self._equal >= STEADY else self._for_mixed(length)
+        predictor, self.answered = self._predictor(chosen), self.candidates[chosen].file.path
         more = fitting(predictor.lengths, length) - length
         return predictor.run(self._padded(inputs, more) if more else inputs)
 

@@ -30,8 +30,9 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
 from pocketbert.core.predict.columns import columns_of
+from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
-from pocketbert.core.predict.readout import Batching, Matrix, check_outputs, run_rows
+from pocketbert.core.predict.readout import Batching, Matrix, Reduce, check_outputs, run_rows
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.tasks import TASKS, LabelKind, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
@@ -51,6 +52,7 @@ class Model:
     def __init__(self, folder: Path, artefacts: Artefacts, record: ModelRecord, predictor: Predictor) -> None:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
         self._head = artefacts.head()
+        self._temperatures = {folder / r.path: r.temperature for r in artefacts.models()}
         most = artefacts.processing.max_length
         check_outputs(predictor, self._head.task, folder / record.path)
         self.tokenizer = TextTokenizer(folder, min(most, max(predictor.lengths, default=most)))
@@ -123,7 +125,14 @@ class Model:
         prepared = self._prepared(rows)
         # a file for MediaPipe computes the score function itself
         inside = PROBABILITIES in self.predictor.outputs
-        return self._head.answers(self._run(prepared, progress), prepared, inside)
+        return self._head.answers(self._run(prepared, progress, self._tempered), prepared, inside)
+
+    def _tempered(self, row: int, outputs: Matrix) -> Matrix:
+        """Outputs of a row at the temperature of the file that has just computed them."""
+        predictor, file = self.predictor, self.folder / self.record.path
+        if isinstance(predictor, FastestPredictor):
+            file = predictor.answered
+        return tempered(outputs, self._temperatures.get(file, 1.0), PROBABILITIES in predictor.outputs)
 
     def _prepared(self, texts: Sequence[Text]) -> Prepared:
         check_texts(self._head.task, texts)
@@ -136,8 +145,9 @@ class Model:
         ]
         return self._head.prepare(examples, self.tokenizer, "texts", labelled=False)
 
-    def _run(self, prepared: Prepared, label: str) -> list[Matrix]:
-        out = run_rows(self.predictor, self.tokenizer, prepared.encoded, self._head.task, Batching(BATCH, SLACK), label)
+    def _run(self, prepared: Prepared, label: str, reduce: Reduce | None = None) -> list[Matrix]:
+        task, batching = self._head.task, Batching(BATCH, SLACK)
+        out = run_rows(self.predictor, self.tokenizer, prepared.encoded, task, batching, label, reduce=reduce)
         if out and self._head.task.name is TaskName.REGRESSION and out[0].shape[1] != 1:
             what = f"answers {out[0].shape[1]} numbers, regression is one."
             raise InputError(Problem(str(self.folder / self.record.path), what, "Copy the folder again."))

@@ -8,6 +8,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.metrics import METRICS, Metric
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Provenance, Scheme, Status
@@ -28,6 +29,7 @@ class ModelRow(_Record):
         parameters: Number of weights; None when unknown.
         eval_score: Score on the eval rows.
         holdout_score: Score on rows that no choice was made on.
+        confidence: Temperature and calibration error of a classifier's probabilities.
         kept: Share of the teacher's eval score that is left, a fraction.
         status: What the gates said.
         is_default: Whether `pocketbert.load` opens it.
@@ -43,6 +45,7 @@ class ModelRow(_Record):
     parameters: int | None = None
     eval_score: Score | None = None
     holdout_score: Score | None = None
+    confidence: Confidence | None = None
     kept: float | None = None
     status: Status | None = None
     is_default: bool = False

@@ -29,6 +29,7 @@ from pocketbert.core.data.examples import Example
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.confidence import Confidence, tempered
 from pocketbert.core.predict.pooling import PoolingKind
 from pocketbert.core.predict.readout import Matrix, per_token
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
@@ -61,16 +62,21 @@ class Kit:
         labels: Its labels.
         pair: Whether inputs are pairs.
         more: Entries of ``processing`` in addition to those that all have.
+        temperature: What the first file's logits are divided by; the others have other temperatures.
     """
 
     task: TaskName
     labels: Sequence[str] = ()
     pair: bool = False
     more: dict[str, Any] = field(default_factory=dict)
+    temperature: float | None = None
 
 
 KITS = {
     "classification": Kit(TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "Ünsure")),
+    "temperature": Kit(
+        TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "positive"), more={"unknown": 0.6}, temperature=1.7
+    ),
     "pairs": Kit(TaskName.TEXT_CLASSIFICATION, ("same", "other"), pair=True, more={"padding_side": "left"}),
     "multi-label": Kit(TaskName.MULTI_LABEL, ("a", "b", "c", "d"), more={"thresholds": [0.3, 0.5, 0.5, 0.9]}),
     "regression": Kit(TaskName.REGRESSION, more={"padding_side": "left"}),
@@ -125,12 +131,14 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     columns = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
     columns[TaskName.FILL_MASK] = tokenizer.vocabulary_size
     outputs = [_matrix(e, head, tokenizer, columns.get(kit.task, len(kit.labels)), random) for e in prepared.encoded]
-    cases = _cases(prepared, outputs, head.answers(outputs, prepared), tokenizer)
+    cases = _cases(
+        prepared, outputs, head.answers([tempered(m, kit.temperature or 1) for m in outputs], prepared), tokenizer
+    )
     (folder / "cases.jsonl").write_text("".join(json.dumps(c, ensure_ascii=False) + "\n" for c in cases), "utf-8")
     spelled = [[tokenizer.token(i), tokenizer.decode([i])] for i in range(tokenizer.vocabulary_size)]
     (folder / "tokens.json").write_text(json.dumps({"mask_id": tokenizer.mask_id, "tokens": spelled}))
     _write_golden(folder, kit, texts, head, tokenizer, random)
-    _write_list(folder, artefacts, task.outputs)
+    _write_list(folder, artefacts, task.outputs, kit.temperature)
 
 
 def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
@@ -190,7 +198,12 @@ def _plain(answer: Answer) -> dict[str, Any]:
     told: dict[str, Any] = {"truncated": answer.truncated}
     match answer:
         case Prediction():
-            told |= {"label": answer.label, "score": answer.score, "scores": list(answer.scores.values())}
+            told |= {
+                "unknown": bool(answer.unknown),
+                "label": answer.label,
+                "score": answer.score,
+                "scores": list(answer.scores.values()),
+            }
         case Labelling():
             told |= {"labels": list(answer.labels), "scores": list(answer.scores.values())}
         case Value():
@@ -235,10 +248,10 @@ def fake_answer(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit
     return (chosen[:, None] / 100 + np.arange(width)).astype(np.float32)
 
 
-def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str]) -> None:
+def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], temperature: float | None) -> None:
     names = ("input_ids", "attention_mask", "token_type_ids")
     files: list[FileRecord] = []
-    for path, (format, scheme, runtime) in MODELS.items():
+    for number, (path, (format, scheme, runtime)) in enumerate(MODELS.items()):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_bytes(path.encode())
         signature = Signature(
@@ -257,6 +270,7 @@ def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str]) -> N
                 default=path == next(iter(MODELS)),
                 status=Status.PASSED,
                 signature=signature,
+                confidence=None if temperature is None else Confidence(temperature=temperature + number),
             )
         )
     kinds = {"config.json": Kind.CONFIG, "tokenizer.json": Kind.TOKENIZER, FILE_NAME: Kind.GOLDEN}

@@ -17,6 +17,9 @@ from support.tiny_tokenizers import write_tokenizer
 SHORT = 16
 """A length of TFLite files below the longest, so that two signatures are tested."""
 
+TEMPERATURE = 1.5
+"""Of the classifier: app, engines and the card's Kotlin code divide its logits by it, or their answers are not those of Python."""
+
 
 def write_phones(folder: Path) -> None:
     """Write `folder`/TASK for every task: ONNX for all, TFLite and its form for TFLite 2.16 for classification."""
@@ -31,6 +34,7 @@ def write_phones(folder: Path) -> None:
             lengths=[SHORT],
             formats=["onnx", "tflite"] if deep else ["onnx"],
             runtimes=["tflite216"] if deep else [],
+            answer={"temperature": TEMPERATURE} if deep else {},
         )
         phone = api.export(str(source), folder / task, options)
         write_answers(phone, task, folder / f"{task}.answers.jsonl")

@@ -12,6 +12,7 @@ from pocketbert.benchmarks.report.summary import headline_condition, summary_row
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.hardware import machine
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Status
@@ -266,6 +267,28 @@ def test_the_table_and_the_report_show_the_same_figures(full, result):
     for cell in cells[1][1:]:
         assert cell in text
     assert float(cells[0][5]) == pytest.approx(result.find("teacher fp32", 1, "text").wall.p50, rel=1e-2)
+
+
+def test_the_calibration_error_is_shown_without_and_with_the_temperature():
+    def row(name, **confidence):
+        return ModelRow(name=name, bytes=1, eval_score=score(0.9), confidence=Confidence(**confidence))
+
+    errors = {"measured_on": "eval", "rows": 100, "error_before": 0.05314, "error": 0.012}
+    rows = [
+        row("a", temperature=1.425, fitted_rows=1500, **errors),
+        row("b", note="no training rows are held out (data.holdout)", **{**errors, "error": 0.05314}),
+    ]
+    data = ReportData(title="t", task=CLASSIFICATION, machine=machine(), rows=rows)
+    text = Page(render_report(data)).text
+    assert "5.31 % → 1.20 % (temperature 1.425)" in text
+    assert text.count("5.31 %") == 2
+    assert "fitted for each file on 1,500 held-out rows" in text
+    assert "No temperature was fitted: no training rows are held out (data.holdout)." in text
+    assert ReportData.model_validate_json(data.model_dump_json()) == data
+    bare = ReportData(
+        title="t", task=CLASSIFICATION, machine=machine(), rows=[rows[0].model_copy(update={"confidence": None})]
+    )
+    assert "alibration error" not in Page(render_report(bare)).text
 
 
 def test_the_table_leaves_out_columns_without_figures():

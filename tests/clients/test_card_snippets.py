@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,24 @@ def test_javascript_of_pairs(
     card = card_of(phone, pair=True)
     answer = javascript(phone, card, pair, node, tmp_path)
     same_in_javascript(task, answer, answers(phone, "onnx/model_int8.onnx", [pair])[0])
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_javascript_divides_by_the_temperature(
+    pair: bool, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
+) -> None:
+    phone = Path(shutil.copytree(phones("text-classification"), tmp_path / "warm"))
+    listed = json.loads((phone / "artifacts.json").read_text())
+    for record in listed["files"]:
+        record |= {"confidence": {"temperature": 2.5}} if record["kind"] == "model" else {}
+    (phone / "artifacts.json").write_text(json.dumps(listed))
+    text: Any = (TEXTS[0], TEXTS[3]) if pair else TEXTS[0]
+    answer = javascript(phone, card_of(phone, pair=pair), text, node, tmp_path)
+    expected, plain_one = (
+        answers(p, "onnx/model_int8.onnx", [text])[0] for p in (phone, phones("text-classification"))
+    )
+    same_in_javascript("text-classification", answer, expected)
+    assert expected.fields()["score"] < plain_one.fields()["score"] - 0.01
 
 
 def test_javascript_where_the_client_does_not_know_the_family(

@@ -10,6 +10,7 @@ import pytest
 import pocketbert
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
+from pocketbert.core.predict.answers import Prediction
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.runtime import model as runtime_model
 from pocketbert.runtime.model import load
@@ -67,6 +68,53 @@ def test_answers_are_those_of_the_file(phone: Path) -> None:
         assert list(answer.scores.values()) == pytest.approx(scores.tolist(), abs=1e-5)
         assert answer.score == max(answer.scores.values())
         assert sum(answer.scores.values()) == pytest.approx(1)
+
+
+def test_each_file_answers_at_its_own_temperature(phone: Path) -> None:
+    before = {scheme: load(phone, scheme) for scheme in ("fp32", "int8")}
+    changed_record(phone, "onnx/model.onnx", confidence={"temperature": 2.5, "fitted_rows": 900})
+    changed_record(phone, "onnx/model_int8.onnx", confidence={"temperature": 0.5})
+    for scheme, temperature in (("fp32", 2.5), ("int8", 0.5)):
+        opened, plain = load(phone, scheme), before[scheme]
+        for logits, answer, old in zip(
+            opened.outputs(SENTENCES), opened.predict(SENTENCES), plain.predict(SENTENCES), strict=True
+        ):
+            assert isinstance(answer, Prediction)
+            assert isinstance(old, Prediction)
+            numbers = logits[0].astype(np.float64) / temperature
+            powers = np.exp(numbers - numbers.max())
+            assert list(answer.scores.values()) == pytest.approx((powers / powers.sum()).tolist(), abs=1e-9)
+            assert (answer.label, answer.truncated) == (old.label, old.truncated)
+            assert answer.score != old.score
+        np.testing.assert_array_equal(
+            np.concatenate(opened.outputs(SENTENCES)), np.concatenate(plain.outputs(SENTENCES))
+        )
+
+
+def test_the_threshold_is_compared_with_the_probability_after_the_temperature(phone: Path) -> None:
+    text = SENTENCES[0]
+    [plain] = load(phone, "fp32").predict(text)
+    assert isinstance(plain, Prediction)
+    assert plain.unknown is None
+    content = json.loads((phone / "artifacts.json").read_text())
+    least = round(plain.score - 0.001, 4)  # just below
+    change(phone, processing={**content["processing"], "unknown": least})
+    assert load(phone, "fp32").predict(text)[0].fields()["unknown"] is False
+    changed_record(phone, "onnx/model.onnx", confidence={"temperature": 4.0})
+    [warm] = load(phone, "fp32").predict(text)
+    assert warm.fields()["unknown"] is True
+    assert warm.fields()["label"] == plain.label
+    assert warm.line().startswith("(unknown)\t")
+    change(phone, processing={**content["processing"], "unknown": 1.5})
+    with pytest.raises(InputError, match="unknown"):
+        load(phone)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1e9, "NaN", "hot"])
+def test_a_temperature_that_is_none_is_refused(phone: Path, wrong: Any) -> None:
+    changed_record(phone, "onnx/model.onnx", confidence={"temperature": wrong})
+    with pytest.raises(InputError, match="confidence.temperature"):
+        load(phone)
 
 
 def test_one_text_a_list_pairs_and_nothing(phone: Path) -> None:

@@ -103,6 +103,11 @@ class Inputs:
         return {} if chosen is None else {"export": {"attention": chosen}}
 
     @property
+    def answer_settings(self) -> object:
+        """What decides a trained model in `answer`: how sure an answer is comes into play after training."""
+        return without(dumped(self.recipe.answer), *SURE)
+
+    @property
     def student_settings(self) -> dict[str, object]:
         """Settings that decide the student in every stage."""
         recipe = self.recipe
@@ -110,7 +115,7 @@ class Inputs:
             "task": recipe.task,
             "seed": recipe.seed,
             "student": dumped(recipe.student),
-            "answer": dumped(recipe.answer),
+            "answer": self.answer_settings,
             **self.attention_settings,
         }
 
@@ -162,6 +167,8 @@ class Inputs:
         return {"export": {"atol": self.recipe.export.atol}}
 
 
+SURE = ("temperature", "unknown")
+"""Keys of `answer` that decide neither weights nor files."""
 NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
 """Keys that do not change a result, in any section."""
 

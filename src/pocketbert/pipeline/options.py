@@ -16,6 +16,8 @@ class AnswerOptions(TypedDict, total=False):
 
     Attributes:
         thresholds: multi-label: probability from which a label is given, one number or one for each label.
+        temperature: text-classification: what logits are divided by before the softmax.
+        unknown: text-classification: probability below which an answer is marked as unknown.
         stride: question-answering: tokens that two windows of a long context share.
         answer_length: question-answering: longest answer in tokens.
         null_answers: question-answering: whether a question may have no answer.
@@ -24,6 +26,8 @@ class AnswerOptions(TypedDict, total=False):
     """
 
     thresholds: float | list[float]
+    temperature: float
+    unknown: float
     stride: int
     answer_length: int
     null_answers: bool

@@ -287,12 +287,14 @@ class Run:
 
     def verify(self) -> Verification:
         """Put the files of the run folder through all gates."""
+        given = self.recipe.answer.temperature
         evidence = replace(
             recorded_evidence(self.path / "golden", self.weights, self.length),
             sets=self.eval_sets(),
             teacher=read_training(self.path / "teacher").score,
             reference=read_training(self.weights).score,
             labels=self.data.labels.names if self.task.names_labels else None,
+            temperatures=dict.fromkeys((f.path for f in self.files), given) if given is not None else {},
         )
         model = self.exported
         result = verify_files(run_subjects(model, model.files), evidence, self.recipe.verify)

@@ -13,7 +13,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
 from pocketbert.pipeline.formats.recipe_files import check_bounds
-from pocketbert.pipeline.inputs import NO_RESULT, Inputs, dumped, without
+from pocketbert.pipeline.inputs import NO_RESULT, SURE, Inputs, dumped, without
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
@@ -134,7 +134,7 @@ def _teacher_step(inputs: Inputs, make: Makers) -> Step:
             "task": recipe.task,
             "seed": recipe.seed,
             "teacher": {"finetune": dumped(recipe.teacher.finetune)},
-            "answer": dumped(recipe.answer),
+            "answer": inputs.answer_settings,
             **inputs.attention_settings,
             "the teacher's licence": inputs.model.licence,
             **inputs.form_settings,
@@ -270,7 +270,7 @@ def _check_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[
             title="verify",
             output="verify.json",
             settings={},
-            gates={"verify": dumped(recipe.verify)},
+            gates={"verify": dumped(recipe.verify), "answer": {"temperature": recipe.answer.temperature}},
             needs=("golden",),
             make=make.verify,
             libraries=engines,
@@ -319,8 +319,8 @@ def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
 def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
     """The artefact folder: it holds the whole recipe, of which the gates' settings decide no other file."""
     sections = portable(recipe).model_dump(mode="json", by_alias=True)
-    atol = sections["export"].pop("atol")
-    gates = {"verify": sections.pop("verify"), "export": {"atol": atol}}
+    sure = {key: sections["answer"].pop(key) for key in SURE}
+    gates = {"verify": sections.pop("verify"), "export": {"atol": sections["export"].pop("atol")}, "answer": sure}
     settings = without(sections, *NO_RESULT)
     assert isinstance(settings, dict)
     return Step(

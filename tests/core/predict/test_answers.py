@@ -56,6 +56,16 @@ def test_one_label_and_its_alternatives() -> None:
     assert PREDICTION.line(2) == "good\t0.7123\tbad\t0.2000"
 
 
+def test_an_unknown_answer_keeps_its_label_and_is_marked() -> None:
+    unsure, sure = (Prediction("good", SCORES["good"], SCORES, False, unknown) for unknown in (True, False))
+    assert unsure.fields() == {"label": "good", "score": 0.712346, "unknown": True}
+    assert sure.fields() == {"label": "good", "score": 0.712346, "unknown": False}
+    assert unsure.line() == "(unknown)\tgood\t0.7123"
+    assert unsure.line(2) == "(unknown)\tgood\t0.7123\tbad\t0.2000"
+    assert sure.line() == PREDICTION.line()
+    assert "unknown" not in PREDICTION.fields()  # no threshold: programs that read answers see no new field
+
+
 def test_several_labels() -> None:
     assert LABELLING.fields() == {"labels": ["good"], "scores": {"good": 0.712346}}
     assert list(LABELLING.fields(2)["scores"]) == ["good", "bad"]

@@ -82,6 +82,18 @@ def test_sizes_of_its_own_need_a_random_start() -> None:
         StudentSection(layers=2, hidden=64)
 
 
+def test_a_temperature_is_for_one_label_of_several() -> None:
+    assert recipe(answer={"temperature": 1.5}).answer.temperature == 1.5
+    assert recipe().answer.temperature is None
+    with pytest.raises(ValidationError, match="has no meaning for multi-label, only for text-classification"):
+        recipe(task="multi-label", answer={"temperature": 1.5})
+    with pytest.raises(ValidationError, match="answer.unknown: has no meaning for regression, only for text-class"):
+        recipe(task="regression", answer={"unknown": 0.5})
+    for wrong in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValidationError, match="temperature"):
+            recipe(answer={"temperature": wrong})
+
+
 @pytest.mark.parametrize("opset", [17, 21])
 def test_only_operator_sets_that_phones_read(opset: int) -> None:
     with pytest.raises(ValidationError, match="opset"):

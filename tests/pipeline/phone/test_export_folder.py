@@ -13,6 +13,7 @@ import pytest
 
 import pocketbert
 from pocketbert import ExportOptions, api
+from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from support.classifiers import expected
@@ -136,6 +137,23 @@ def test_quantize_adds_the_int8_file(cli: Cli, fp32_folder: Path, tmp_path: Path
     itself = cli("quantize", "-m", fp32_folder, "-o", fp32_folder)
     assert itself.exit_code == 2
     assert "which is read; nothing was written" in itself.stderr
+
+
+def test_quantize_keeps_a_temperature_that_was_set_and_drops_one_that_was_fitted(
+    cli: Cli, fp32_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(fp32_folder, tmp_path / "warm"))
+    for fitted, rows in ((2.5, 0), (2.0, 900)):
+        listed = json.loads((folder / "artifacts.json").read_text())
+        for record in listed["files"]:
+            if record["kind"] == "model":
+                record["confidence"] = {"temperature": fitted, "fitted_rows": rows}
+        (folder / "artifacts.json").write_text(json.dumps(listed))
+        result = cli("quantize", "-m", folder, "-o", tmp_path / f"small-{rows}")
+        assert result.exit_code == 0, result.output
+        found = {r.temperature for r in read_artefacts(tmp_path / f"small-{rows}").models()}
+        assert found == {1.0 if rows else 2.5}
+        assert ("has temperatures that were fitted on rows of its run" in result.stderr) == bool(rows)
 
 
 def test_a_length_that_every_text_fills(model: Callable[..., Path], tmp_path: Path) -> None:

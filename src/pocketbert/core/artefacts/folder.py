@@ -61,7 +61,8 @@ def read_artefacts(folder: Path) -> Artefacts:
                 for e in error.errors(include_url=False, include_input=False)[:20]
             ]
         ) from error
-    wrong = [*contradictions(artefacts.task, artefacts.processing, artefacts.labels), *list_problems(artefacts.files)]
+    own = contradictions(artefacts.task, artefacts.processing, artefacts.labels, artefacts.files)
+    wrong = [*own, *list_problems(artefacts.files)]
     if wrong:
         raise InputError([Problem(str(path), f"{what}.", "Copy the folder again.") for what in wrong])
     for record in artefacts.files:

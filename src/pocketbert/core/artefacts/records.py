@@ -15,6 +15,7 @@ from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import AnswerSettings, Head, head_of
 from pocketbert.core.heads.settings import Share
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.predict.pooling import PoolingKind
 from pocketbert.core.predict.score import Score
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
@@ -164,6 +165,7 @@ class ModelRecord(MadeFor, FileRecord):
         lineage: sha256 of the weights it was made from.
         scores: Measured scores by set (``eval``, ``holdout``).
         seen_right: Engines that passed its golden rows.
+        confidence: Temperature of its softmax, and how right the probabilities are (text-classification).
     """
 
     kind: Literal[Kind.MODEL] = Kind.MODEL
@@ -179,6 +181,12 @@ class ModelRecord(MadeFor, FileRecord):
     lineage: str | None = None
     scores: dict[str, Score] = {}
     seen_right: list[SeenRight] = []
+    confidence: Confidence | None = None
+
+    @property
+    def temperature(self) -> float:
+        """What its logits are divided by before the softmax; 1 where it has none."""
+        return self.confidence.temperature if self.confidence is not None else 1.0
 
 
 def _record_type(value: object) -> str:
@@ -202,6 +210,7 @@ class Processing(_Record):
         score: Turns logits into scores.
         stride: Overlap of windows over long texts (question answering).
         thresholds: Per-label decision thresholds (multi-label).
+        unknown: Probability below which an answer is marked as unknown (text-classification); None for never.
         pooling: How token states become one vector, inside the files (embeddings): ``mean`` or ``cls``.
         normalize: Whether it is divided by its length, inside the files (embeddings).
         answer_length: Longest answer in tokens (question answering).
@@ -214,6 +223,7 @@ class Processing(_Record):
     score: ScoreFunction
     stride: Length | None = None
     thresholds: list[Share] | None = None
+    unknown: Share | None = None
     pooling: PoolingKind | None = None
     normalize: bool | None = None
     answer_length: Length | None = None
@@ -223,6 +233,7 @@ class Processing(_Record):
         """How outputs become answers, as the heads want it."""
         given = {
             "thresholds": self.thresholds,
+            "unknown": self.unknown,
             "stride": self.stride,
             "answer_length": self.answer_length,
             "null_answers": self.null_answers,
@@ -301,6 +312,7 @@ class Artefacts(_Record):
 
 _OF_TASK: dict[str, tuple[TaskName, ...]] = {
     "thresholds": (TaskName.MULTI_LABEL,),
+    "unknown": (TaskName.TEXT_CLASSIFICATION,),
     "stride": (TaskName.QUESTION_ANSWERING,),
     "answer_length": (TaskName.QUESTION_ANSWERING,),
     "null_answers": (TaskName.QUESTION_ANSWERING,),
@@ -310,8 +322,10 @@ _OF_TASK: dict[str, tuple[TaskName, ...]] = {
 """Tasks that read an entry of `Processing`; the others are read by all."""
 
 
-def contradictions(task: TaskName, processing: Processing, labels: Sequence[str]) -> list[str]:
-    """List what processing and labels say that the task cannot mean, one sentence each."""
+def contradictions(
+    task: TaskName, processing: Processing, labels: Sequence[str], files: Sequence[FileRecord] = ()
+) -> list[str]:
+    """List what processing, labels and files say that the task cannot mean, one sentence each."""
     own = TASKS[task]
     out = [
         f"processing.{key} has no meaning for {task}"
@@ -322,6 +336,9 @@ def contradictions(task: TaskName, processing: Processing, labels: Sequence[str]
         out.append(f"processing.score is {processing.score}, of {task} it is {own.score}")
     if processing.thresholds is not None and len(processing.thresholds) != len(labels):
         out.append(f"processing.thresholds has {len(processing.thresholds)} numbers for {len(labels)} labels")
+    if task is not TaskName.TEXT_CLASSIFICATION:
+        certain = [f.path for f in files if isinstance(f, ModelRecord) and f.confidence is not None]
+        out += [f"{path} has a temperature, which has no meaning for {task}" for path in certain[:1]]
     if own.names_labels and not labels:
         out.append(f"names no labels; {task} has some")
     if not own.names_labels and labels:

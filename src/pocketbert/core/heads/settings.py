@@ -1,4 +1,4 @@
-"""The settings of answers that a user chooses in addition to the model: thresholds, windows, pooling."""
+"""The settings of answers that a user chooses in addition to the model: thresholds, temperature, windows, pooling."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, PositiveInt
 
 from pocketbert.core.loading.plain_numbers import PlainNumbers
 from pocketbert.core.predict.pooling import PoolingKind
+from pocketbert.core.predict.temperature import Temperature
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -21,6 +22,16 @@ class AnswerSettings(PlainNumbers):
         None,
         description="multi-label: probability from which a label is given, one for all or one per label; default the "
         "ones that give the trained model the best F1 on training rows, 0.5 where nothing is trained.",
+    )
+    temperature: Temperature | None = Field(
+        None,
+        description="text-classification: what logits are divided by before the softmax, for all files; 1 leaves them as they are; "
+        "default the temperature that suits each file best on the held-out rows (data.holdout), 1 without them.",
+    )
+    unknown: Share | None = Field(
+        None,
+        description="text-classification: probability below which an answer is marked as unknown; it is compared with the largest "
+        "probability, after the temperature; default none, so that no answer is marked.",
     )
     stride: PositiveInt = Field(128, description="question-answering: tokens that two windows of a long context share.")
     answer_length: PositiveInt = Field(30, description="question-answering: longest answer in tokens.")

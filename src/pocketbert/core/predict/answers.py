@@ -41,23 +41,29 @@ class Prediction:
         score: Its probability.
         scores: Probability of every label.
         truncated: See `Answer`.
+        unknown: Whether the probability lies below the folder's threshold (`processing.unknown`), so that the label should not
+            be believed; None where the folder has no threshold.
     """
 
     label: str
     score: float
     scores: dict[str, float]
     truncated: bool
+    unknown: bool | None = None
 
     def fields(self, top: int = 1) -> dict[str, Any]:
-        """See `Answer`."""
+        """See `Answer`; ``unknown`` is there where the folder has a threshold."""
         out: dict[str, Any] = {"label": self.label, "score": round(self.score, 6)}
+        if self.unknown is not None:
+            out["unknown"] = self.unknown
         if top > 1:
             out["top"] = [{"label": n, "score": round(s, 6)} for n, s in _ranked(self.scores)[:top]]
         return out
 
     def line(self, top: int = 1) -> str:
-        """See `Answer`."""
-        return "\t".join(f"{one_field(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
+        """See `Answer`; an unknown one begins with ``(unknown)``."""
+        told = "\t".join(f"{one_field(name)}\t{score:.4f}" for name, score in _ranked(self.scores)[:top])
+        return f"(unknown)\t{told}" if self.unknown else told
 
 
 @dataclass(frozen=True)

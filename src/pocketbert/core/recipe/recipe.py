@@ -364,6 +364,7 @@ class Recipe(Section):
 on_registration(partial(Recipe.model_rebuild, force=True))
 
 _ANSWER_KEYS = {
+    TaskName.TEXT_CLASSIFICATION: {"temperature", "unknown"},
     TaskName.MULTI_LABEL: {"thresholds"},
     TaskName.QUESTION_ANSWERING: {"stride", "answer_length", "null_answers"},
     TaskName.FEATURE_EXTRACTION: {"pooling", "normalize"},

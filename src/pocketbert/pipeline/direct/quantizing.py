@@ -11,6 +11,7 @@ from pocketbert.core.artefacts import Artefacts, ModelRecord, artefact_folder, r
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import CoremlSection
 from pocketbert.core.types import Format, Scheme
@@ -50,8 +51,19 @@ def quantize_folder(
         )
     if problems:
         raise InputError(problems)
+    if any(r.confidence is not None and r.confidence.fitted_rows for r in exported):
+        say(
+            f"  {model} has temperatures that were fitted on rows of its run; the new folder has none, because a quantized file needs "
+            "its own: its probabilities are those of a plain softmax. A recipe with data.holdout fits one for each file."
+        )
     ready = {r.path: model / r.path for r in exported}
     return export_model(str(model), output, options, overwrite=overwrite, ready=ready)
+
+
+def _given(exported: Sequence[ModelRecord]) -> dict[str, float]:
+    """The temperature that a user set for all files; empty where there is none, or where each file has a fitted one."""
+    given = {r.temperature for r in exported if r.confidence is None or not r.confidence.fitted_rows}
+    return {"temperature": given.pop()} if len(given) == 1 and given != {1.0} else {}
 
 
 def _as_exported(
@@ -80,5 +92,5 @@ def _as_exported(
         shapes=packages.shapes,
         precision=packages.precision,
         layout=packages.layout,
-        answer=cast(AnswerOptions, artefacts.processing.settings().model_dump(mode="json")),
+        answer=cast(AnswerOptions, {**artefacts.processing.settings().model_dump(mode="json"), **_given(exported)}),
     )

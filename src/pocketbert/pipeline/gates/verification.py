@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pocketbert.core.artefacts import SeenRight
 from pocketbert.core.host.notebook import html_table
 from pocketbert.core.metrics import METRICS
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.predict.score import Score
 from pocketbert.core.types import Status
 from pocketbert.pipeline.formats.gate import Gate
@@ -25,6 +26,7 @@ class Verification(BaseModel):
         reference: Score of the exported torch model.
         files: sha256 of every file that was verified or decided the verdict, by path in the artefact folder.
         seen_right: Engines that computed a file right, by path.
+        confidence: Temperature and calibration error of each file, by path (text-classification).
         notes: What a user may want to know and no gate fails for, such as an edited card.
         protocol: How scores were computed.
     """
@@ -36,6 +38,7 @@ class Verification(BaseModel):
     reference: Score | None = None
     files: dict[str, str] = {}
     seen_right: dict[str, SeenRight] = {}
+    confidence: dict[str, Confidence] = {}
     notes: list[str] = []
     protocol: str = (
         "scores are measured on one unpadded row at a time (batch 1), since dynamic int8 depends on batch and padding"
@@ -75,9 +78,22 @@ class Verification(BaseModel):
             parts += [f"{failed} failed"] if failed else []
             for name, score in self.scores.get(file, {}).items():
                 parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)} on {name}")
+            parts += [told] if (told := told_confidence(self.confidence.get(file))) else []
             lines.append((f"{file or 'folder'}: {', '.join(parts)}", failed > 0))
         return lines
 
     def passed(self, file: str) -> bool:
         """Whether every gate of one file, and those of the folder, passed."""
         return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
+
+
+def told_confidence(confidence: Confidence | None) -> str:
+    """What a temperature does to the calibration error, in a few words; empty where neither is known."""
+    if confidence is None or confidence.error is None or confidence.error_before is None:
+        return ""
+    before, after = f"{confidence.error_before * 100:.2f}", f"{confidence.error * 100:.2f}"
+    if confidence.temperature == 1:
+        return f"calibration error {after} on {confidence.measured_on}"
+    return (
+        f"calibration error {before}, with temperature {confidence.temperature:g} {after} on {confidence.measured_on}"
+    )

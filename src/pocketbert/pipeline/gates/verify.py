@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pocketbert.core.artefacts import FILE_NAME as ARTEFACTS_FILE
@@ -27,8 +27,9 @@ from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import FILE_NAME as CONFIG_FILE
 from pocketbert.core.families.config import label_names, read_config
 from pocketbert.core.host.progress import say
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.predict.predictor import Predictor
-from pocketbert.core.predict.readout import check_outputs
+from pocketbert.core.predict.readout import Matrix, check_outputs
 from pocketbert.core.predict.score import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.torch_predictor import TorchPredictor
@@ -51,6 +52,8 @@ from pocketbert.pipeline.gates.common import (
     types_gate,
     weights_gate,
 )
+from pocketbert.pipeline.gates.confidence import confidence_of, temperature_gates
+from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.stored.gate import stored_gate
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.torch_scores import TorchScores, folder_model
@@ -75,6 +78,7 @@ class Evidence:
         torch: The torch model, to score on the sets too where `reference` is not known.
         no_torch: Why there is none to compare scores with; empty where there is, or where none is needed.
         labels: Label names as another source has them, to compare the files' with.
+        temperatures: Temperatures that are known, by file; a file's is fitted on the held-out rows where none is.
     """
 
     golden: Sequence[GoldenRow]
@@ -87,6 +91,7 @@ class Evidence:
     torch: TorchPredictor | None = None
     no_torch: str = ""
     labels: Sequence[str] | None = None
+    temperatures: Mapping[str, float] = field(default_factory=dict)
 
 
 def recorded_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
@@ -128,7 +133,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     if evidence.teacher is not None:
         gates.append(chance_gate("teacher", evidence.teacher, "eval"))
     scores: dict[str, dict[str, Score]] = {}
-    right = {}
+    right, sure = {}, dict[str, Confidence]()
     loaded = evidence.torch.model if evidence.torch is not None else None
     models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, loaded)
     torch = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
@@ -138,14 +143,19 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
             right[subject.name] = seen_right(subject.predictor)
         gates += own
         scores[subject.name] = {}
+        outputs = list[tuple[EvalSet, list[Matrix]]]()
         for rows in evidence.sets:
-            score = _score(subject, rows)
+            score, kept = _score(subject, rows)
             scores[subject.name][rows.name] = score
+            outputs.append((rows, kept))
             gates.append(chance_gate(subject.name, score, rows.name))
             gates += torch.gates(subject, rows, score)
             gates += _against(subject, rows.name, scores, subjects, evidence, settings)
+        confidence = confidence_of(subject, outputs, evidence.temperatures.get(subject.name))
+        sure |= {subject.name: confidence} if confidence is not None else {}
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
-    return result.model_copy(update={"status": status, "gates": gates, "scores": scores, "seen_right": right})
+    told = {"status": status, "gates": gates, "scores": scores, "seen_right": right, "confidence": sure}
+    return result.model_copy(update=told)
 
 
 def own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
@@ -160,9 +170,9 @@ def own_gates(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
     ]
 
 
-def _score(subject: Subject, rows: EvalSet) -> Score:
+def _score(subject: Subject, rows: EvalSet) -> tuple[Score, list[Matrix]]:
     cut, label = rows.within(subject.tokenizer.max_length), f"{subject.name} on {rows.name}"
-    return evaluate(subject.predictor, subject.tokenizer, cut, label=label)[0]
+    return evaluate(subject.predictor, subject.tokenizer, cut, label=label)
 
 
 def _against(
@@ -254,9 +264,11 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         torch=torch,
         no_torch=no_torch,
         labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
+        temperatures={r.path: r.temperature for r in models},
     )
     result = verify_files(subjects, evidence, settings or VerifySection())
     gates = [integrity, *result.gates, *unopened, *_unrecorded(subjects, evidence.golden)]
+    gates += temperature_gates(folder, artefacts) if SELFTEST_FILE not in changed else []
     return result.model_copy(
         update={
             "gates": gates,

@@ -236,6 +236,7 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
                 parameters=read_training(weights).parameters,
                 eval_score=score,
                 holdout_score=scores.get("holdout"),
+                confidence=result.confidence.get(file.path),
                 kept=kept,
                 status=Status.PASSED if result.passed(file.path) else Status.FAILED,
                 is_default=file is default_file(files),

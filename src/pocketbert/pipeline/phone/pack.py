@@ -36,6 +36,8 @@ from pocketbert.pipeline.formats.model_files import default_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import absent_files
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
+from pocketbert.pipeline.gates.selftest import write_selftest
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import read_verification
 from pocketbert.pipeline.learn.finishing import read_training
@@ -45,8 +47,6 @@ from pocketbert.pipeline.phone.card import measured_figures, render_card
 from pocketbert.pipeline.phone.card.measured import TEACHER_SCORE
 from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, report_data, teacher_score
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, write_facts
-from pocketbert.pipeline.phone.selftest import FILE_NAME as SELFTEST_FILE
-from pocketbert.pipeline.phone.selftest import write_selftest
 from pocketbert.pipeline.phone.tokenizers.sources import pack_sources
 from pocketbert.runtime.engines import open_file
 
@@ -220,6 +220,7 @@ def _records(model: RunModel, result: Verification) -> list[ModelRecord]:
             lineage=model.folder.sha256,
             scores=result.scores.get(f.path, {}),
             seen_right=[result.seen_right[f.path]] if f.path in result.seen_right else [],
+            confidence=result.confidence.get(f.path),
         )
         for f in model.files
     ]
@@ -251,6 +252,8 @@ def _processing(model: RunModel) -> Processing:
         tuned = read_training(folder.path).thresholds
         chosen = answer if tuned is None else answer.model_copy(update={"thresholds": tuned})
         own["thresholds"] = list(thresholds_of(chosen, len(folder.labels or [])))
+    if answer.unknown is not None:
+        own["unknown"] = answer.unknown
     if task.labels is LabelKind.ANSWERS:
         own |= {
             "stride": answer.stride,

@@ -8,6 +8,7 @@ import pytest
 
 from pocketbert.core.artefacts import Artefacts
 from pocketbert.core.families import family_of
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.phone.card import CardFacts, render_card
@@ -140,3 +141,56 @@ def test_code_that_runs_onnx_runtime_switches_its_reports_off_before(task: TaskN
     for code, use in using:
         assert "ORT_DISABLE_TELEMETRY" in code[: use.start()], code
     assert ("goo.gle/mediapipe-privacy" in text) == ("MediaPipe Tasks, `com.google" in text)
+
+
+def test_each_file_has_its_temperature_in_text_and_code() -> None:
+    artefacts = folder(TaskName.TEXT_CLASSIFICATION)
+    plain_card = card(artefacts)
+    assert "temperature" not in plain_card
+    sure = {"fitted_rows": 1500, "measured_on": "eval", "rows": 9, "error_before": 0.05, "error": 0.01}
+    warm = [
+        r.model_copy(update={"confidence": Confidence(temperature=1.5 + i / 8, **sure)})
+        for i, r in enumerate(artefacts.models())
+    ]
+    text = card(artefacts.model_copy(update={"files": warm}))
+    for one in warm:
+        told = f"`{one.path}` {one.temperature:g} (fitted on 1,500 held-out rows; expected calibration error on eval 5.00 points"
+        assert told in text
+    code = "\n".join(re.findall(r"```\w+\n(.*?)```", text, re.S))
+    of = {r.path: f"{r.temperature:g}" for r in warm}
+    small = of["onnx/model.onnx"]
+    for line in (
+        f'logits = run(e)["logits"][0] / {small}   # the temperature of this file',
+        f"s.score ** (1 / {small})",
+        f"exp((it - largest) / {small}f)",
+        f"exp((it - largest) / {of['tflite/model_int8.tflite']}f)",
+        f"it.score().pow(1 / {of['tflite/mediapipe.tflite']}f)",
+        f"pow($0.doubleValue, 1 / {of['coreml/Model.mlpackage']})",
+    ):
+        assert line in code, line
+    assert "import kotlin.math.pow" in code
+    assert "kotlin.math.pow" not in plain_card
+    mixed = card(artefacts.model_copy(update={"files": [warm[0], *artefacts.models()[1:]]}))
+    assert "The softmax of `onnx/model_int8.onnx`, " in mixed
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+def test_the_code_of_every_client_names_the_threshold(temperature: float) -> None:
+    made = folder(TaskName.TEXT_CLASSIFICATION, unknown=0.55)
+    files = [r.model_copy(update={"confidence": Confidence(temperature=temperature)}) for r in made.models()]
+    text = card(made.model_copy(update={"files": files}))
+    assert "below 0.55 (`processing.unknown` of `artifacts.json`) is unknown" in text
+    code = [c for c in re.findall(r"```\w+\n(.*?)```", text, re.S) if "pocketbert.load" not in c and "gradle" not in c]
+    answering = [c for c in code if "answer" in c]
+    assert len(answering) >= 6
+    for one in answering:
+        assert "a probability below 0.55 means: unknown" in one, one
+    assert "means: unknown" not in card(folder(TaskName.TEXT_CLASSIFICATION))
+
+
+def test_pairs_divide_logits_in_javascript() -> None:
+    artefacts = folder(TaskName.TEXT_CLASSIFICATION).model_copy(update={"pair": True})
+    files = [r.model_copy(update={"confidence": Confidence(temperature=1.5)}) for r in artefacts.models()]
+    text = card(artefacts.model_copy(update={"files": files}))
+    assert "const divided = logits.data.map(x => x / 1.5);" in text
+    assert "softmax(divided)" in text

@@ -10,6 +10,7 @@ import tree_sitter_swift
 
 from pocketbert.core.artefacts import FileRecord, Kind
 from pocketbert.core.families import family_of
+from pocketbert.core.predict.confidence import Confidence
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.phone.card import CardFacts, render_card
@@ -37,7 +38,11 @@ def test_the_code_is_parsed_and_says_that_it_was_never_compiled(task: TaskName, 
     without = artefacts.model_copy(update={"files": [r for r in artefacts.models() if r.format is Format.ONNX]})
     source = FileRecord(path="ios/Tokenizer.swift", sha256="0" * 64, bytes=1, kind=Kind.TOOL)
     with_sources = artefacts.model_copy(update={"files": [*artefacts.files, source]})
-    for made, count in ((artefacts, 2), (without, 1), (with_sources, 2)):
+    warm = [r.model_copy(update={"confidence": Confidence(temperature=1.5)}) for r in artefacts.models()]
+    divided = artefacts.model_copy(update={"files": warm})
+    choices = [(artefacts, 2), (without, 1), (with_sources, 2)]
+    choices += [(divided, 2)] if task is TaskName.TEXT_CLASSIFICATION else []
+    for made, count in choices:
         card = render_card(made, CardFacts(family_of("bert"), "unknown"))
         found = re.findall(r"^Swift, with ([^\n]*):\n\n```swift\n(.*?)\n```", card, re.M | re.S)
         assert len(found) == count

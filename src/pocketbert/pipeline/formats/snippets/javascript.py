@@ -5,7 +5,7 @@ from __future__ import annotations
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Scheme
-from pocketbert.pipeline.formats.snippets.parts import given, quoted, row_of
+from pocketbert.pipeline.formats.snippets.parts import TEMPERED, given, is_tempered, quoted, row_of, unknown_below
 
 VERSION = "4.3.1"
 _DTYPES = {Scheme.FP32: "fp32", Scheme.FP16: "fp16", Scheme.INT8: "int8"}
@@ -47,7 +47,7 @@ def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
         return _model(artefacts, record, "its text-classification pipeline takes no pairs")
     if artefacts.task is TaskName.REGRESSION:
         return _model(artefacts, record, "its pipeline turns the number into a softmax, which is always 1")
-    name, call, note = _pipeline(artefacts)
+    name, call, note = _pipeline(artefacts, record)
     return _block(
         f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}",
         f'import {{ env, pipeline }} from "{PACKAGE}";\n{_WHERE}\n'
@@ -55,7 +55,7 @@ def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
     )
 
 
-def _pipeline(artefacts: Artefacts) -> tuple[str, str, str]:
+def _pipeline(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str, str]:
     """Its name, the call that gives `answer`, and what differs from the answers of this project."""
     texts, p = quoted(given(artefacts)), artefacts.processing
     match artefacts.task:
@@ -101,7 +101,16 @@ def _pipeline(artefacts: Artefacts) -> tuple[str, str, str]:
                 f"const answer = (await run({texts}, {options})).tolist()[0];",
                 ("; without these options it gives the states of all tokens"),
             )
-    return "text-classification", f"const answer = await run({texts}, {{ top_k: null }});", ""
+    if not is_tempered(record):
+        note = unknown_below(artefacts, "//")
+        return "text-classification", f"const answer = await run({texts}, {{ top_k: null }});{note}", ""
+    call = (
+        f"const scores = await run({texts}, {{ top_k: null }});\n"
+        f"const powers = scores.map(s => s.score ** (1 / {record.temperature:g}));   // {TEMPERED}\n"
+        "const sum = powers.reduce((a, b) => a + b);\n"
+        f"const answer = scores.map((s, i) => ({{ label: s.label, score: powers[i] / sum }}));{unknown_below(artefacts, '//')}"
+    )
+    return "text-classification", call, ""
 
 
 def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
@@ -113,7 +122,7 @@ def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
         f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_options(record)});',
         f"const {{ logits }} = await model(tokenizer({quoted(texts[:1])}{pair}));",
-        _decided(artefacts, "model.config.id2label"),
+        _decided(artefacts, record, "model.config.id2label"),
         "console.log(answer);",
     ]
     if row_of(artefacts).labels is not LabelKind.NAME:
@@ -124,13 +133,18 @@ def _model(artefacts: Artefacts, record: ModelRecord, reason: str) -> str:
     )
 
 
-def _decided(artefacts: Artefacts, names: str) -> str:
+def _decided(artefacts: Artefacts, record: ModelRecord, names: str) -> str:
     kind = row_of(artefacts).labels
     if kind is LabelKind.SCORE:
         return "const answer = logits.data[0];"
     named = f"(score, i) => ({{ label: {names}[i], score }})"
     if kind is LabelKind.NAME:
-        return f"const answer = Array.from(softmax(logits.data), {named}).sort((a, b) => b.score - a.score);"
+        line = f"const answer = Array.from(softmax(logits.data), {named}).sort((a, b) => b.score - a.score);"
+        line += unknown_below(artefacts, "//")
+        if not is_tempered(record):
+            return line
+        divided = f"const divided = logits.data.map(x => x / {record.temperature:g});   // {TEMPERED}"
+        return f"{divided}\n{line.replace('logits.data', 'divided')}"
     limits = ", ".join(f"{t:g}" for t in artefacts.processing.thresholds or [])
     return (
         f"const thresholds = [{limits}];   // in the order of id2label\n"

@@ -10,13 +10,16 @@ from pocketbert.pipeline.formats.offer import has_sources
 from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
+    TEMPERED,
     asks_questions,
     camel,
     inputs,
+    is_tempered,
     lengths,
     per_token,
     row_of,
     takes_pairs,
+    unknown_below,
     width,
 )
 
@@ -87,7 +90,7 @@ classification on a desktop, not on a phone):
         )
         try {{
             session.run(inputs).use {{ outputs ->
-{_indent(_onnx_answer(artefacts), 16)}
+{_indent(_onnx_answer(artefacts, record), 16)}
             }}
         }} finally {{
             inputs.values.forEach {{ it.close() }}
@@ -132,7 +135,7 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
         )
 {buffers}
         interpreter.runSignature(inputs, mapOf({outputs}), "seq_$length")
-{_indent(_litert_answer(artefacts), 8)}
+{_indent(_litert_answer(artefacts, record), 8)}
     }}
 
     private fun padded(values: IntArray, length: Int) = arrayOf({pad})
@@ -156,16 +159,24 @@ def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
         code = (
             "    fun answer(text: String): Pair<String, Float> {\n"
             "        val best = classifier.classify(text).classificationResult().classifications()[0].categories()[0]\n"
-            "        return best.categoryName() to best.score()\n    }"
+            f"        return best.categoryName() to best.score(){unknown_below(artefacts, '//')}\n    }}"
         )
+        if is_tempered(record):
+            code = (
+                "    fun answer(text: String): Pair<String, Float> {\n"
+                "        val all = classifier.classify(text).classificationResult().classifications()[0].categories()\n"
+                f"        val powers = all.map {{ it.score().pow(1 / {record.temperature:g}f) }}   // {TEMPERED}, which MediaPipe does not apply\n"
+                f"        return all[0].categoryName() to powers[0] / powers.sum(){unknown_below(artefacts, '//')}\n    }}"
+            )
     field = kind.removeprefix("Text").lower()
+    raised = "\nimport kotlin.math.pow" if ".pow(" in code else ""
     return f"""Kotlin, with MediaPipe Tasks, `{MEDIAPIPE}`: {inside} inside the file (run by this
 project in Python, mediapipe {MEDIAPIPE_PYTHON}; at most {most} tokens; MediaPipe Tasks send metrics of their use to Google, and its notice at
 https://goo.gle/mediapipe-privacy asks you to tell your users; the other TFLite files run in LiteRT instead):
 
 ```kotlin
 import android.content.Context
-import com.google.mediapipe.tasks.text.{name}.{kind}
+import com.google.mediapipe.tasks.text.{name}.{kind}{raised}
 
 /** Open it once, off the main thread. The file lies in src/main/assets under the same name. */
 class MediapipeModel(context: Context) : AutoCloseable {{
@@ -221,35 +232,41 @@ def _raw(artefacts: Artefacts) -> str:
     return f"Map<String, {'Array<FloatArray>' if _rows_of_numbers(artefacts) else 'FloatArray'}>"
 
 
-def _onnx_answer(artefacts: Artefacts) -> list[str]:
+def _onnx_answer(artefacts: Artefacts, record: ModelRecord) -> list[str]:
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(artefacts) else "Array<FloatArray>"
     names = row_of(artefacts).answer
     if not _decides(artefacts):
         each = ", ".join(f'"{n}" to (outputs.get("{n}").get().value as {kind})[0]' for n in names)
         return [f"return mapOf({each})   // a row for each token; from here to an answer: see Processing"]
     name = names[0]
-    return [f'val {camel(name)} = (outputs.get("{name}").get().value as {kind})[0]', *_decision(artefacts, camel(name))]
+    return [
+        f'val {camel(name)} = (outputs.get("{name}").get().value as {kind})[0]',
+        *_decision(artefacts, record, camel(name)),
+    ]
 
 
-def _litert_answer(artefacts: Artefacts) -> list[str]:
+def _litert_answer(artefacts: Artefacts, record: ModelRecord) -> list[str]:
     names = row_of(artefacts).answer
     if not _decides(artefacts):
         each = ", ".join(f'"{n}" to {camel(n)}[0]' for n in names)
         return [
             f"return mapOf({each})   // a row for each token, padding included; from here to an answer: see Processing"
         ]
-    return [f"val numbers = {camel(names[0])}[0]", *_decision(artefacts, "numbers")]
+    return [f"val numbers = {camel(names[0])}[0]", *_decision(artefacts, record, "numbers")]
 
 
-def _decision(artefacts: Artefacts, values: str) -> list[str]:
+def _decision(artefacts: Artefacts, record: ModelRecord, values: str) -> list[str]:
     """Lines from the numbers of one text to an answer."""
     match row_of(artefacts).labels:
         case LabelKind.NAME:
+            power, note = "exp(it - largest)", "softmax"
+            if is_tempered(record):
+                power, note = f"exp((it - largest) / {record.temperature:g}f)", f"softmax with {TEMPERED}"
             return [
                 f"val largest = {values}.max()",
-                f"val powers = {values}.map {{ exp(it - largest) }}   // softmax",
+                f"val powers = {values}.map {{ {power} }}   // {note}",
                 "val best = powers.indices.maxBy { powers[it] }",
-                'return labels["$best"].asString to powers[best] / powers.sum()',
+                f'return labels["$best"].asString to powers[best] / powers.sum(){unknown_below(artefacts, "//")}',
             ]
         case LabelKind.NAMES:
             limits = ", ".join(f"{t:g}f" for t in artefacts.processing.thresholds or [])

@@ -74,3 +74,18 @@ def camel(name: str) -> str:
 def takes_pairs(artefacts: Artefacts) -> bool:
     """Whether an input is two texts."""
     return artefacts.pair or asks_questions(artefacts)
+
+
+def is_tempered(record: ModelRecord) -> bool:
+    """Whether the code of a file has to divide its logits by a temperature."""
+    return record.temperature != 1
+
+
+TEMPERED = "the temperature of this file"
+"""Comment on a number in the code; another file has another one."""
+
+
+def unknown_below(artefacts: Artefacts, mark: str) -> str:
+    """A comment on the probability below which an answer is unknown, with three blanks before; empty where there is none."""
+    least = artefacts.processing.unknown
+    return "" if least is None else f"   {mark} a probability below {least:g} means: unknown"

@@ -7,13 +7,16 @@ from pocketbert.core.predict.tokenization import MASK_TOKENS
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.snippets.extra import comment, example_columns, is_float, python_values
 from pocketbert.pipeline.formats.snippets.parts import (
+    TEMPERED,
     asks_questions,
     given,
     inputs,
+    is_tempered,
     lengths,
     per_token,
     quoted,
     row_of,
+    unknown_below,
 )
 
 _VALUES = {"input_ids": "e.ids", "attention_mask": "e.attention_mask", "token_type_ids": "e.type_ids"}
@@ -75,7 +78,7 @@ def run(e):   # int64 [1, tokens], no padding
     feed = {{i.name: np.array([values[i.name]], {kind}) for i in session.get_inputs()}}
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feed)))
 
-{_answer(artefacts, artefacts.processing.max_length)}
+{_answer(artefacts, record, artefacts.processing.max_length)}
 print(answer)
 ```"""
 
@@ -111,7 +114,7 @@ def run(e):   # int32 [1, length], padded with mask 0
     out = model.get_signature_runner(f"seq_{{length}}")(**{{k: pad(v) for k, v in {{{feed}}}.items()}})
     return {out}
 
-{_answer(artefacts, longest)}
+{_answer(artefacts, record, longest)}
 print(answer)
 ```"""
 
@@ -128,7 +131,7 @@ print(answer)
 ```"""
 
 
-def _answer(artefacts: Artefacts, longest: int) -> str:
+def _answer(artefacts: Artefacts, record: ModelRecord, longest: int) -> str:
     """Lines from a text to `answer`, by `run`, which gives the outputs of one tokenized text."""
     encode = f"e = tokenizer.encode({quoted(given(artefacts))})"
     if asks_questions(artefacts):
@@ -141,12 +144,13 @@ logits = run(e)["logits"][0, e.tokens.index(mask)]
 answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     kind = row_of(artefacts).labels
     if kind is LabelKind.NAME:
+        divided = f" / {record.temperature:g}   # {TEMPERED}" if is_tempered(record) else ""
         lines = [
-            'logits = run(e)["logits"][0]',
+            f'logits = run(e)["logits"][0]{divided}',
             "scores = np.exp(logits - logits.max())",
             "scores /= scores.sum()",
             _LABELS,
-            "answer = labels[str(scores.argmax())], float(scores.max())",
+            f"answer = labels[str(scores.argmax())], float(scores.max()){unknown_below(artefacts, '#')}",
         ]
     elif kind is LabelKind.NAMES:
         lines = [

@@ -8,11 +8,14 @@ from pocketbert.pipeline.formats.offer import has_sources
 from pocketbert.pipeline.formats.snippets.extra import comment, is_float, width_of
 from pocketbert.pipeline.formats.snippets.parts import (
     NO_TELEMETRY,
+    TEMPERED,
     asks_questions,
     inputs,
+    is_tempered,
     lengths,
     per_token,
     row_of,
+    unknown_below,
     width,
 )
 
@@ -76,15 +79,7 @@ def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
     )
     feed += comment(artefacts, "//")
     wide = _VECTORS if any(is_float(artefacts, n) for n in inputs(record)) else ""
-    if artefacts.task is TaskName.TEXT_CLASSIFICATION:
-        gives = "(label: String, probability: Double)"
-        answer = """        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
-        return (label, out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue)"""
-    else:
-        gives = "[String: MLMultiArray]"
-        shape = _shape(artefacts, record)
-        each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
-        answer = f"        return [{each}]   // {shape}; from here to an answer: see Processing"
+    gives, answer = _package_answer(artefacts, record)
     field, opened, method = _tokenizer(artefacts, most, "Int", gives)
     return f"""Swift, with Core ML ({source(artefacts)}; drag the package into Xcode, which compiles it; {NEVER}):
 
@@ -117,6 +112,23 @@ final class CoreMLModel {{
     }}
 {wide}}}
 ```"""
+
+
+def _package_answer(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
+    """The type of a Core ML package's answer, and the lines from `out` to it."""
+    if artefacts.task is TaskName.TEXT_CLASSIFICATION:
+        answer = """        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
+        return (label, out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue)"""
+        if is_tempered(record):
+            answer = f"""        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package
+        let powers = out.featureValue(for: "classLabel_probs")!.dictionaryValue.mapValues {{
+            pow($0.doubleValue, 1 / {record.temperature:g})   // {TEMPERED}, which the package does not apply
+        }}
+        return (label, powers[label]! / powers.values.reduce(0, +))"""
+        return "(label: String, probability: Double)", answer + unknown_below(artefacts, "//")
+    shape = _shape(artefacts, record)
+    each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in row_of(artefacts).answer)
+    return "[String: MLMultiArray]", f"        return [{each}]   // {shape}; from here to an answer: see Processing"
 
 
 def _padded(artefacts: Artefacts) -> str:
@@ -191,14 +203,17 @@ def _decided(artefacts: Artefacts, record: ModelRecord) -> tuple[str, str]:
     """The type of the answer, and the lines from `outputs` to it."""
     names = row_of(artefacts).answer
     if row_of(artefacts).labels is LabelKind.NAME:
+        power, note = "exp($0 - numbers.max()!)", "softmax"
+        if is_tempered(record):
+            power, note = f"exp(($0 - numbers.max()!) / {record.temperature:g})", f"softmax with {TEMPERED}"
         return (
             "(label: String, probability: Float)",
             f"""        let numbers = try floats(outputs["{names[0]}"]!)
-        let powers = numbers.map {{ exp($0 - numbers.max()!) }}   // softmax
+        let powers = numbers.map {{ {power} }}   // {note}
         let best = powers.indices.max {{ powers[$0] < powers[$1] }}!
         let config = try Data(contentsOf: Bundle.main.url(forResource: "config", withExtension: "json")!)
         let labels = (try JSONSerialization.jsonObject(with: config) as! [String: Any])["id2label"] as! [String: String]
-        return (labels[String(best)]!, powers[best] / powers.reduce(0, +))""",
+        return (labels[String(best)]!, powers[best] / powers.reduce(0, +)){unknown_below(artefacts, "//")}""",
         )
     each = ", ".join(f'"{n}": try floats(outputs["{n}"]!)' for n in names)
     return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"

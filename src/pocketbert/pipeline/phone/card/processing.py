@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.core.artefacts import Artefacts
+from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.predict.pooling import Pooling, PoolingKind
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.place import places
@@ -72,4 +72,37 @@ def _decision(artefacts: Artefacts) -> str:
                 f"`sentence_embedding` is the {pooling.title}, padding left out, computed inside the files; `last_hidden_state` has the "
                 "token states, for clients that pool themselves."
             )
-    return f"{p.score.capitalize()} over the logits gives probabilities."
+    least = p.unknown
+    unknown = (
+        ""
+        if least is None
+        else f" An answer whose largest probability is below {least:g} (`processing.unknown` of `artifacts.json`) is unknown: "
+        "`pocketbert.load` and the app core mark it; other clients have to compare."
+    )
+    return f"{_confidence(artefacts)}{unknown}"
+
+
+def _confidence(artefacts: Artefacts) -> str:
+    """From the logits of a classifier to probabilities, with the temperature of each file."""
+    warm = [r for r in artefacts.models() if r.temperature != 1]
+    if not warm:
+        return "Softmax over the logits gives probabilities."
+    told = ", ".join(f"`{r.path}` {r.temperature:g}{_fitted(r)}" for r in warm)
+    plain_ones = [f"`{r.path}`" for r in artefacts.models() if r.temperature == 1]
+    others = f" The softmax of {', '.join(plain_ones)} is not divided." if plain_ones else ""
+    return (
+        f"Softmax over the logits, divided by the temperature of the file, gives probabilities: {told}.{others} The label is the same "
+        "with and without it. `pocketbert.load`, the app core and the code in this card divide; clients that compute a plain softmax do "
+        "not, and their probabilities p differ: transformers, optimum, transformers.js pipelines, MediaPipe and the class probabilities "
+        "of Core ML. p^(1/T), divided by the sum over all labels, corrects these (`confidence` of each file in `artifacts.json`)."
+    )
+
+
+def _fitted(record: ModelRecord) -> str:
+    """How much right the temperature makes the probabilities, in brackets; empty where nobody measured it."""
+    sure = record.confidence
+    if sure is None or sure.error is None or sure.error_before is None:
+        return ""
+    rows = f"fitted on {sure.fitted_rows:,} held-out rows; " if sure.fitted_rows else ""
+    before, after = f"{sure.error_before * 100:.2f}", f"{sure.error * 100:.2f}"
+    return f" ({rows}expected calibration error on {sure.measured_on} {before} points without, {after} with it)"

@@ -20,9 +20,9 @@ from pocketbert.core.compare.simulated import FILE_NAME as SIMULATED_FILE
 from pocketbert.core.compare.simulated import read_simulated, write_simulated
 from pocketbert.core.disk.files import copy_path
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.pipeline.gates.selftest import FILE_NAME as SELFTEST_FILE
+from pocketbert.pipeline.gates.selftest import write_selftest
 from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice
-from pocketbert.pipeline.phone.selftest import FILE_NAME as SELFTEST_FILE
-from pocketbert.pipeline.phone.selftest import write_selftest
 
 _REWRITTEN = (GOLDEN_FILE, SIMULATED_FILE)
 """Files that name model files: only what is packed is left in them."""

@@ -44,7 +44,9 @@ final class Results {
 
     Result of(Input input, Answer answer) {
         if (answer instanceof Prediction prediction) {
-            return new Result.Bars("", bars(prediction.labels(), prediction.scores(), List.of(prediction.label())));
+            String title = prediction.unknown() ? context.getString(R.string.unknown) : "";
+            List<String> chosen = prediction.unknown() ? List.of() : List.of(prediction.label());
+            return new Result.Bars(title, bars(prediction.labels(), prediction.scores(), chosen));
         }
         if (answer instanceof Labelling labelling) {
             return new Result.Bars("", bars(labelling.labels(), labelling.scores(), labelling.given()));

@@ -20,6 +20,7 @@ import org.pocketbert.answers.Predictor;
 import org.pocketbert.answers.Scores;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.FolderAssets;
+import org.pocketbert.artefacts.ModelFile;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.demo.model.AppFolder;
 import org.pocketbert.demo.model.Candidate;
@@ -59,8 +60,8 @@ public class CarriedModelTest {
         return row.getAsJsonObject("outputs").getAsJsonArray(path);
     }
 
-    private static double[] probabilities(JsonObject row, String path) {
-        return Scores.softmax(Fixtures.floats(recorded(row, path)));
+    private static double[] probabilities(JsonObject row, ModelFile file) {
+        return Scores.softmax(Fixtures.floats(recorded(row, file.path())), file.temperature());
     }
 
     @Test
@@ -69,7 +70,7 @@ public class CarriedModelTest {
             assertEquals("", screen.message());
             AppFolder folder = AppFolder.of(RuntimeEnvironment.getApplication());
             Artefacts artefacts = Artefacts.read(folder);
-            String path = Candidate.of(artefacts).get(0).file().path();
+            ModelFile file = Candidate.of(artefacts).get(0).file();
             for (JsonObject row : golden().subList(0, TYPED)) {
                 if (!row.get("text").isJsonPrimitive()) {
                     continue;
@@ -78,7 +79,7 @@ public class CarriedModelTest {
                 screen.type(row.get("text").getAsString());
                 assertTrue(screen.message(), screen.result().getChildCount() > 0);
                 if (artefacts.task() == Task.TEXT_CLASSIFICATION) {
-                    String best = artefacts.labels().get(Scores.largest(probabilities(row, path)));
+                    String best = artefacts.labels().get(Scores.largest(probabilities(row, file)));
                     String shown = Screens.texts(screen.result());
                     String chosen = "(?s).*\\[\\Q" + best + "\\E: [^\\]]*, chosen\\].*";
                     assertTrue(row.get("text") + " is " + best + ": " + shown, shown.matches(chosen));
@@ -95,12 +96,12 @@ public class CarriedModelTest {
         for (Candidate candidate : Candidate.of(artefacts)) {
             String path = candidate.file().path();
             try (Session session = candidate.engine().open(Fixtures.source(WHOLE.resolve(path)), SessionOptions.cpu(2))) {
-                Predictor predictor = new Predictor(artefacts, encoder, session);
+                Predictor predictor = new Predictor(artefacts, encoder, candidate.file(), session);
                 SelfTest.Report report = new SelfTest(artefacts, candidate.file()).checkAll(predictor, session.facts().engine());
                 right.add(path);
                 if (candidate.file().scheme().equals("fp32")) {
                     assertTrue(path + " differs by " + report.largest(), report.largest() < FP32_OUTPUT);
-                    comparePredictions(artefacts, predictor, path);
+                    comparePredictions(artefacts, predictor, candidate.file());
                 }
             } catch (SelfTestException e) {
                 // TFLite up to 2.16 computes the default int8 file wrongly; the file made for it has a runtime
@@ -112,13 +113,14 @@ public class CarriedModelTest {
         assertTrue(right.toString(), right.contains("onnx/model.onnx") && right.contains("onnx/model_int8.onnx"));
     }
 
-    private static void comparePredictions(Artefacts artefacts, Predictor predictor, String path) throws Exception {
+    private static void comparePredictions(Artefacts artefacts, Predictor predictor, ModelFile file) throws Exception {
+        String path = file.path();
         int compared = 0;
         for (JsonObject row : golden()) {
             boolean single = row.get("text").isJsonPrimitive() && !row.get("text").getAsString().isBlank();
             if (artefacts.task() == Task.TEXT_CLASSIFICATION && single && recorded(row, path) != null) {
                 Prediction prediction = (Prediction) predictor.predict(Input.of(row.get("text").getAsString()));
-                double[] wanted = probabilities(row, path);
+                double[] wanted = probabilities(row, file);
                 for (int i = 0; i < wanted.length; i++) {
                     assertEquals(path, wanted[i], prediction.scores()[i], FP32_PROBABILITY);
                 }

@@ -10,6 +10,8 @@ import java.util.List;
  * @param labels all labels in order of their ids
  * @param scores probability of every label, in the same order
  * @param truncated whether the end of the text was not read
+ * @param unknown whether the probability lies below the folder's threshold, so that the label should not be believed
  */
-public record Prediction(String label, double score, List<String> labels, double[] scores, boolean truncated)
+public record Prediction(
+        String label, double score, List<String> labels, double[] scores, boolean truncated, boolean unknown)
         implements Answer {}

@@ -8,6 +8,7 @@ import org.pocketbert.answers.heads.Heads;
 import org.pocketbert.artefacts.ArtefactException;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.Configuration;
+import org.pocketbert.artefacts.ModelFile;
 import org.pocketbert.artefacts.Processing;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.engines.EngineException;
@@ -34,15 +35,17 @@ public final class Predictor {
      *
      * @param artefacts the folder
      * @param encoder its tokenizer
-     * @param session one of its model files, open; it is not closed here
+     * @param file one of its model files
+     * @param session the same file, open; it is not closed here
      * @throws ArtefactException if {@code config.json} is missing or names other labels
      */
-    public Predictor(Artefacts artefacts, TextEncoder encoder, Session session) throws ArtefactException {
+    public Predictor(Artefacts artefacts, TextEncoder encoder, ModelFile file, Session session)
+            throws ArtefactException {
         this.artefacts = artefacts;
         this.encoder = encoder;
         this.session = session;
         configuration = Configuration.read(artefacts);
-        head = Heads.of(artefacts, encoder);
+        head = Heads.of(artefacts, file, encoder);
         readout = new Readout(artefacts.task(), encoder.maskId());
     }
 

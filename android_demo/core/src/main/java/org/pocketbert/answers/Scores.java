@@ -3,6 +3,7 @@ package org.pocketbert.answers;
 /** Turns logits into the scores that a person sees, in 64-bit arithmetic as the Python side does. */
 public final class Scores {
     private static final double LARGEST = 700; // exp of more is infinite
+    private static final double TINY = 1e-38; // a probability that 32 bits round to 0
 
     private Scores() {}
 
@@ -17,6 +18,15 @@ public final class Scores {
 
     /** Returns probabilities that add up to 1. */
     public static double[] softmax(float[] logits) {
+        return softmax(logits, 1);
+    }
+
+    /**
+     * Returns probabilities that add up to 1, of logits divided by a temperature. The largest one is that of the largest logit.
+     *
+     * @param temperature above 0; see {@link org.pocketbert.artefacts.ModelFile#temperature}
+     */
+    public static double[] softmax(float[] logits, double temperature) {
         double largest = Double.NEGATIVE_INFINITY;
         for (float logit : logits) {
             largest = Math.max(largest, logit);
@@ -24,7 +34,24 @@ public final class Scores {
         double[] out = new double[logits.length];
         double sum = 0;
         for (int i = 0; i < out.length; i++) {
-            out[i] = Math.exp(logits[i] - largest);
+            out[i] = Math.exp((logits[i] - largest) / temperature);
+            sum += out[i];
+        }
+        for (int i = 0; i < out.length; i++) {
+            out[i] /= sum;
+        }
+        return out;
+    }
+
+    /** Returns the probabilities that a softmax of logits divided by a temperature would have given, from those without one. */
+    public static double[] raised(float[] probabilities, double temperature) {
+        if (temperature == 1) {
+            return same(probabilities);
+        }
+        double[] out = new double[probabilities.length];
+        double sum = 0;
+        for (int i = 0; i < out.length; i++) {
+            out[i] = Math.pow(Math.max(probabilities[i], TINY), 1 / temperature);
             sum += out[i];
         }
         for (int i = 0; i < out.length; i++) {

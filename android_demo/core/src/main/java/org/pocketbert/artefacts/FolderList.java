@@ -23,6 +23,7 @@ record FolderList(
     private static final int MAX_LABELS = 1 << 16;
     private static final int MAX_FILES = 10_000;
     private static final int MAX_LENGTH = 1 << 20;
+    private static final double MAX_TEMPERATURE = 100;
 
     static FolderList of(JsonElement content) throws ArtefactException {
         Fields fields = Fields.of("", content);
@@ -134,7 +135,12 @@ record FolderList(
                 record.text("client", ""),
                 inputs,
                 outputs,
+                record.has("confidence") ? temperature(record.fields("confidence")) : 1,
                 List.copyOf(lengths));
+    }
+
+    private static double temperature(Fields confidence) {
+        return confidence.has("temperature") ? confidence.number("temperature", Double.MIN_VALUE, MAX_TEMPERATURE) : 1;
     }
 
     private static List<String> names(List<Fields> tensors) {

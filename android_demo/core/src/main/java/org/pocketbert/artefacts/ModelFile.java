@@ -13,6 +13,7 @@ import java.util.List;
  * @param client the one client that it is made for, such as {@code mediapipe}; empty where any may open it
  * @param inputs names of the inputs in their order
  * @param outputs names of the outputs in their order
+ * @param temperature what its logits are divided by before the softmax (text-classification); 1 for none
  * @param lengths the only lengths in tokens that it takes, ascending; empty where every length is taken
  */
 public record ModelFile(
@@ -24,6 +25,7 @@ public record ModelFile(
         String client,
         List<String> inputs,
         List<String> outputs,
+        double temperature,
         List<Integer> lengths) {
     /** Returns the path in the artefact folder. */
     public String path() {

@@ -9,6 +9,7 @@ import java.util.List;
  * @param pairOrder meaning of the two texts of a pair, in order
  * @param padsLeft whether padding stands before the text
  * @param thresholds probability from which each label is given (multi-label); empty for other tasks
+ * @param unknown probability below which an answer is unknown (text-classification); 0 for never
  * @param stride tokens that two windows of a long context share (question answering)
  * @param answerLength longest answer in tokens (question answering)
  * @param nullAnswers whether a question may have no answer (question answering)
@@ -20,6 +21,7 @@ public record Processing(
         List<String> pairOrder,
         boolean padsLeft,
         double[] thresholds,
+        double unknown,
         int stride,
         int answerLength,
         boolean nullAnswers,
@@ -50,6 +52,7 @@ public record Processing(
                 order.size() == 2 ? List.copyOf(order) : List.of("text", "text_pair"),
                 side.equals("left"),
                 thresholds,
+                fields.has("unknown") ? fields.number("unknown", 0, 1) : 0,
                 fields.has("stride") ? (int) fields.whole("stride", 1, MAX_LENGTH) : STRIDE,
                 fields.has("answer_length") ? (int) fields.whole("answer_length", 1, MAX_LENGTH) : ANSWER_LENGTH,
                 fields.flag("null_answers", false),

@@ -32,7 +32,7 @@ public class AnswersTest {
 
     @Test
     public void everyKitIsThere() {
-        assertEquals(9, Cases.kits().size());
+        assertEquals(10, Cases.kits().size());
     }
 
     @Test
@@ -57,7 +57,7 @@ public class AnswersTest {
         int[] next = {0};
         FakeSession session = new FakeSession(
                 artefacts.task(), cases.encoder(rows).maskId(), lengths, ids -> matrix(example, next[0]++));
-        Predictor predictor = new Predictor(artefacts, cases.encoder(rows), session);
+        Predictor predictor = new Predictor(artefacts, cases.encoder(rows), artefacts.standard(), session);
         JsonObject expected = example.getAsJsonObject("answer");
         if (input.first().isBlank() || (input.second() != null && input.second().isBlank())) {
             assertThrows(where, TextException.class, () -> predictor.predict(input));
@@ -130,6 +130,7 @@ public class AnswersTest {
     private static void compare(String where, JsonObject expected, Answer answer) {
         if (answer instanceof Prediction prediction) {
             assertEquals(where, expected.get("label").getAsString(), prediction.label());
+            assertEquals(where, expected.get("unknown").getAsBoolean(), prediction.unknown());
             assertEquals(where, expected.get("score").getAsDouble(), prediction.score(), EXACT);
             assertArrayEquals(where, Cases.numbers(expected, "scores"), prediction.scores(), EXACT);
         } else if (answer instanceof Labelling labelling) {
@@ -219,7 +220,7 @@ public class AnswersTest {
         Tensor tensor = new Tensor(new float[] {0.25f, 0.75f}, new int[] {1, 2});
         Matrix matrix = readout.matrix(Map.of("probabilities", tensor), batch(), 0);
         Cases cases = Cases.of("pairs"); // two labels
-        Head head = Heads.of(cases.artefacts(), cases.encoder(List.of()));
+        Head head = Heads.of(cases.artefacts(), cases.artefacts().standard(), cases.encoder(List.of()));
         Prediction answer = (Prediction) head.answer(Input.of("a"), List.of(row()), List.of(matrix), true);
         assertEquals(0.75, answer.score(), 0);
     }

@@ -24,6 +24,10 @@ public class PartsTest {
     public void scoresStayFiniteForLargeLogits() {
         assertArrayEquals(new double[] {1, 0}, Scores.softmax(new float[] {3e4f, -3e4f}), 0);
         assertArrayEquals(new double[] {0.5, 0.5}, Scores.softmax(new float[] {1e4f, 1e4f}), 0);
+        assertArrayEquals(new double[] {0.9, 0.1}, Scores.softmax(new float[] {2 * (float) Math.log(9), 0}, 2), 1e-7);
+        assertArrayEquals(new double[] {0.75, 0.25}, Scores.raised(new float[] {0.9f, 0.1f}, 2), 1e-7);
+        assertArrayEquals(new double[] {1, 0}, Scores.raised(new float[] {1, 0}, 0.5), 1e-12);
+        assertArrayEquals(new double[] {0.75, 0.25}, Scores.raised(new float[] {0.75f, 0.25f}, 1), 0);
         assertArrayEquals(new double[] {1, 0.5, 0}, Scores.sigmoid(new float[] {3e4f, 0, -3e4f}), 1e-300);
     }
 

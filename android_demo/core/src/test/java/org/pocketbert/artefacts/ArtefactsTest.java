@@ -56,6 +56,21 @@ public class ArtefactsTest {
     }
 
     @Test
+    public void eachFileHasItsTemperature() throws Exception {
+        MemoryAssets assets = MemoryAssets.classifier();
+        assertEquals(1, Artefacts.read(assets).standard().temperature(), 0);
+        String list = assets.list();
+        String told = "\"fp32\", \"confidence\": {\"temperature\": 1.625, \"fitted_rows\": 900}";
+        assets.put(Artefacts.FILE_NAME, list.replace("\"fp32\"", told));
+        assertEquals(1.625, Artefacts.read(assets).standard().temperature(), 0);
+        assets.put(Artefacts.FILE_NAME, list.replace("\"fp32\"", told.replace("1.625, ", "1.625}, \"x\": {")));
+        assertEquals(1.625, Artefacts.read(assets).standard().temperature(), 0);
+        for (String wrong : List.of("0", "-1", "1e9", "\"hot\"")) {
+            refused("\"fp32\"", told.replace("1.625", wrong), Reason.MALFORMED, "temperature");
+        }
+    }
+
+    @Test
     public void aMissingListIsRefused() {
         ArtefactException e = refused(new MemoryAssets());
         assertEquals(Reason.MISSING_FILE, e.reason());

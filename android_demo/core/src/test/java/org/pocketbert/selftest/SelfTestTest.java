@@ -75,7 +75,7 @@ public class SelfTestTest {
     public void aRightEnginePassesEveryTask() throws Exception {
         for (String kit : Cases.kits()) {
             Cases cases = Cases.of(kit);
-            Predictor predictor = new Predictor(cases.artefacts(), tokenizer(cases), right(cases, 0));
+            Predictor predictor = new Predictor(cases.artefacts(), tokenizer(cases), cases.artefacts().standard(), right(cases, 0));
             for (ModelFile model : cases.artefacts().models()) {
                 SelfTest test = new SelfTest(cases.artefacts(), model);
                 SelfTest.Report report = test.check(predictor, "Fake 1.0");
@@ -93,7 +93,7 @@ public class SelfTestTest {
         for (String kit : Cases.kits()) {
             Cases cases = Cases.of(kit);
             Artefacts artefacts = cases.artefacts();
-            Predictor predictor = new Predictor(artefacts, tokenizer(cases), right(cases, 0.02f));
+            Predictor predictor = new Predictor(artefacts, tokenizer(cases), artefacts.standard(), right(cases, 0.02f));
             SelfTest test = new SelfTest(artefacts, file(artefacts, "tflite/model_int8.tflite"));
             SelfTestException e = assertThrows(SelfTestException.class, () -> test.check(predictor, "TFLite 2.16.1"));
             assertEquals(Reason.ENGINE, e.reason());
@@ -111,7 +111,7 @@ public class SelfTestTest {
                 new Matrix(new float[] {Float.NaN, 0, 0}, 1, 3), new Matrix(new float[2], 1, 2), new Matrix(new float[4], 1, 4));
         for (Matrix matrix : wrong) {
             FakeSession session = new FakeSession(artefacts.task(), -1, List.of(), ids -> matrix);
-            Predictor predictor = new Predictor(artefacts, tokenizer(cases), session);
+            Predictor predictor = new Predictor(artefacts, tokenizer(cases), artefacts.standard(), session);
             SelfTestException e = assertThrows(
                     SelfTestException.class, () -> new SelfTest(artefacts, artefacts.standard()).check(predictor, "Fake 1.0"));
             assertTrue(e.getMessage(), e.getMessage().contains("Choose another file or another version of the engine"));
@@ -135,7 +135,7 @@ public class SelfTestTest {
                 ? new java.io.ByteArrayInputStream("{}\n".getBytes())
                 : new FolderAssets(cases.folder).open(path);
         Artefacts artefacts = Artefacts.read(damaged);
-        Predictor predictor = new Predictor(artefacts, tokenizer(cases), right(cases, 0));
+        Predictor predictor = new Predictor(artefacts, tokenizer(cases), artefacts.standard(), right(cases, 0));
         SelfTest test = new SelfTest(artefacts, artefacts.standard());
         ArtefactException e = assertThrows(ArtefactException.class, () -> test.check(predictor, "Fake 1.0"));
         assertEquals(GoldenRow.FILE_NAME, e.path());

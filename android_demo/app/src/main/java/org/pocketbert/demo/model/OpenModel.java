@@ -58,7 +58,7 @@ public final class OpenModel implements AutoCloseable {
         Session session = candidate.engine().open(folder.source(candidate.file().file()), options);
         OpenModel opened = null;
         try {
-            Predictor predictor = new Predictor(artefacts, encoder, session);
+            Predictor predictor = new Predictor(artefacts, encoder, candidate.file(), session);
             SelfTest test = new SelfTest(artefacts, candidate.file());
             SelfTest.Report report = test.check(predictor, session.facts().engine());
             opened = new OpenModel(session, predictor, report);

@@ -15,21 +15,27 @@ final class ClassificationHead implements Head {
     private final Task task;
     private final List<String> labels;
     private final double[] thresholds;
+    private final double unknown;
+    private final double temperature;
 
-    ClassificationHead(Task task, List<String> labels, double[] thresholds) {
+    ClassificationHead(Task task, List<String> labels, double[] thresholds, double unknown, double temperature) {
         this.task = task;
         this.labels = labels;
         this.thresholds = thresholds;
+        this.unknown = unknown;
+        this.temperature = temperature;
     }
 
     @Override
     public Answer answer(Input input, List<Encoding> rows, List<Matrix> outputs, boolean scored) {
-        double[] scores = Scores.of(outputs.get(0).row(0), scored ? "none" : task.score());
+        float[] row = outputs.get(0).row(0);
         boolean truncated = rows.get(0).truncated();
         if (task == Task.TEXT_CLASSIFICATION) {
+            double[] scores = scored ? Scores.raised(row, temperature) : Scores.softmax(row, temperature);
             int best = Scores.largest(scores);
-            return new Prediction(labels.get(best), scores[best], labels, scores, truncated);
+            return new Prediction(labels.get(best), scores[best], labels, scores, truncated, scores[best] < unknown);
         }
+        double[] scores = Scores.of(row, scored ? "none" : task.score());
         List<String> given = new java.util.ArrayList<>();
         for (int label : Scores.ranking(scores)) {
             if (scores[label] >= thresholds[label]) {

@@ -3,6 +3,7 @@ package org.pocketbert.answers.heads;
 import org.pocketbert.answers.Embedding;
 import org.pocketbert.answers.Value;
 import org.pocketbert.artefacts.Artefacts;
+import org.pocketbert.artefacts.ModelFile;
 import org.pocketbert.artefacts.Processing;
 import org.pocketbert.text.TextEncoder;
 
@@ -11,16 +12,21 @@ public final class Heads {
     private Heads() {}
 
     /**
-     * Returns the head of a folder.
+     * Returns the head of a folder's task, for one of its model files.
      *
      * @param artefacts the folder
+     * @param file the model file, whose temperature decides how sure a classifier is
      * @param encoder its tokenizer, which spells the guesses of fill-mask
      */
-    public static Head of(Artefacts artefacts, TextEncoder encoder) {
+    public static Head of(Artefacts artefacts, ModelFile file, TextEncoder encoder) {
         Processing processing = artefacts.processing();
         return switch (artefacts.task()) {
             case TEXT_CLASSIFICATION, MULTI_LABEL -> new ClassificationHead(
-                    artefacts.task(), artefacts.labels(), processing.thresholds());
+                    artefacts.task(),
+                    artefacts.labels(),
+                    processing.thresholds(),
+                    processing.unknown(),
+                    file.temperature());
             case TOKEN_CLASSIFICATION -> new TokenClassificationHead(artefacts.labels());
             case QUESTION_ANSWERING -> new QuestionAnsweringHead(processing.answerLength(), processing.nullAnswers());
             case FILL_MASK -> new FillMaskHead(encoder);

@@ -47,7 +47,7 @@ public class GoldenRowsTest {
         TextEncoder encoder = TokenizerEncoder.read(artefacts);
         ModelFile file = artefacts.models().stream().filter(m -> m.path().equals(path)).findFirst().orElseThrow();
         try (Session session = new OrtEngine().open(Fixtures.source(phone.resolve(path)), SessionOptions.cpu(1))) {
-            use.with(new Predictor(artefacts, encoder, session), new SelfTest(artefacts, file));
+            use.with(new Predictor(artefacts, encoder, file, session), new SelfTest(artefacts, file));
         }
     }
 

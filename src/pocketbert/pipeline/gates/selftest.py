@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
 from pocketbert.core.compare.golden import TOKENS_FILE_NAME, GoldenRow, TokenRow, read_golden, read_golden_tokens
-from pocketbert.core.disk.files import write_json
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.score import probabilities
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, TaskName
 from pocketbert.core.types import Client
@@ -95,8 +97,18 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
 
 
 def read_selftest(folder: Path) -> AppSelfTest:
-    """Read ``selftest.json``."""
-    return AppSelfTest.model_validate(json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
+    """Read ``selftest.json``.
+
+    Raises:
+        InputError: If the file is missing, too long, no JSON or no self-test.
+    """
+    path = folder / FILE_NAME
+    try:
+        return AppSelfTest.model_validate(read_json(path))
+    except ValidationError as error:
+        found = error.errors()[0]
+        place = ".".join(map(str, found["loc"]))
+        raise InputError(Problem(f"{path} {place}".rstrip(), f"{found['msg']}.", "Copy the folder again.")) from error
 
 
 def _key(text: object) -> tuple[str, ...]:
@@ -157,7 +169,31 @@ def _row(artefacts: Artefacts, row: GoldenRow, tokens: TokenRow, likely: bool) -
 
 def _expected(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, likely: bool) -> Expected:
     values, tolerance = np.asarray(row.outputs[record.path], np.float64), row.tolerance[record.path]
-    if likely and record.client is not Client.MEDIAPIPE:  # MediaPipe's files answer with probabilities
-        score = artefacts.processing.score
-        values, tolerance = probabilities(values, score), tolerance * _STEEPEST[score]
+    if likely:
+        inside, score = (
+            record.client is Client.MEDIAPIPE,
+            artefacts.processing.score,
+        )  # MediaPipe's files have it inside
+        if inside:
+            tolerance = raised_tolerance(values, tolerance, record.temperature)
+        values = tempered(values, record.temperature, inside)
+        if not inside:
+            values, tolerance = probabilities(values, score), tolerance * _STEEPEST[score] / record.temperature
     return Expected(values=[round(float(v), _DIGITS) for v in values.ravel()], tolerance=tolerance + 10.0**-_DIGITS)
+
+
+def raised_tolerance(values: NDArray[np.float64], tolerance: float, temperature: float) -> float:
+    """How far probabilities may be apart at a temperature where those of the file may be `tolerance` apart.
+
+    Of p^(1/T) / S, where S is the sum over K labels, the numerator moves by at most e: tolerance^(1/T) where T is above 1, and
+    tolerance / T below. The fraction then moves by at most e (K + 1) / S.
+
+    Args:
+        values: Probabilities of a file, [K].
+        tolerance: Largest difference of one of them.
+        temperature: T.
+    """
+    if temperature == 1:
+        return tolerance
+    moved = tolerance ** (1 / temperature) if temperature > 1 else tolerance / temperature
+    return float(min(1.0, moved * (values.size + 1) / (values ** (1 / temperature)).sum()))

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.predict.confidence import tempered
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.pipeline.phone.selftest import ROWS, read_selftest, write_selftest
+from pocketbert.pipeline.gates.selftest import ROWS, raised_tolerance, read_selftest, write_selftest
 from support.card_folders import folder as listed
 
 TOKENS = '{"text": "%s", "ids": [1, 5, 2]}\n'
@@ -88,3 +92,18 @@ def test_parts_of_outputs_stay_outputs(tmp_path: Path) -> None:
 
 def test_fewer_rows_than_five_are_all_written(tmp_path: Path) -> None:
     assert written(tmp_path, [golden("one", "no", [3.0, 0.0]), golden("two", "yes", [0.0, 3.0])]) == ["one", "two"]
+
+
+@given(
+    arrays(np.float64, (2, 4), elements=st.floats(0.001, 1)), st.floats(0.2, 5), st.floats(0, 0.05), st.integers(0, 3)
+)
+def test_the_tolerance_of_probabilities_holds_at_a_temperature(
+    numbers: np.ndarray, temperature: float, step: float, place: int
+) -> None:
+    first = numbers[0] / numbers[0].sum()
+    second = np.abs(first + step * (np.arange(4) == place) - step * (np.arange(4) == (place + 1) % 4))
+    second /= second.sum()
+    tolerance = float(np.abs(first - second).max())
+    apart = np.abs(tempered(first, temperature, True) - tempered(second, temperature, True)).max()
+    assert apart <= raised_tolerance(first, tolerance, temperature) + 1e-9
+    assert raised_tolerance(first, tolerance, 1.0) == tolerance
