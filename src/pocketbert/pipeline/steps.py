@@ -126,9 +126,10 @@ def _source_content(source: CorpusSource) -> str | None:
 
 def _teacher_step(inputs: Inputs, make: Makers) -> Step:
     recipe = inputs.recipe
+    as_it_is = recipe.student is None and recipe.teacher.finetune is None
     return Step(
         name="teacher",
-        title=f"teacher {recipe.teacher.model}",
+        title=f"{'model' if as_it_is else 'teacher'} {recipe.teacher.model}",
         output="teacher",
         settings={
             "task": recipe.task,
