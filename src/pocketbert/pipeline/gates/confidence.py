@@ -108,7 +108,7 @@ def temperature_gates(folder: Path, artefacts: Artefacts) -> list[Gate]:
             for row in test.rows
             if record.path in row.answers and (row.text, record.path) in recorded
         ]
-        if pairs and (record.confidence is not None or _differs(pairs, record)):
+        if pairs and (record.temperature != 1 or _differs(pairs, record)):
             out.append(_gate(record, _worst(pairs, record)))
     return out
 
