@@ -22,7 +22,7 @@ from pocketbert.pipeline.gates.stored.gate import UNDIVIDED
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.stored.trace import example, module_constants
 from pocketbert.pipeline.make import exporting
-from pocketbert.pipeline.make.outliers import Outliers, outlier_note
+from pocketbert.pipeline.make.outliers import Outliers, outlier_line, outlier_note
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 ONNX = ExportOptions(formats=["onnx"], schemes=["int8"])
@@ -101,4 +101,6 @@ def test_a_long_list_is_cut() -> None:
     note = outlier_note(found)
     assert "norm5 (2 of 384, up to 33 times the median channel) and 2 more tensors." in note
     assert "norm6" not in note
-    assert outlier_note([]) == ""
+    assert outlier_note([]) == outlier_line([]) == ""
+    assert outlier_line(found).startswith("outlier channels of 8 tensors, up to 33 times the median channel")
+    assert outlier_line(found[:1]).startswith("outlier channels of 1 tensor, ")

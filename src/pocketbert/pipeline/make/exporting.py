@@ -21,7 +21,7 @@ from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
-from pocketbert.pipeline.make.outliers import outlier_note, write_outliers
+from pocketbert.pipeline.make.outliers import outlier_line, write_outliers
 from pocketbert.pipeline.reference import (
     check_spread,
     drawn_inputs,
@@ -69,7 +69,7 @@ def make_export(
     samples, sentences = sample_batches(model.tokenizer, probed), sentence_batches(model.task, model.tokenizer)
     layout = place.layout(model.recipe)
     module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
-    outliers = outlier_note(write_outliers(destination, module))
+    outliers = outlier_line(write_outliers(destination, module))
     given, results = ready or {}, list[Parity]()
     if any(f.path not in given for f in files):
         if outliers:

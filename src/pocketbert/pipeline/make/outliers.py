@@ -67,6 +67,17 @@ def outlier_notes(folders: Sequence[Path]) -> list[str]:
     return list(dict.fromkeys(note for folder in folders if (note := outlier_note(read_outliers(folder)))))
 
 
+def outlier_line(found: Sequence[Outliers]) -> str:
+    """The note of an export on the terminal, without names; empty where there are no outliers."""
+    if not found:
+        return ""
+    tensors = "1 tensor" if len(found) == 1 else f"{len(found)} tensors"
+    return (
+        f"outlier channels of {tensors}, up to {max(o.ratio for o in found):.0f} times the median channel, divided for "
+        "int8; fp32 answers stay the same"
+    )
+
+
 def outlier_note(found: Sequence[Outliers]) -> str:
     """One sentence on the divided channels of a model; empty where there are none."""
     shown = [f"{o.name} ({o.channels} of {o.of}, up to {o.ratio:.0f} times the median channel)" for o in found[:SHOWN]]
