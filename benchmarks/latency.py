@@ -25,8 +25,10 @@ from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
 
 PROFILE_RUNS = 10
-WARMUP_SHARE = 0.25
-"""Most of the time that warm-up may take."""
+WARMUP_SHARE, IDLE_SHARE = 0.25, 0.5
+"""Most of the time that warm-up, and inferences after idle times, may take."""
+SINGLES = 20
+"""Most inferences of a variant after an idle time in one repeat: each costs the idle time."""
 
 Tick = Callable[[str], None]
 
@@ -132,7 +134,8 @@ class _Session:
             for x in lengths
         }
         counts = list(dict.fromkeys(options.threads))
-        work = len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * len(lengths))
+        steps = len(lengths) + len(self._gaps)
+        work = len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * steps)
         label = options.label and (options.label if len(options.devices) == 1 else f"{options.label} on {self.name}")
         with Meter(label, work) as meter:
 
@@ -149,7 +152,7 @@ class _Session:
                 cells, load = self._block(inputs, lengths, count, deadline, tick)
                 measured = results.Measured(self.name, self.connection.machine(), count, load)
                 measurements += [measured.measurement(c, cold[c.variant.name, count]) for c in cells]
-                self.made += [len(repeat) for c in cells for repeat in c.repeats]
+                self.made += [len(repeat) for c in cells for repeat in c.repeats if not c.gap_ms]
                 comparisons += measured.comparisons(cells, self.baseline)
         profiles = results.profiles(self.variants, {n: c for (n, t), c in cold.items() if t == counts[0]}, counts[0])
         if options.profile and Figure.OPERATORS in self.name.info.figures:
@@ -171,6 +174,11 @@ class _Session:
         """The variant that the others are compared with."""
         names = [v.name for v in self.variants]
         return self.options.baseline if self.options.baseline in names else names[0]
+
+    @property
+    def _gaps(self) -> Sequence[float]:
+        """Idle times before single inferences; none on a device that cannot time those."""
+        return self.options.gaps_ms if Figure.IDLE_LATENCY in self.name.info.figures else ()
 
     def _fit(self) -> list[Length]:
         most = min(self._longest(v) for v in self.variants)
@@ -233,12 +241,17 @@ class _Session:
             cell.warm_up(allowance)
             tick(f"{wording.threads(threads)}: warm-up")
         cost_s = sum(c.cost_ms for c in cells) / 1000 * (1 + 1 / BURST)
-        watch, runs = self.connection.watch(), self.options.runs
+        idle = [[c.after_idle(gap) for c in groups[0]] for gap in self._gaps]
+        idle_s = sum(c.gap_ms + c.cost_ms for group in idle for c in group) / 1000
+        watch, runs, singles = self.connection.watch(), self.options.runs, min(SINGLES, self.options.runs)
         for repeat in range(self.options.repeats):
             # Planned again each time and only ever downwards: the machine may have become slower meanwhile.
             left = (deadline - time.monotonic()) / (self.options.repeats - repeat)
+            singles = min(singles, max(BURST, int(IDLE_SHARE * left / idle_s))) if idle else 0
+            left -= singles * idle_s
             runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
-            for group in groups:
-                interleave(group, runs, order)
-                tick(f"{wording.threads(threads)}, {wording.length(group[0].length)}, {runs} runs")
-        return cells, watch.stop()
+            for group in [*groups, *idle]:
+                count = singles if group[0].gap_ms else runs
+                interleave(group, count, order)
+                tick(f"{wording.threads(threads)}, {wording.pace(group[0].length, group[0].gap_ms)}, {count} runs")
+        return [*cells, *(c for group in idle for c in group)], watch.stop()

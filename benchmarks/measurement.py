@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.records import AnswerCheck, ColdStart, Length, Profile, Protocol, Record, TokenizerTime
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
@@ -83,7 +84,7 @@ class Variant(Record):
 
 
 class Measurement(Record):
-    """One variant at one thread count and one length. Batch is 1, as on a phone.
+    """One variant at one thread count, one length and one cadence. Batch is 1, as on a phone.
 
     Attributes:
         variant: Name of the variant.
@@ -97,6 +98,7 @@ class Measurement(Record):
         machine: CPU and ISA.
         threads: Threads within an operator; 0 where the engine decides (Core ML).
         length: Tokens, or ``"text"``.
+        gap_ms: Idle time before each inference in ms; 0 where one follows the other.
         tokens_mean: Mean length in tokens of the inputs really used.
         batch: Rows per inference.
         load: What else the machine did.
@@ -124,6 +126,7 @@ class Measurement(Record):
     machine: Machine
     threads: int
     length: Length
+    gap_ms: float = 0.0
     tokens_mean: float
     batch: int = 1
     load: Load
@@ -153,6 +156,7 @@ class Comparison(Record):
         baseline: Name of the variant it is compared with.
         threads: Threads of both.
         length: Length of both.
+        gap_ms: Idle time before each inference of both, in ms.
         wall: Ratio of wall times, variant / baseline, paired by round: below 1 the variant is faster.
         cpu: Ratio of CPU times; None where the device does not tell them.
         provenance: As of the measurements it is made from.
@@ -162,6 +166,7 @@ class Comparison(Record):
     baseline: str
     threads: int
     length: Length
+    gap_ms: float = 0.0
     wall: Ratio
     cpu: Ratio | None = None
     provenance: Provenance
@@ -182,8 +187,8 @@ class BenchmarkResult(Record):
         versions: Libraries that took part.
         protocol: How the timings were taken.
         variants: What was measured.
-        measurements: One per variant, thread count and length.
-        comparisons: Every variant but the baseline, per thread count and length.
+        measurements: One per variant, thread count, length and idle time.
+        comparisons: Every variant but the baseline, per thread count, length and idle time.
         tokenizers: Time from text to ids.
         profiles: Time per operator type, and placement, per variant.
         answers: Checks of the answers where the measuring device made them (a Mac).
@@ -209,7 +214,7 @@ class BenchmarkResult(Record):
 
     def _repr_html_(self) -> str:
         rows = [
-            (m.variant, m.device, m.threads, m.length, f"{m.wall.p50:.3g}", f"{m.wall.p90:.3g}")
+            (m.variant, m.device, m.threads, wording.pace(m.length, m.gap_ms), f"{m.wall.p50:.3g}", f"{m.wall.p90:.3g}")
             for session in self.sessions
             for m in session.measurements
             if m.wall is not None
@@ -243,16 +248,16 @@ class BenchmarkResult(Record):
         return next((s for s in self.sessions if s.timed), self)
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
-        """The measurement of one variant at one thread count and length, if it was made."""
+        """The measurement of one variant at one thread count and length, one inference after the other, if it was made."""
         for m in self.measurements:
-            if (m.variant, m.threads, m.length) == (variant, threads, length):
+            if (m.variant, m.threads, m.length, m.gap_ms) == (variant, threads, length, 0):
                 return m
         return None
 
-    def compare(self, variant: str, threads: int, length: Length) -> Comparison | None:
+    def compare(self, variant: str, threads: int, length: Length, gap_ms: float = 0.0) -> Comparison | None:
         """The comparison of one variant with the baseline, if there is one."""
         for c in self.comparisons:
-            if (c.variant, c.threads, c.length) == (variant, threads, length):
+            if (c.variant, c.threads, c.length, c.gap_ms) == (variant, threads, length, gap_ms):
                 return c
         return None
 

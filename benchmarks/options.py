@@ -9,6 +9,9 @@ from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.core.devices import LOCAL, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem, nearest
 
+MOST_GAP_MS = 10_000.0
+"""Longest idle time before an inference; a longer one would be taken for seconds or a mistake."""
+
 
 @dataclass(frozen=True)
 class BenchmarkOptions:
@@ -21,6 +24,8 @@ class BenchmarkOptions:
             `max_length` are clipped to it, and `protocol.notes` says so.
         runs: Timed inferences per variant, thread count, length and repeat.
         repeats: Passes over everything.
+        gaps_ms: Idle times in ms. For each, single inferences after it are timed too, at the first length: an app that
+            calls once for a sentence finds caches, clock rate and threads as idle time leaves them.
         baseline: Name of the variant to compare with; default the first.
         budget_s: Seconds that everything may take, shared by the devices. When `runs` do not fit, fewer are made
             (never fewer than one burst of 5, so that a tiny budget is overrun), and the result says how many.
@@ -34,6 +39,7 @@ class BenchmarkOptions:
     lengths: Sequence[Length] = (TEXT,)
     runs: int = 50
     repeats: int = 5
+    gaps_ms: Sequence[float] = ()
     baseline: str | None = None
     budget_s: float = 60.0
     seed: int = 0
@@ -69,9 +75,13 @@ class BenchmarkOptions:
             bad.append(Problem("threads", f"{list(self.threads)}; allowed: one or more whole numbers from 1."))
         if not self.lengths or any(x != TEXT and (not isinstance(x, int) or x < 3) for x in self.lengths):
             bad.append(Problem("lengths", f"{list(self.lengths)}; allowed: whole numbers from 3, and 'text'."))
+        if any(not 0 < gap <= MOST_GAP_MS for gap in self.gaps_ms):
+            bad.append(Problem("gaps", f"{list(self.gaps_ms)}; allowed: milliseconds above 0, up to {MOST_GAP_MS:g}."))
         numbers = {"runs": self.runs, "repeats": self.repeats, "budget_s": self.budget_s}
         return [*bad, *(Problem(k, f"{n}; allowed: above 0.") for k, n in numbers.items() if n <= 0)]
 
 
-FOLDER_OPTIONS = BenchmarkOptions(threads=(1, 2), lengths=(TEXT, 32, 64, 128), runs=100, repeats=3, budget_s=120.0)
+FOLDER_OPTIONS = BenchmarkOptions(
+    threads=(1, 2), lengths=(TEXT, 32, 64, 128), runs=100, repeats=3, gaps_ms=(100.0,), budget_s=120.0
+)
 """Options of `pocketbert benchmark` where none are given."""

@@ -14,7 +14,7 @@ from pocketbert.benchmarks.records import Length
 from pocketbert.benchmarks.statistics import CONFIDENCE, REPEATS_LEAST, Interval, Statistics, student_t
 from pocketbert.core.errors import InputError, Problem
 
-Key = tuple[str, str, int, Length]
+Key = tuple[str, str, int, Length, float]
 """Name of the file, device with its unit, threads, length."""
 
 
@@ -41,16 +41,16 @@ class Slowdown:
     @property
     def words(self) -> str:
         """For a line of the terminal."""
-        variant, place, threads, length = self.key
+        variant, place, threads, length, gap_ms = self.key
         file = "the same file" if self.same_file else "another file"
         return (
-            f"{variant}, {place}, {wording.threads(threads)}, {wording.length(length)}: {self.ratio:.3f} of the baseline "
+            f"{variant}, {place}, {wording.threads(threads)}, {wording.pace(length, gap_ms)}: {self.ratio:.3f} of the baseline "
             f"[{self.interval.low:.3f}, {self.interval.high:.3f}], {file}"
         )
 
 
 def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[Slowdown]:
-    """Compare all figures that both have: same name of the file, device, threads and length.
+    """Compare all figures that both have: same name of the file, device, threads, length and idle time.
 
     The interval is that of the ratio of two typical times (Welch's t interval over the logarithms of the repeats'
     medians). It holds what varies within the two sessions. What differs between two hours on a machine is not in it,
@@ -98,7 +98,7 @@ def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
 
 
 def _key(m: Measurement) -> Key:
-    return (m.variant, m.place, m.threads, m.length)
+    return (m.variant, m.place, m.threads, m.length, m.gap_ms)
 
 
 def _ratio(new: Measurement, old: Measurement) -> tuple[float, Interval]:

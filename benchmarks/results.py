@@ -75,6 +75,7 @@ class Measured:
             machine=self.machine,
             threads=self.threads,
             length=cell.length,
+            gap_ms=cell.gap_ms,
             tokens_mean=float(np.mean([f["input_ids"].shape[1] for f in used])),
             load=self.load,
             wall=_statistics(walls),
@@ -90,15 +91,16 @@ class Measured:
 
     def comparisons(self, cells: Sequence[Cell], baseline: str) -> list[Comparison]:
         """Every variant with the baseline; none on a device whose times are no latency."""
-        base = {c.length: c for c in cells if c.variant.name == baseline}
+        base = {(c.length, c.gap_ms): c for c in cells if c.variant.name == baseline}
         return [
             Comparison(
                 variant=c.variant.name,
                 baseline=baseline,
                 threads=self.threads,
                 length=c.length,
-                wall=paired_ratio(c.round_medians(), base[c.length].round_medians()),
-                cpu=paired_ratio(c.round_medians(cpu=True), base[c.length].round_medians(cpu=True))
+                gap_ms=c.gap_ms,
+                wall=paired_ratio(c.round_medians(), base[c.length, c.gap_ms].round_medians()),
+                cpu=paired_ratio(c.round_medians(cpu=True), base[c.length, c.gap_ms].round_medians(cpu=True))
                 if c.cpu_ms
                 else None,
                 provenance=self.device.info.figures[Figure.LATENCY],
@@ -171,7 +173,7 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
     options, made = session.options, session.made
     budget_s = options.budget_s if len(options.devices) == 1 else round(session.budget_s, 1)
     return Protocol(
-        description=_describe(session.connection.method),
+        description=_describe(session.connection.method, measurements),
         baseline=session.baseline,
         threads=list(dict.fromkeys(options.threads)),
         lengths=lengths,
@@ -209,12 +211,18 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
     return out
 
 
-def _describe(method: str) -> str:
+def _describe(method: str, measurements: Sequence[Measurement]) -> str:
+    gaps = sorted({m.gap_ms for m in measurements if m.gap_ms})
+    idle = (
+        f"After idle times ({', '.join(f'{g:g} ms' for g in gaps)}) files take turns of one inference each. "
+        if gaps
+        else ""
+    )
     return (
         "Batch 1; unpadded where a file takes any length, else padded to the smallest length that it takes. Files take turns in bursts "
         f"of {BURST} timed inferences, in a new order each round, "
         "after one untimed inference each; a repeat visits every length. Warm-up: every input shape once, then until "
-        f"the medians of two windows agree within {STABLE * 100:.0f} %, {WARMUP_LEAST} to {WARMUP_MOST} runs. {method} "
+        f"the medians of two windows agree within {STABLE * 100:.0f} %, {WARMUP_LEAST} to {WARMUP_MOST} runs. {idle}{method} "
         "Percentiles are nearest-rank; intervals are 95 %: for times, Student's t on the logarithms of the repeats' "
         "medians; for ratios, order statistics of the rounds' ratios."
     )

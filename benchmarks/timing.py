@@ -6,7 +6,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Cell:
         length: Tokens or ``"text"``.
         feeds: Inputs to cycle through.
         timed: Whether the device's times are latencies; else the warm-up is one inference per input shape.
+        gap_ms: Idle time before each inference in ms; 0 for one after the other.
         warmup_runs: Untimed inferences before the first timed one.
         warmup_stable: Whether they became stable.
         cost_ms: What one inference takes, from the warm-up; for planning only.
@@ -46,6 +47,7 @@ class Cell:
     length: Length
     feeds: list[Feed]
     timed: bool = True
+    gap_ms: float = 0.0
     warmup_runs: int = 0
     warmup_stable: bool = False
     cost_ms: float = 0.0
@@ -106,25 +108,44 @@ class Cell:
         """
         self.repeats[-1] += self._run([first, *range(first, first + count)])[1:]
 
+    def after_idle(self, gap_ms: float) -> Cell:
+        """The same variant, opened and warmed up, measured by single inferences after an idle time."""
+        return replace(self, gap_ms=gap_ms, repeats=[])
+
+    def single(self, number: int) -> None:
+        """Wait for the idle time, then time one inference on input `number` and add it to the current repeat.
+
+        Nothing runs before it, as in an app that calls once for a sentence: caches, clock rate and threads are as the
+        idle time and the other variants leave them.
+        """
+        time.sleep(self.gap_ms / 1000)
+        self.repeats[-1] += self._run([number])
+
     def round_medians(self, cpu: bool = False) -> list[float]:
-        """Median in ms of each burst, all repeats after one another; entry i is round i of every variant."""
-        return burst_medians(self.cpu_ms if cpu else self.wall_ms, BURST)
+        """Median in ms of each turn, all repeats after one another; entry i is round i of every variant."""
+        return burst_medians(self.cpu_ms if cpu else self.wall_ms, 1 if self.gap_ms else BURST)
 
 
 def interleave(cells: list[Cell], runs: int, order: np.random.Generator) -> None:
-    """One repeat: rounds in which every cell has one burst, in a new order each round.
+    """One repeat: rounds in which every cell has one turn, in a new order each round.
+
+    A turn is a burst, or one inference where the cells wait before each.
 
     Args:
-        cells: The variants, on the same length.
+        cells: The variants, on the same length and with the same idle time.
         runs: Timed inferences of each.
         order: Where the orders come from.
     """
     for cell in cells:
         cell.repeats.append([])
+    turn = 1 if cells[0].gap_ms else BURST
     with _no_garbage_collection():
-        for first in range(0, runs, BURST):
+        for first in range(0, runs, turn):
             for i in order.permutation(len(cells)):
-                cells[i].burst(first, min(BURST, runs - first))
+                if cells[i].gap_ms:
+                    cells[i].single(first)
+                else:
+                    cells[i].burst(first, min(BURST, runs - first))
 
 
 @contextlib.contextmanager

@@ -107,6 +107,16 @@ def length(value: Length) -> str:
     return "real text" if value == TEXT else f"{value} tokens"
 
 
+def pace(value: Length, gap_ms: float) -> str:
+    """A length and how often an inference comes: ``real text``, ``64 tokens, after 100 ms idle``."""
+    return length(value) + idle(gap_ms)
+
+
+def idle(gap_ms: float) -> str:
+    """What follows a length where inferences come after an idle time: ``, after 100 ms idle``."""
+    return f", after {gap_ms:g} ms idle" if gap_ms else ""
+
+
 def threads(number: int) -> str:
     """``1 thread``, ``2 threads``; 0 means that the engine decides itself."""
     if not number:

@@ -33,7 +33,7 @@ def latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
             m.variant,
             m.device if m.provenance is Provenance.MEASURED else f"{m.device} ({m.provenance})",
             wording.thread_count(m.threads),
-            str(m.length),
+            f"{m.length}{wording.idle(m.gap_ms)}",
             _milliseconds(m.wall, "p50"),
             _milliseconds(m.wall, "p90"),
             _milliseconds(m.cpu, "p50"),
@@ -153,7 +153,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
 def _ratio(session: BenchmarkResult, m: Measurement) -> str:
     if m.wall is None:
         return wording.NONE
-    compared = session.compare(m.variant, m.threads, m.length)
+    compared = session.compare(m.variant, m.threads, m.length, m.gap_ms)
     if compared is None and m.variant != session.protocol.baseline:
         return wording.NONE
     return wording.time_ratio(compared.wall if compared else None)

@@ -178,7 +178,7 @@ def _stamp(data: ReportData) -> str:
 
 def _headline_stamp(result: BenchmarkResult) -> str:
     threads, length = headline_condition(result)
-    shown = [m for m in result.measurements if (m.threads, m.length) == (threads, length)]
+    shown = [m for m in result.measurements if (m.threads, m.length, m.gap_ms) == (threads, length, 0)]
     return measurement_stamp(*shown)
 
 
@@ -281,7 +281,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
         return []
     on = f", {device}" if device else ""
     threads, length = headline_condition(result)
-    shown = [m for m in result.measurements if (m.threads, m.length) == (threads, length)]
+    shown = [m for m in result.measurements if (m.threads, m.length, m.gap_ms) == (threads, length, 0)]
     samples = {m.variant: [x for repeat in m.wall_ms for x in repeat] for m in shown}
     svg = plots.distribution(samples, colors, condition_words(result) + on)
     caption = f"Share of inferences that finish within a given time ({condition_words(result)}); dashed: p50 and p90."
@@ -290,7 +290,7 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
         groups: dict[str, dict[str, list[float]]] = {}
         here = [m for m in result.measurements if m.threads == count]
         for m in here:
-            groups.setdefault(wording.length(m.length), {})[m.variant] = [x for r in m.wall_ms for x in r]
+            groups.setdefault(wording.pace(m.length, m.gap_ms), {})[m.variant] = [x for r in m.wall_ms for x in r]
         words = wording.threads(count)
         svg = plots.boxes(groups, colors, f"Latency by length, {words}{on}")
         caption = f"Latency by length, {words}: box p25 to p75, line p50, whiskers p10 to p90, dot p99."

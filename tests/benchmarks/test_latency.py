@@ -4,6 +4,7 @@ import pytest
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.report.output import latency_table
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Provenance
@@ -95,6 +96,33 @@ def test_a_tiny_budget_makes_fewer_runs_and_says_so(variants, texts):
     assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
 
 
+def test_inferences_after_idle_times_are_figures_of_their_own(variants, texts):
+    options = BenchmarkOptions(
+        lengths=("text", 16), runs=10, repeats=3, gaps_ms=(1.0, 2.0), label="", profile=False, budget_s=30
+    )
+    made = benchmark(variants, texts, options)
+    names = [v.name for v in variants]
+    cadences = [("text", 0), (16, 0), ("text", 1), ("text", 2)]
+    assert [(m.variant, m.length, m.gap_ms) for m in made.measurements] == [(n, *c) for c in cadences for n in names]
+    for m in made.measurements:
+        assert [len(r) for r in m.wall_ms] == [10, 10, 10]
+        assert m.wall_interval is not None
+    assert made.find(names[1], 1, "text").gap_ms == 0
+    idle = made.compare(names[1], 1, "text", 2.0)
+    assert idle.wall.pairs == 30  # every inference is a round
+    assert idle.wall != made.compare(names[1], 1, "text").wall
+    assert "After idle times (1 ms, 2 ms) files take turns of one inference each." in made.protocol.description
+    with_idle = latency_table(made)[1]
+    assert {row[2] for row in with_idle} == {"text", "16", "text, after 1 ms idle", "text, after 2 ms idle"}
+    assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
+
+
+def test_idle_times_fit_into_the_budget(variants, texts):
+    options = BenchmarkOptions(runs=50, repeats=2, gaps_ms=(20.0,), label="", profile=False, budget_s=1e-3)
+    made = benchmark(variants, texts, options)
+    assert [len(r) for m in made.measurements if m.gap_ms for r in m.wall_ms] == [5] * 4
+
+
 def test_all_wrong_arguments_are_told_at_once(variants, texts):
     with pytest.raises(InputError) as caught:
         benchmark(
@@ -108,10 +136,11 @@ def test_all_wrong_arguments_are_told_at_once(variants, texts):
                 repeats=-1,
                 budget_s=0,
                 baseline="techer",
+                gaps_ms=[100, 20_000],
             ),
         )
     told = {p.where for p in caught.value.problems}
-    assert told == {"variants", "devices", "threads", "lengths", "runs", "repeats", "budget_s", "baseline"}
+    assert told == {"variants", "devices", "threads", "lengths", "runs", "repeats", "budget_s", "baseline", "gaps"}
     with pytest.raises(InputError, match="Name at least one"):
         benchmark([], texts)
     with pytest.raises(InputError, match="none given"):

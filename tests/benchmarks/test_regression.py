@@ -84,7 +84,7 @@ def test_what_cannot_be_compared(result):
 
 def test_the_command_ends_with_3(result, phone, tmp_path):
     def run(*arguments):
-        options = ["--threads", "1", "--lengths", "16", "--runs", "10", "--repeats", "3"]
+        options = ["--threads", "1", "--lengths", "16", "--runs", "10", "--repeats", "3", "--gaps", "1"]
         return CliRunner().invoke(app, ["benchmark", "-m", str(phone), *options, *map(str, arguments)])
 
     first = run("-o", tmp_path / "old.json")

@@ -46,6 +46,25 @@ def test_variants_take_turns_in_bursts():
     assert {v[0] for v in visits[:3]} == {v[0] for v in visits[3:]} == {"a", "b", "c"}
 
 
+def test_after_idle_times_variants_take_turns_of_one_inference(monkeypatch):
+    log = []
+    monkeypatch.setattr("pocketbert.benchmarks.timing.time.sleep", lambda seconds: log.append(seconds))
+    warm = cells(log)
+    for cell in warm:
+        cell.repeats = repeats([1.0])
+        cell.warmup_runs = 12
+    group = [c.after_idle(250) for c in warm]
+    interleave(group, 4, np.random.default_rng(0))
+    assert log[0::2] == [0.25] * 12  # before each inference, and nothing else runs
+    names = [name for name, _, _ in log[1::2]]
+    assert all(set(names[i : i + 3]) == {"a", "b", "c"} for i in range(0, 12, 3))
+    for cell in group:
+        assert [len(r) for r in cell.wall_ms] == [4]
+        assert cell.round_medians() == cell.wall_ms[0]  # a round is one inference
+        assert cell.warmup_runs == 12
+    assert [c.repeats for c in warm] == [repeats([1.0])] * 3
+
+
 def test_every_timed_inference_is_kept_per_repeat():
     group = cells([])
     for runs in (12, 7):

@@ -271,6 +271,8 @@ def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path)
             "10",
             "--repeats",
             "2",
+            "--gaps",
+            "1",
         ],
     }.items():
         result = cli(*arguments, "--json")
@@ -287,7 +289,9 @@ def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path)
     assert {f["name"] for f in last["families"]} >= {"bert", "roberta", "distilbert", "mobilebert"}
     assert last["devices"][0]["name"] == "local"
     assert {b["present"] for b in last["doctor"]["backends"]} <= {True, False}
-    assert len(last["benchmark"]["measurements"]) == 4  # two files, real text and one length
+    assert (
+        len(last["benchmark"]["measurements"]) == 6
+    )  # two files, real text, one length, and real text after idle time
 
 
 # looking around

@@ -85,7 +85,18 @@ def test_a_file_in_the_way_is_found_before_the_first_step(
 def test_single_files_are_replaced_only_when_asked(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
     commands = {
         "page.html": ["report", "-m", run_copy, "-o"],
-        "figures.json": ["benchmark", "-m", run_copy / "phone", "--runs", "10", "--budget", "1", "-o"],
+        "figures.json": [
+            "benchmark",
+            "-m",
+            run_copy / "phone",
+            "--runs",
+            "10",
+            "--budget",
+            "1",
+            "--gaps",
+            "none",
+            "-o",
+        ],
         "mine.yaml": ["recipes", "cp", "demo"],
     }
     for name, arguments in commands.items():

@@ -93,7 +93,7 @@ def test_killed_inside_each_kind_of_step(task: Any, tmp_path: Path) -> None:
         tmp_path / "r.yaml",
         data={"corpus": {"sources": [{"path": str(text)}], "length": 32}},
         distill=[{"method": "minilm", "steps": 60, **plan}, {"method": "task", "steps": 120, **plan, "lr": 3e-3}],
-        benchmark={"threads": [1], "runs": 10, "repeats": 2},
+        benchmark={"threads": [1], "runs": 10, "repeats": 2, "gaps_ms": []},
     )
     reference = Victim(["run", recipe, "-o", tmp_path / "reference"], tmp_path / "reference")
     reference.finish()
@@ -125,7 +125,7 @@ def test_killed_inside_each_kind_of_step(task: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_twenty_times_at_random(task: Any, tmp_path: Path) -> None:
-    recipe = task.variant(tmp_path / "r.yaml", benchmark={"threads": [1], "runs": 10, "repeats": 2})
+    recipe = task.variant(tmp_path / "r.yaml", benchmark={"threads": [1], "runs": 10, "repeats": 2, "gaps_ms": []})
     began = time.monotonic()
     reference = Victim(["run", recipe, "-o", tmp_path / "reference"], tmp_path / "reference")
     reference.finish()

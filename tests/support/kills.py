@@ -242,7 +242,7 @@ def cases(root: Path, finished: Path | None = None) -> list[Case]:
         root / "recipe.yaml",
         teacher={"finetune": {"steps": 60, **plan}},
         distill=[{"method": "task", "steps": 40, **plan}],
-        benchmark={"threads": [1], "runs": 10, "repeats": 2},
+        benchmark={"threads": [1], "runs": 10, "repeats": 2, "gaps_ms": []},
         verify={"max_drop": 0.5},
     )
     made, phone = root / "finished", root / "phone"

@@ -62,6 +62,14 @@ def benchmark(
     repeats: Annotated[
         int, sets("--repeats", "Repeat all measurements this number of times.", "benchmark.repeats", min=2)
     ] = 3,
+    gaps: Annotated[
+        str,
+        sets(
+            "--gaps",
+            "Time single inferences after these idle times in ms too, on real text; `none` to leave it out.",
+            "benchmark.gaps_ms",
+        ),
+    ] = "100",
     budget: Annotated[
         float, typer.Option("--budget", min=1, help="Measure for at most this number of seconds.")
     ] = 120.0,
@@ -128,6 +136,7 @@ def benchmark(
             lengths=["text", *numbers(lengths, "--lengths")],
             runs=runs,
             repeats=repeats,
+            gaps_ms=[] if gaps == "none" else numbers(gaps, "--gaps"),
             budget_s=budget,
         ),
         texts=texts,

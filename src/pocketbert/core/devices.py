@@ -21,6 +21,7 @@ class Figure(StrEnum):
     """A kind of figure that a device can give."""
 
     LATENCY = "latency"
+    IDLE_LATENCY = "latency after idle time"
     CPU_TIME = "CPU time"
     LOAD_TIME = "load time"
     FIRST_INFERENCE = "first inference"
@@ -34,7 +35,15 @@ class Figure(StrEnum):
 
 
 _TIMES = frozenset(
-    {Figure.LATENCY, Figure.CPU_TIME, Figure.LOAD_TIME, Figure.FIRST_INFERENCE, Figure.TOKENIZER, Figure.OPERATORS}
+    {
+        Figure.LATENCY,
+        Figure.IDLE_LATENCY,
+        Figure.CPU_TIME,
+        Figure.LOAD_TIME,
+        Figure.FIRST_INFERENCE,
+        Figure.TOKENIZER,
+        Figure.OPERATORS,
+    }
 )
 _NO_TIME = frozenset({Provenance.EMULATED, Provenance.COMPILED_ONLY})
 
@@ -101,6 +110,7 @@ ANDROID = "android"
 
 _MACHINE = (
     Figure.LATENCY,
+    Figure.IDLE_LATENCY,
     Figure.CPU_TIME,
     Figure.LOAD_TIME,
     Figure.FIRST_INFERENCE,

@@ -22,7 +22,7 @@ from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.pipeline.make.measuring import measure, section_options
 from support.counting_device import MACHINE, NAME, NONSENSE_MS, counting_device
 
-SECTION = {"threads": [1], "runs": 10, "repeats": 2}
+SECTION = {"threads": [1], "runs": 10, "repeats": 2, "gaps_ms": []}
 
 
 @pytest.fixture
@@ -168,6 +168,7 @@ def test_the_commands_know_it(connections, phone):
     done = pocketbert("benchmark", "-m", phone, "--device", "dummy:a53", "--runs", 10, "--repeats", 2, "--lengths", 16)
     assert done.exit_code == 0, done.output
     assert "dummy:a53 (emulated)" in done.stdout
+    assert "idle" not in done.stdout  # it cannot time inferences after idle times
     wrong = pocketbert("benchmark", "-m", phone, "--device", "dumy", "--device", "coreml")
     assert wrong.exit_code == 2
     assert "unknown device 'dumy'; did you mean 'dummy" in wrong.stderr

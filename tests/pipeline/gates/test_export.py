@@ -202,7 +202,7 @@ def dummy_device() -> Iterator[None]:
 @pytest.mark.usefixtures("dummy_device")
 def test_benchmark_report_and_card_of_a_run(task: Any, run_copy: Path, tmp_path: Path) -> None:
     devices = "devices: [local, 'dummy:a76']"
-    recipe = api.load_recipe(task.recipe, [f"benchmark={{threads: [1], runs: 10, repeats: 2, {devices}}}"])
+    recipe = api.load_recipe(task.recipe, [f"benchmark={{threads: [1], runs: 10, repeats: 2, gaps_ms: [], {devices}}}"])
     result = api.run(recipe, run_copy, overwrite=True)
     assert result.phone is not None
     assert result.report is not None

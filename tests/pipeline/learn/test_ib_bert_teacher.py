@@ -81,7 +81,7 @@ def config(folder: Path) -> dict[str, Any]:
 
 
 def test_a_mobilebert_learns_from_it_and_is_packed(recipe: Write, cli: Callable[..., Any], tmp_path: Path) -> None:
-    timed = {"runs": 10, "repeats": 2, "threads": [1]}
+    timed = {"runs": 10, "repeats": 2, "threads": [1], "gaps_ms": []}
     path = recipe(quantize={"scheme": "fp32"}, export={"lengths": [16]}, benchmark=timed)
     run = cli("run", path, "-o", tmp_path / "run")
     assert run.exit_code == 0, run.output

@@ -122,6 +122,7 @@ def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> Benchm
         lengths=["text", *lengths],
         runs=section.runs,
         repeats=section.repeats,
+        gaps_ms=section.gaps_ms,
         budget_s=BUDGET_S,
     )
 

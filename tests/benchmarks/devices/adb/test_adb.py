@@ -81,6 +81,7 @@ def test_without_a_serial_number(phone, reach):
     adb = phone.tools / "adb"
     subprocess.run([adb, "connect", "localhost:5555"], check=True, capture_output=True)
     try:
+        subprocess.run([adb, "-s", "localhost:5555", "wait-for-device"], check=True, timeout=60)
         with pytest.raises(InputError, match="2 devices are connected: .*Fix: Name one: adb:") as caught:
             connect("adb:@big")
         assert caught.value.exit_code == ExitCode.INPUT

@@ -46,7 +46,22 @@ def both(phone, mac_json, tmp_path_factory):
     """One call that measures the ONNX file here and imports the Mac's figures; its output and its file."""
     output = tmp_path_factory.mktemp("out") / "bench.json"
     result = pocketbert(
-        "-m", phone, "--import", mac_json, "--runs", 10, "--repeats", 2, "--threads", 1, "--lengths", 16, "-o", output
+        "-m",
+        phone,
+        "--import",
+        mac_json,
+        "--runs",
+        10,
+        "--repeats",
+        2,
+        "--threads",
+        1,
+        "--lengths",
+        16,
+        "--gaps",
+        1,
+        "-o",
+        output,
     )
     assert result.exit_code == 0, result.output
     return result, BenchmarkResult.read(output)
@@ -104,9 +119,10 @@ def test_the_table_shows_both_and_says_where(both):
         "CPU ms",
         "time ratio to the device's first",
     ]
-    assert [r[:4] for r in rows[:2]] == [["onnx/model.onnx", "local", "1", x] for x in ("text", "16")]
-    assert {r[1] for r in rows[2:]} == {result.others[0].measurements[0].device}
-    assert {r[2] for r in rows[2:]} == {"–"}
+    lengths = ("text", "16", "text, after 1 ms idle")
+    assert [r[:4] for r in rows[:3]] == [["onnx/model.onnx", "local", "1", x] for x in lengths]
+    assert {r[1] for r in rows[3:]} == {result.others[0].measurements[0].device}
+    assert {r[2] for r in rows[3:]} == {"–"}
     ratios = {(r[0], r[3]): r[-1] for r in rows}
     assert ratios[f"{MODEL} all", "64"] == ratios["onnx/model.onnx", "16"] == "1"
     assert "[" in ratios["coreml/Model_w8.mlpackage all", "64"]
@@ -197,7 +213,22 @@ def test_what_the_reader_should_know_is_noted(written, synthetic):
 def test_the_page_shows_each_machine_apart(phone, mac_json, tmp_path):
     page = tmp_path / "b.html"
     done = pocketbert(
-        "-m", phone, "--import", mac_json, "--runs", 10, "--repeats", 2, "--threads", 1, "--lengths", 16, "-o", page
+        "-m",
+        phone,
+        "--import",
+        mac_json,
+        "--runs",
+        10,
+        "--repeats",
+        2,
+        "--threads",
+        1,
+        "--lengths",
+        16,
+        "--gaps",
+        "none",
+        "-o",
+        page,
     )
     assert done.exit_code == 0, done.output
     html = page.read_text()

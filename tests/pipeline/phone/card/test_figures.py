@@ -41,6 +41,9 @@ def test_the_first_look_is_one_thread_real_text_and_the_middle_length() -> None:
     assert "<summary>All 16 latencies</summary>" in folded
     assert folded.count("| 1.00 | 2.00 |") == len(MANY)
     assert folded.split("</details>")[1].strip().startswith("Provenance measured.")
+    idle = [row(f, t, "real text, after 100 ms idle") for t in (2, 1) for f in ("onnx/model.onnx", "teacher")]
+    text = render_figures(ARTEFACTS, CardFigures(latency=[*MANY, *idle]))
+    assert text.split("<details>")[0].count("| 1 | real text, after 100 ms idle |") == 2
 
 
 def test_few_latencies_are_not_folded() -> None:
@@ -100,7 +103,7 @@ def test_the_folder_alone_gives_the_figures_of_its_card(finished_tflite: Path) -
 def test_latencies_name_the_files_by_their_digest() -> None:
     variants = [SimpleNamespace(name=n, sha256=d) for n, d in (("some name", "a" * 64), ("teacher fp32", "b" * 64))]
     measurements = [
-        SimpleNamespace(variant=v.name, threads=1, length=n, wall=wall)
+        SimpleNamespace(variant=v.name, threads=1, length=n, gap_ms=0.0, wall=wall)
         for v in variants
         for n, wall in (("text", SimpleNamespace(p50=1.0, p90=2.0)), (32, None))
     ]

@@ -27,7 +27,7 @@ class LatencyRow:
     Attributes:
         file: Path of the file, or the name of a model that is not in the folder.
         threads: Threads that computed.
-        length: Tokens of the inputs, or `REAL_TEXT`.
+        length: Tokens of the inputs, or `REAL_TEXT`, with the idle time where inferences came after one.
         p50: Median in ms.
         p90: 90th percentile in ms.
         ratio: Time relative to the first file, in words.
@@ -161,9 +161,11 @@ def _latency(artefacts: Artefacts, figures: CardFigures) -> str:
 def _first_look(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
     """The rows at the smallest number of threads, of real text and of the middle one of the other lengths."""
     threads = min(row.threads for row in rows)
-    fixed = sorted({row.length for row in rows} - {REAL_TEXT}, key=lambda length: (len(length), length))
-    lengths = (REAL_TEXT, fixed[len(fixed) // 2] if fixed else "")
-    return [row for row in rows if row.threads == threads and row.length in lengths]
+    fixed = sorted({row.length for row in rows if row.length.isdecimal()}, key=int)
+    middle = fixed[len(fixed) // 2] if fixed else ""
+    return [
+        row for row in rows if row.threads == threads and (row.length == middle or row.length.startswith(REAL_TEXT))
+    ]
 
 
 def _table(rows: Sequence[LatencyRow]) -> str:

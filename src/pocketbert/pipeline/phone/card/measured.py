@@ -47,7 +47,7 @@ def latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[Lat
         artefacts: The folder's list.
         session: What one device measured.
     """
-    from pocketbert.benchmarks.wording import time_ratio
+    from pocketbert.benchmarks.wording import idle, time_ratio
 
     paths = {r.sha256: r.path for r in artefacts.models()}
     names = {v.name: paths.get(v.sha256, v.name) for v in session.variants}
@@ -55,8 +55,8 @@ def latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[Lat
     for m in session.measurements:
         if m.wall is None:
             continue
-        compared = session.compare(m.variant, m.threads, m.length)
-        length = REAL_TEXT if m.length == "text" else str(m.length)
+        compared = session.compare(m.variant, m.threads, m.length, m.gap_ms)
+        length = (REAL_TEXT if m.length == "text" else str(m.length)) + idle(m.gap_ms)
         ratio = time_ratio(compared.wall if compared else None)
         out.append(LatencyRow(names.get(m.variant, m.variant), m.threads, length, m.wall.p50, m.wall.p90, ratio))
     return out
