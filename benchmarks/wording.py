@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.benchmarks.statistics import Ratio
@@ -127,6 +128,18 @@ def threads(number: int) -> str:
 def thread_count(number: int) -> str:
     """The number for a table, a dash where the engine decides itself."""
     return str(number) if number else NONE
+
+
+def short_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """The part of each path that tells some folders apart: ``a`` and ``b`` for ``runs/a/phone`` and ``runs/b/phone``.
+
+    The paths themselves where no single part does.
+    """
+    parts = {folder: [p for p in folder.parts if p not in ("/", "..")] for folder in folders}
+    while len(parts) > 1 and all(len(p) > 1 for p in parts.values()) and len({p[-1] for p in parts.values()}) == 1:
+        parts = {folder: p[:-1] for folder, p in parts.items()}
+    short = {folder: p[-1] if p else str(folder) for folder, p in parts.items()}
+    return short if len(set(short.values())) == len(folders) else {folder: str(folder) for folder in folders}
 
 
 def count(value: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
+from pocketbert.benchmarks.report.against import same_file_ratio
 from pocketbert.benchmarks.report.data import GateRow, ModelRow, ReportData
 from pocketbert.benchmarks.report.page import write_report
 from pocketbert.benchmarks.results import BUSY
@@ -38,12 +39,13 @@ def latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
             _milliseconds(m.wall, "p90"),
             _milliseconds(m.cpu, "p50"),
             _ratio(session, m),
+            wording.time_ratio(same) if (same := same_file_ratio(session, m)) else wording.NONE,
             wording.count(round(m.guest_instructions.p50)) if m.guest_instructions else wording.NONE,
         ]
         for session in result.sessions
         for m in session.measurements
     ]
-    header.append("guest instructions")
+    header += ["time ratio to the same file of the first folder", "guest instructions"]
     kept = [
         i
         for i, title in enumerate(header)
@@ -117,7 +119,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     variants = {v.name if s is result else str(v.path): v for s in result.sessions for v in s.variants}
     write_report(
         ReportData(
-            title=f"Benchmark of {artefacts.name}",
+            title=f"Benchmark of {' and '.join(wording.short_names(folders).values()) if len(folders) > 1 else artefacts.name}",
             task=artefacts.task,
             machine=result.machine,
             versions=result.versions,

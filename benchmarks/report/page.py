@@ -33,11 +33,13 @@ class Figure:
         svg: The drawing.
         caption: What it shows.
         stamp: Provenance, engine, machine, load.
+        legend: Names with the numbers of their colours, written below the drawing, where long names find room.
     """
 
     svg: Markup
     caption: str
     stamp: str
+    legend: Sequence[tuple[str, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,7 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
                     Markup(svg),  # noqa: S704 - our own drawing, texts escaped by matplotlib
                     "Score against latency. The area of a circle is the file size, a bar the 95 % interval of the latency.",
                     measurement_stamp(*shown),
+                    [(f"{p.name}, {wording.size(p.bytes)}", p.color) for p in points],
                 )
             )
     if data.rows:
@@ -285,7 +288,8 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
     samples = {m.variant: [x for repeat in m.wall_ms for x in repeat] for m in shown}
     svg = plots.distribution(samples, colors, condition_words(result) + on)
     caption = f"Share of inferences that finish within a given time ({condition_words(result)}); dashed: p50 and p90."
-    out = [Figure(Markup(svg), caption, measurement_stamp(*shown))]  # noqa: S704
+    legend = [(name, colors[name]) for name in samples]
+    out = [Figure(Markup(svg), caption, measurement_stamp(*shown), legend)]  # noqa: S704
     for count in result.protocol.threads:
         groups: dict[str, dict[str, list[float]]] = {}
         here = [m for m in result.measurements if m.threads == count]
@@ -294,7 +298,8 @@ def _latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> li
         words = wording.threads(count)
         svg = plots.boxes(groups, colors, f"Latency by length, {words}{on}")
         caption = f"Latency by length, {words}: box p25 to p75, line p50, whiskers p10 to p90, dot p99."
-        out.append(Figure(Markup(svg), caption, measurement_stamp(*here)))  # noqa: S704
+        legend = [(name, colors[name]) for name in dict.fromkeys(m.variant for m in here)]
+        out.append(Figure(Markup(svg), caption, measurement_stamp(*here), legend))  # noqa: S704
     return out
 
 

@@ -25,7 +25,10 @@ POINTS_MOST = 400
 
 # Drawn in these colours and then renamed to the page's variables: matplotlib wants real colours.
 _INK, _MUTED, _LINE = "#1f2328", "#57606a", "#d8dee4"
-SERIES = ("#64748b", "#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#be185d", "#65a30d")
+SERIES = (
+    "#64748b", "#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#be185d", "#65a30d",
+    "#7c2d12", "#1e3a8a", "#e879f9", "#0f5132", "#eab308",
+)  # fmt: skip
 _VARIABLES = {
     _INK: "--ink",
     _MUTED: "--muted",
@@ -105,7 +108,6 @@ def bubbles(points: Sequence[Bubble], metric: str, scale: str, condition: str) -
         axes.margins(x=0.22, y=0.35)
         axes.set_xlabel(f"p50 latency in ms, log scale ({condition})")
         axes.set_ylabel(f"{metric}, {scale}")
-        _legend(canvas.figure, [(p.name + ", " + wording.size(p.bytes), p.color) for p in points], columns=2)
         return canvas.svg(f"{metric} against latency and size")
 
 
@@ -154,7 +156,6 @@ def distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[str, in
         axes.set_yticks([0, 25, 50, 75, 90, 100])
         axes.set_xlabel(f"latency in ms, log scale ({condition})")
         axes.set_ylabel("% of inferences done")
-        _legend(canvas.figure, [(name, colors[name]) for name in samples], columns=3)
         return canvas.svg(f"Distribution of latency, {condition}")
 
 
@@ -193,7 +194,6 @@ def boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapping[s
         axes.grid(visible=False, axis="x")
         _log_axis(axes, "y")
         axes.set_ylabel("latency in ms, log scale")
-        _legend(canvas.figure, [(name, colors[name]) for name in names], columns=3)
         return canvas.svg(title)
 
 

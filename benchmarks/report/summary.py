@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.records import TEXT, Length
+from pocketbert.benchmarks.report.against import same_file_ratio
 from pocketbert.benchmarks.report.data import ModelRow, ReportData
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.score import Score
@@ -21,12 +22,14 @@ class DeviceFigures:
         p50: Median latency in ms.
         p90: 90th percentile in ms.
         speed: Against the session's baseline, with interval.
+        same: Against the same file of the first folder, where several folders were measured.
         instructions: Instructions that an emulated processor executes per inference.
     """
 
     p50: str = wording.NONE
     p90: str = wording.NONE
     speed: str = wording.NONE
+    same: str = wording.NONE
     instructions: str = wording.NONE
 
 
@@ -133,11 +136,12 @@ def _figures(name: str, session: BenchmarkResult) -> DeviceFigures:
     compared = session.compare(name, threads, length)
     if measured is None:
         return DeviceFigures()
-    work = measured.guest_instructions
+    work, same = measured.guest_instructions, same_file_ratio(session, measured)
     return DeviceFigures(
         p50=wording.milliseconds(measured.wall.p50) if measured.wall else wording.NONE,
         p90=wording.milliseconds(measured.wall.p90) if measured.wall else wording.NONE,
         speed=wording.speed(compared.wall) if compared else wording.NONE,
+        same=wording.speed(same) if same else wording.NONE,
         instructions=wording.count(round(work.p50)) if work else wording.NONE,
     )
 

@@ -85,8 +85,9 @@ def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) 
     """Every model file of some artefact folders that one of the devices takes; what keeps the others out is told."""
     from pocketbert.benchmarks.devices.table import refusals
     from pocketbert.benchmarks.measurement import Variant
+    from pocketbert.benchmarks.wording import short_names
 
-    out = []
+    out, names = [], short_names(folders)
     for folder in folders:
         artefacts = read_artefacts(folder)
         for record in artefacts.models():
@@ -94,8 +95,7 @@ def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) 
             if refused:
                 say(f"  {folder / record.path}: left out, {'; '.join(refused)}")
                 continue
-            # several folders are told apart by their paths: their names may be equal
-            prefix = f"{folder} " if len(folders) > 1 else ""
+            prefix = f"{names[folder]} " if len(folders) > 1 else ""
             lengths = record.signature.lengths if record.signature else []
             longest = min(artefacts.processing.max_length, max(lengths, default=artefacts.processing.max_length))
             out.append(
