@@ -25,10 +25,9 @@ POINTS_MOST = 400
 
 # Drawn in these colours and then renamed to the page's variables: matplotlib wants real colours.
 _INK, _MUTED, _LINE = "#1f2328", "#57606a", "#d8dee4"
-SERIES = (
-    "#64748b", "#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#be185d", "#65a30d",
-    "#7c2d12", "#1e3a8a", "#e879f9", "#0f5132", "#eab308",
-)  # fmt: skip
+SERIES = tuple(
+    "#64748b #2563eb #d97706 #059669 #9333ea #dc2626 #0891b2 #be185d #65a30d #7c2d12 #1e3a8a #e879f9 #0f5132 #eab308".split()
+)
 _VARIABLES = {
     _INK: "--ink",
     _MUTED: "--muted",
