@@ -97,6 +97,7 @@ def command(client: str, argument: str) -> list[str]:
 def _failure(where: str, argument: str, code: int, said: str) -> PocketBertError:
     login, colon, port = argument.rpartition(":")
     host = f"-p {port} {login}" if colon and port.isdecimal() else argument
+    host = host.replace("[", "").replace("]", "")  # brackets are for addresses with a port, as in a URL
     lines = said.splitlines()
     last = lines[-1].rstrip(".") if lines else f"exit status {code}"
     if code == _NOT_FOUND:

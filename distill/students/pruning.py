@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbert.core.families import Family, check_pruned
+from pocketbert.core.families import Family, check_pruned, check_taught
 from pocketbert.core.models.checkpoints import complete
 
 _MASK = "attention_mask"
@@ -80,9 +80,10 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
         The smaller model and what was chosen.
 
     Raises:
-        InputError: If the family's neurons cannot be pruned, or there are not more than should stay.
+        InputError: If the model cannot be taught from or its neurons cannot be pruned, or there are not more than should stay.
     """
     key = family.config_names.get("intermediate_size", "intermediate_size")
+    check_taught(family, model.config.to_dict())
     check_pruned(family, model.config.to_dict(), intermediate)
     scores, parts = importance(model, family, rows), feed_forward_parts(model, family)
     # equal scores: the earlier neuron stays, on every machine

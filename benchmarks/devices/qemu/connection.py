@@ -27,6 +27,8 @@ ROOT = "POCKETBERT_ARM64_ROOT"
 """Environment variable: a folder with an unpacked Debian for arm64 that holds Python."""
 EMULATOR = "qemu-aarch64"
 START_S = 120.0
+NEWER_PLUGINS = 9
+"""From this version on QEMU refuses plugins of the interface that the counter is written for."""
 _ASK = "import json,platform;print(json.dumps([platform.python_version(),platform.machine(),' '.join(platform.libc_ver())]))"
 
 
@@ -87,6 +89,9 @@ class QemuConnection(RemoteConnection):
             raise InputError(Problem(self.where, what, "Give --threads 1."))
         return super().open(file, threads)
 
+    def _release(self, threads: int) -> None:
+        """Keep all files open: Python takes seconds to start in the emulator, and there is one number of threads."""
+
     def close(self) -> None:
         """End the emulator and remove its files."""
         self._held.close()
@@ -115,6 +120,12 @@ def connect_qemu(argument: str) -> QemuConnection:
     emulator, compiler = shutil.which(EMULATOR), shutil.which("cc") or shutil.which("gcc")
     if emulator is None:
         raise MissingBackendError(f"{where}: {EMULATOR}", "sudo apt-get install qemu-user")
+    version = _version(emulator)
+    if version.split(".")[0].isdecimal() and int(version.split(".")[0]) >= NEWER_PLUGINS:
+        raise MissingBackendError(
+            f"{where}: an {EMULATOR} older than {NEWER_PLUGINS}.0 (this one is {version}, whose plugins have another interface)",
+            "Debian 12 has 7.2; put its qemu-aarch64 in front on the PATH",
+        )
     if compiler is None:
         raise MissingBackendError(f"{where}: a C compiler", "sudo apt-get install gcc")
     root = Path(os.environ.get(ROOT) or "/nonexistent")

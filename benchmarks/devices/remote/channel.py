@@ -18,7 +18,10 @@ from pocketbert.core.errors import InputError, MachineError, PocketBertError, Pr
 
 GREETING = b"pocketbert-agent 1\n"
 """First line of the agent; what a login prints before it is passed over."""
-BOOTSTRAP = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())), 'agent', 'exec'))"
+BOOTSTRAP = (
+    "import sys; sys.version_info < (3, 8) and sys.exit('it is older than 3.8, which PocketBERT needs there'); "
+    "exec(compile(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())), 'agent', 'exec'))"
+)
 """What the target's Python is started with: the agent's source follows on standard input, after its size."""
 ANSWER_S, CLOSE_S = 900.0, 30.0
 _CHUNK, _MOST_GREETING, _MOST_ANSWER = 1 << 20, 1 << 16, 1 << 28
@@ -56,7 +59,7 @@ class Channel:
         self._said: list[bytes] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self._buffer = b""
+        self._buffer = bytearray()
         try:
             agent = source("agent")
             with contextlib.suppress(BrokenPipeError):
@@ -178,7 +181,9 @@ class Channel:
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
+            seen = 0
+            while (place := self._buffer.find(b"\n", seen)) < 0:
+                seen = len(self._buffer)
                 if not selector.select(max(0.0, end - time.monotonic())):
                     raise MachineError(f"{self.where}: no answer in time.")
                 chunk = os.read(self._process.stdout.fileno(), _CHUNK)
@@ -187,5 +192,6 @@ class Channel:
                 self._buffer += chunk
                 if len(self._buffer) > most:
                     raise MachineError(f"{self.where}: an answer is longer than {most} bytes.")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line + b"\n"
+        line = bytes(self._buffer[: place + 1])
+        del self._buffer[: place + 1]
+        return line

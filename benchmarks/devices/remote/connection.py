@@ -140,10 +140,7 @@ class RemoteFile:
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
         """Send the inputs once; see `OpenedFile.prepare`."""
-        connection = self._connection
-        series = connection.ask(_MAIN, do="prepare", file=self._number, feeds=[_lists(feed) for feed in feeds])[
-            "series"
-        ]
+        connection, series = self._connection, self.series(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
             wanted = [int(n) for n in numbers]
@@ -207,6 +204,7 @@ class RemoteConnection:
         self.used: dict[str, str] = {}
         self.installed: set[str] = set()
         self._sent: dict[Path, str] = {}
+        self._threads: int | None = None
 
     def machine(self) -> Machine:
         """CPU, ISA and system of the target."""
@@ -218,7 +216,10 @@ class RemoteConnection:
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
         """The only lengths that a file takes; empty where it takes any."""
-        return RemoteFile(self, file, 1).lengths if file.format is Format.TFLITE else ()
+        if file.format is not Format.TFLITE:
+            return ()
+        self._release(0)
+        return RemoteFile(self, file, 1).lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
         """Start a file in a fresh process on the target; see `Connection.cold_start`."""
@@ -238,7 +239,8 @@ class RemoteConnection:
         return ColdRun(start=start, ops=self._profile(told))
 
     def open(self, file: EngineFile, threads: int) -> RemoteFile:
-        """Open a file on the target."""
+        """Open a file on the target; files that were opened for another number of threads are closed."""
+        self._release(threads)
         return RemoteFile(self, file, threads)
 
     def watch(self) -> RemoteWatch:
@@ -283,6 +285,12 @@ class RemoteConnection:
     def state(self) -> _State:
         """What the target does at the moment."""
         return self._parse(_State, self._channel.ask("state"))
+
+    def _release(self, threads: int) -> None:
+        """End the worker, which never closes a file, where it has files opened for another number of threads; 0: for none."""
+        if self._threads not in (None, threads):
+            self._stop(_MAIN)
+        self._threads = threads
 
     def _stop(self, worker: str) -> None:
         self._channel.ask("stop", worker=worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,8 @@ def fetch(requirements: Sequence[str], platform: Platform, destination: Path) ->
     Returns:
         Empty where all were fetched, else pip's reason.
     """
+    if importlib.util.find_spec("pip") is None:
+        return f"this Python has no pip; add it: {sys.executable} -m ensurepip"
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--no-input", "--retries", "1", "--implementation", "cp"]
     command += ["--python-version", platform.python, "--dest", str(destination)]

@@ -35,7 +35,6 @@ class Scheme(StrEnum):
     """Weights in 8 bits, 32 numbers of an output channel sharing a scale; activations in blocks of 32 on the fly."""
     A8W8 = "a8w8"
     """Static: int8 weights per output channel, 8-bit activations in ranges measured on texts, int8 embeddings."""
-    """Static, with 16-bit activations: for NPUs; processors compute it slowly."""
     SMALL = "small"
     """As int8, with embedding tables in 4 bits, blocks of 32 sharing a scale; in Core ML palettes of 6 and 4 bits."""
     W4 = "w4"

@@ -18,6 +18,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.phone.platforms.table import PLATFORMS
+from pocketbert.pipeline.phone.platforms.web import Web
 from support.card_folders import folder as listed
 from support.folders import tree
 
@@ -95,6 +96,15 @@ def test_the_web_folder_has_fp32_where_there_is_no_int8_file(folder: Path, tmp_p
     packed = api.pack(folder, tmp_path / "web", platform="web")
     assert [r.path for r in read_artefacts(packed).models()] == ["onnx/model.onnx"]
     assert api.verify(packed).failures == []
+
+
+def test_the_web_takes_no_file_that_transformers_js_cannot_name(folder: Path) -> None:
+    made = read_artefacts(folder)
+    first = next(r for r in made.models() if r.format is Format.ONNX)
+    other = first.model_copy(update={"path": "onnx/model_w4.onnx", "scheme": Scheme.W4})
+    for schemes, chosen in (((first, other), ["onnx/model.onnx"]), ((other,), [])):
+        listed = made.model_copy(update={"files": list(schemes)})
+        assert [r.path for r in Web().models(listed).models] == chosen
 
 
 def test_ios_gets_the_package_of_the_default_file_s_scheme_and_the_sources(

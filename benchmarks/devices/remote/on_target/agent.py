@@ -261,16 +261,16 @@ class Agent:
     def _read(self, child: subprocess.Popen[bytes], enough: Any) -> bytes:
         """Read a child's output, and notice if the connection ends meanwhile: nothing is sent while an answer is awaited."""
         assert child.stdout is not None
-        said, output, connection = b"", child.stdout.fileno(), self._requests.fileno()
+        said, output, connection = bytearray(), child.stdout.fileno(), self._requests.fileno()
         while not enough(said):
             ready, _, _ = select.select([output, connection], [], [])
             if connection in ready:
                 raise GoneError
             chunk = os.read(output, CHUNK)
             if not chunk:
-                return said
+                break
             said += chunk
-        return said
+        return bytes(said)
 
 
 def _text(path: Path) -> str:

@@ -18,7 +18,7 @@ def wanted_scheme(default: ModelRecord) -> Scheme:
 
 
 def best_of(files: Sequence[ModelRecord], wanted: Scheme) -> ModelRecord:
-    """The file of the scheme that is wanted, or of what its format has instead; else the int8 file, else the last.
+    """The file of the scheme that is wanted, or of what its format has instead; else int8, else the last one.
 
     Args:
         files: Files of one or several formats; at least one.

@@ -63,7 +63,8 @@ class DataSection(Section):
     holdout: int = Field(
         0,
         ge=0,
-        description="Training rows held out by hash; the quantized file is compared with fp32 on them.",
+        description="Training rows held out by hash: the quantized file is compared with fp32 on them, and each classifier's temperature is "
+        "fitted on them.",
     )
     labels: Annotated[list[str], AfterValidator(_told_apart)] | None = Field(
         None, min_length=2, description="Label names, in order of their ids."

@@ -21,7 +21,7 @@ from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned
 from pocketbert.pipeline.formats.place import Extras, FormatPlace
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import javascript, kotlin, python, swift
-from pocketbert.pipeline.formats.snippets.parts import offered
+from pocketbert.pipeline.formats.snippets.parts import CHECKED, offered
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
@@ -161,7 +161,10 @@ def _web(artefacts: Artefacts, record: ModelRecord) -> Offer:
         tokenizer=f"built in, reads `{TOKENIZER}`",
         dependencies=(f"npm install {javascript.PACKAGE}@{javascript.VERSION}",),
         snippet=javascript.transformers_js(artefacts, record),
-        notes=("JavaScript was run with Node.js 20, never in a browser.",),
+        notes=(
+            "JavaScript was run with Node.js 20, never in a browser"
+            + ("." if record.scheme in CHECKED else ", and with fp32 and int8 files, not with this one."),
+        ),
     )
 
 

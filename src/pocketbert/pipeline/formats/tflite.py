@@ -21,7 +21,7 @@ from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned
 from pocketbert.pipeline.formats.place import FormatPlace, shorter
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.formats.snippets import kotlin, python
-from pocketbert.pipeline.formats.snippets.parts import lengths, offered
+from pocketbert.pipeline.formats.snippets.parts import CHECKED, lengths, offered
 from pocketbert.pipeline.formats.stored.tracker import Constant
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class TflitePlace(FormatPlace):
     def offers(self, artefacts: Artefacts) -> list[Offer]:
         """Offer MediaPipe's file and LiteRT's to Android, and LiteRT's to Python."""
         out, record = [], offered(artefacts, self.format)
-        mediapipe = offered(artefacts, self.format, Client.MEDIAPIPE)
+        mediapipe = offered(artefacts, self.format, Client.MEDIAPIPE, CHECKED)
         if mediapipe is not None:
             out.append(_simple(artefacts, mediapipe))
         if record is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.artefacts.choice import best_of, wanted_scheme
 from pocketbert.core.tasks import TASKS, LabelKind, Level, Task
-from pocketbert.core.types import Client, Format
+from pocketbert.core.types import Client, Format, Scheme
 
 TEXT, SECOND = "your text", "the second text"
 QUESTION, CONTEXT = "your question", "the text that holds the answer"
@@ -19,10 +20,25 @@ def row_of(artefacts: Artefacts) -> Task:
     return TASKS[artefacts.task]
 
 
-def offered(artefacts: Artefacts, format: Format, client: Client | None = None) -> ModelRecord | None:
-    """The file of a format that users are pointed to: of the default file's scheme, for any client or for one."""
+CHECKED = (Scheme.FP32, Scheme.INT8)
+"""Schemes whose files this project has opened in MediaPipe and in transformers.js."""
+
+
+def offered(
+    artefacts: Artefacts, format: Format, client: Client | None = None, schemes: Sequence[Scheme] = tuple(Scheme)
+) -> ModelRecord | None:
+    """The file of a format that users are pointed to: of the default file's scheme, where there is one.
+
+    Args:
+        artefacts: The folder's list.
+        format: The format.
+        client: The client that the file is made for; None for files for any.
+        schemes: Only files of these.
+    """
     of_client = [
-        r for r in artefacts.models() if r.format is format and (r.plain if client is None else r.client is client)
+        r
+        for r in artefacts.models()
+        if r.format is format and (r.plain if client is None else r.client is client) and r.scheme in schemes
     ]
     return best_of(of_client, wanted_scheme(artefacts.default_model())) if of_client else None
 

@@ -31,5 +31,5 @@ class Server(AppPlatform):
         default = artefacts.default_model()
         if default.format is not Format.COREML:
             return Choice([default])
-        files = [r for format in _FORMATS for r in artefacts.models() if r.format is format and r.for_toolkit]
+        files = [r for format in _FORMATS for r in artefacts.models() if r.format is format and r.plain]
         return Choice([best_of(files, wanted_scheme(default))] if files else [])

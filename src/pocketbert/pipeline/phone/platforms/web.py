@@ -7,6 +7,7 @@ from pocketbert.core.artefacts.choice import best_of
 from pocketbert.core.predict.pooling import MODULES_FILE, POOLING_FILE
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.onnx import ALIAS
+from pocketbert.pipeline.formats.snippets.parts import CHECKED
 from pocketbert.pipeline.phone.platforms.platform import AppPlatform, Choice
 
 
@@ -16,14 +17,14 @@ class Web(AppPlatform):
     name = "web"
     title = "transformers.js"
     lacks = (
-        "has no ONNX file that passed its gates; transformers.js runs these.",
+        "has no ONNX file in fp32 or int8 that passed its gates; transformers.js runs these.",
         "Export again with --format onnx.",
     )
     useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE)
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the int8 file, or another one where there is none."""
-        files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain]
+        """Choose the int8 file, else the exported one: a browser asks for no file of another scheme by itself."""
+        files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain and r.scheme in CHECKED]
         return Choice([best_of(files, Scheme.INT8)] if files else [])
 
     def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
