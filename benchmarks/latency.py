@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pocketbert.benchmarks import results, wording
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
+from pocketbert.benchmarks.compiling import Target, compile_for
 from pocketbert.benchmarks.devices.protocol import Answering, Connection
-from pocketbert.benchmarks.devices.table import connect, device
+from pocketbert.benchmarks.devices.table import compiler_of, connect, device
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
@@ -47,7 +48,8 @@ def benchmark(
         options: Devices, threads, lengths, runs and the like.
 
     Returns:
-        The measurements with their raw samples: the session of the first device, which holds those of the others.
+        The measurements with their raw samples: the session of the first device, which holds those of the others and
+        what was compiled for devices on which nothing is timed.
 
     Raises:
         InputError: If an option is wrong, a file is refused, or no device takes any file.
@@ -69,21 +71,29 @@ def benchmark(
     for problem in left_out:
         say(f"  {problem.where}: {problem.what}")
     sessions = list[BenchmarkResult]()
-    with _connected(used) as connections:
-        end = time.monotonic() + options.budget_s
-        for number, name in enumerate(used):
-            budget_s = (end - time.monotonic()) / (len(used) - number)
+    with _reached(used, taken) as (connections, targets):
+        end, count = time.monotonic() + options.budget_s, len(used)
+        for number, name in enumerate(name for name in used if str(name) in connections):
+            budget_s = (end - time.monotonic()) / (count - number)
             sessions.append(_Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s).run())
-    return sessions[0].model_copy(update={"others": sessions[1:]})
+        # last, so that compilers disturb no timing
+        compilations = compile_for(targets, texts, options, end - time.monotonic())
+    first = sessions[0] if sessions else results.nothing_timed(targets, options)
+    return first.model_copy(update={"others": sessions[1:], "compilations": compilations})
 
 
 @contextlib.contextmanager
-def _connected(names: Sequence[DeviceName]) -> Iterator[dict[str, Connection]]:
-    """Reach all devices before anything is measured; wrong ones are told together."""
+def _reached(
+    names: Sequence[DeviceName], taken: Mapping[str, Sequence[Variant]]
+) -> Iterator[tuple[dict[str, Connection], list[Target]]]:
+    """Reach all devices and compilers before anything is measured; wrong ones are told together."""
     with contextlib.ExitStack() as held:
-        connections, problems = dict[str, Connection](), list[Problem]()
+        connections, targets, problems = dict[str, Connection](), list[Target](), list[Problem]()
         for name in names:
             try:
+                if device(str(name)).compiler is not None:
+                    targets.append(Target(name, compiler_of(str(name)), taken[str(name)]))
+                    continue
                 connections[str(name)] = connect(str(name))
             except InputError as error:
                 problems += error.problems
@@ -91,7 +101,7 @@ def _connected(names: Sequence[DeviceName]) -> Iterator[dict[str, Connection]]:
             held.callback(connections[str(name)].close)
         if problems:
             raise InputError(problems)
-        yield connections
+        yield connections, targets
 
 
 @dataclass

@@ -22,7 +22,7 @@ from pocketbert.core.recipe.recipe import VerifySection
 from pocketbert.pipeline.export_recipe import found_columns
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
-from pocketbert.pipeline.make.measuring import benchmark_folders
+from pocketbert.pipeline.make.measuring import benchmark_folders, only_compiled
 from pocketbert.pipeline.phone.recording import record_benchmark, record_verification
 from pocketbert.pipeline.phone.report_facts import read_facts
 from pocketbert.pipeline.run import RECIPE_FILE, Run
@@ -132,6 +132,9 @@ def measure_folders(
         raise InputError(
             Problem("--record", what, "Name one artefact folder, such as runs/NAME/phone, with -m/--model.")
         )
+    if record and options is not None and not imports and only_compiled(options.devices):
+        what = "writes latencies into the folder, and files are only compiled for the devices named."
+        raise InputError(Problem("--record", what, "Name a device that runs files as well, such as --device local."))
     result = benchmark_folders(models, options, texts, imports)
     if record and all(a.passed for s in result.sessions for a in s.answers):
         record_benchmark(models[0], result)

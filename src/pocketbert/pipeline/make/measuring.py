@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,6 +127,15 @@ def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> Benchm
     )
 
 
+def only_compiled(devices: Sequence[str]) -> bool:
+    """Whether files are compiled for all of some devices and run on none; names that are wrong count as running."""
+    from pocketbert.benchmarks.devices.table import device
+
+    with contextlib.suppress(ValueError):
+        return bool(devices) and all(device(name).compiler is not None for name in devices)
+    return False
+
+
 def benchmark_folders(
     models: Sequence[Path], options: BenchmarkOptions | None, texts: Sequence[Text], imports: Sequence[Path]
 ) -> BenchmarkResult:
@@ -171,7 +181,7 @@ def measure(
 
 def without_paths(result: BenchmarkResult, root: Path) -> BenchmarkResult:
     """A result with paths relative to a folder: those of this machine have no place in what others read."""
-    first, *others = [_in_folder(session, root) for session in result.sessions]
+    first, *others = [_in_folder(session, root) for session in (result, *result.others)]
     return first.model_copy(update={"others": others})
 
 

@@ -1,0 +1,168 @@
+"""Files compiled for the devices on which nothing is timed, and their emulated answers compared with this machine's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.benchmarks.answers import share
+from pocketbert.benchmarks.compilation import Compilation, EmulatedAnswers
+from pocketbert.benchmarks.devices.protocol import Compiler
+from pocketbert.benchmarks.inputs import Feed, row_of_length
+from pocketbert.benchmarks.measurement import Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.benchmarks.records import TEXT
+from pocketbert.core.compare.golden import FILE_NAME, read_golden
+from pocketbert.core.devices import DeviceName, Figure
+from pocketbert.core.host.progress import Meter
+from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.seeds import generator
+from pocketbert.core.types import Scheme
+from pocketbert.runtime.engines import FilePredictor, filled
+
+FLOAT = 0.03
+"""How far answers of float files may differ, as a fraction of the largest answer here: an NPU computes them in fp16. Real
+students differ by 0.004, a tiny random model by 0.013; wrong answers differ by 0.9 and more."""
+_EXACT = (Scheme.FP32, Scheme.FP16)
+_PLACES = ("start_logits", "end_logits")
+_CLASSES = "logits"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device that files are compiled for.
+
+    Attributes:
+        name: The device.
+        compiler: Its compiler.
+        variants: The files.
+    """
+
+    name: DeviceName
+    compiler: Compiler
+    variants: Sequence[Variant]
+
+
+def compile_for(
+    targets: Sequence[Target], texts: Sequence[Text], options: BenchmarkOptions, budget_s: float
+) -> list[Compilation]:
+    """Compile every file at every length for every target, and emulate rows of real text.
+
+    The rows are those of ``golden.jsonl`` next to the tokenizer, then `texts`, both in a random order that the seed
+    decides; a length takes the rows that fit without truncation.
+
+    Args:
+        targets: Devices with their files.
+        texts: Real texts.
+        options: Lengths and seed. ``"text"`` is left out where numbers are given: an NPU takes fixed shapes only.
+        budget_s: Seconds for all emulated rows together; each compilation emulates at least one.
+
+    Returns:
+        One record per target, file and length.
+    """
+    work = [(t, v, x) for t in targets for v in t.variants for x in _lengths(v, options)]
+    end, out = time.monotonic() + budget_s, list[Compilation]()
+    label = options.label and "compile and emulate"
+    with Meter(label, len(work)) as meter:
+        for number, (target, variant, length) in enumerate(work):
+            seconds = max(0.0, end - time.monotonic()) / (len(work) - number)
+            out.append(_compile(target, variant, length, _rows(variant, texts, length, options.seed), seconds))
+            if label:
+                meter.advance(note=f"{target.name}: {variant.name}, {length} tokens")
+    return out
+
+
+def _lengths(variant: Variant, options: BenchmarkOptions) -> list[int]:
+    asked = [x for x in options.lengths if x != TEXT] or [variant.max_length]
+    return list(dict.fromkeys(min(int(x), variant.max_length) for x in asked))
+
+
+def _rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) -> list[Feed]:
+    """Inputs of exactly `length` tokens: padded rows of real text, or joined texts where no row fits."""
+    golden = variant.tokenizer / FILE_NAME
+    recorded = [row.input for row in read_golden(golden)] if golden.is_file() else []
+    tokenizer = TextTokenizer(variant.tokenizer, variant.max_length)
+    out = []
+    for some in (recorded, [t for t in texts if t not in recorded]):
+        rows = tokenizer.encode(some) if some else []
+        fitting = [row for row in rows if len(row) <= length and not row.truncated]
+        order = generator(seed, "emulated rows").permutation(len(fitting))
+        out += [tokenizer.pad([fitting[i]], length) for i in order]
+    return out or [tokenizer.pad([row_of_length(tokenizer.encode(list(texts)), length)], length)]
+
+
+def _compile(target: Target, variant: Variant, length: int, feeds: Sequence[Feed], budget_s: float) -> Compilation:
+    predictor = variant.file.open(1)
+    made = target.compiler.compile(predictor, Path(variant.path), length, feeds, budget_s)
+    figures = target.name.info.figures
+    return Compilation(
+        variant=variant.name,
+        sha256=variant.sha256,
+        bytes=variant.bytes,
+        device=str(target.name),
+        target=target.compiler.target,
+        engine=target.compiler.engine,
+        engine_version=target.compiler.engine_version,
+        provenance=figures[Figure.PLACEMENT],
+        length=length,
+        op_types=made.op_types,
+        partitions=made.partitions,
+        left=made.left,
+        compiled_bytes=made.bytes,
+        compile_s=made.compile_s,
+        answers=_compare(target, variant, predictor, feeds, made.answers) if made.answers else None,
+        failed=made.failed,
+        stopped=made.stopped,
+    )
+
+
+def _compare(
+    target: Target,
+    variant: Variant,
+    predictor: FilePredictor,
+    feeds: Sequence[Feed],
+    told: Sequence[Mapping[str, NDArray[Any]]],
+) -> EmulatedAnswers:
+    """Compare the first rows' emulated outputs at real tokens with those of this machine's CPU for the same file."""
+    largest, most, finite, same = 0.0, 0.0, True, list[bool]()
+    for feed, outputs in zip(feeds, told, strict=False):
+        real = np.asarray(feed["attention_mask"])[0] == 1
+        for name, value in predictor.run(filled(predictor, feed)).items():
+            here = _real(name, np.asarray(value, np.float64), real)
+            there = _real(name, np.asarray(outputs.get(name, np.nan), np.float64), real)
+            most = max(most, float(np.abs(here).max()))
+            if here.shape != there.shape or not np.isfinite(there).all():
+                finite = False
+                continue
+            largest = max(largest, float(np.abs(here - there).max()))
+            same += _decisions(name, here, there)
+    return EmulatedAnswers(
+        variant=variant.name,
+        rows=len(told),
+        largest=largest,
+        tolerance=(FLOAT if variant.scheme in _EXACT else share(variant.scheme)) * most,
+        finite=finite,
+        provenance=target.name.info.figures[Figure.ANSWERS],
+        against="rows compared with this machine's CPU",
+        available=len(feeds),
+        same=float(np.mean(same)) if same else None,
+    )
+
+
+def _real(name: str, value: NDArray[Any], real: NDArray[np.bool_]) -> NDArray[Any]:
+    """The part of one row's output that is about its tokens: what stands at padding is arbitrary."""
+    by_token = value.ndim == 3 or (value.ndim == 2 and name in _PLACES)
+    return value[:, real] if by_token and value.shape[1] == len(real) else value
+
+
+def _decisions(name: str, here: NDArray[Any], there: NDArray[Any]) -> Iterator[bool]:
+    """Whether the largest logit is the same one, for every decision that an output holds."""
+    if name not in (_CLASSES, *_PLACES) or here.shape[-1] < 2:
+        return
+    yield from (here.argmax(-1) == there.argmax(-1)).ravel().tolist()
