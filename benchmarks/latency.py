@@ -19,6 +19,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measu
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, TokenizerTime
 from pocketbert.benchmarks.timing import BURST, Cell, interleave
+from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import Meter, say
@@ -33,7 +34,10 @@ Tick = Callable[[str], None]
 
 
 def benchmark(
-    variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions | None = None
+    variants: Sequence[Variant],
+    texts: Sequence[Text],
+    options: BenchmarkOptions | None = None,
+    labelled: EvalSet | None = None,
 ) -> BenchmarkResult:
     """Measure variants side by side, batch 1, unpadded, on one device after the other.
 
@@ -46,6 +50,7 @@ def benchmark(
         variants: What to measure; names must differ.
         texts: Real texts (or pairs); 100 of them at most are used.
         options: Devices, threads, lengths, runs and the like.
+        labelled: The rows of `BenchmarkOptions.data`.
 
     Returns:
         The measurements with their raw samples: the session of the first device, which holds those of the others and
@@ -77,7 +82,7 @@ def benchmark(
             budget_s = (end - time.monotonic()) / (count - number)
             sessions.append(_Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s).run())
         # last, so that compilers disturb no timing
-        compilations = compile_for(targets, texts, options, end - time.monotonic())
+        compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
     first = sessions[0] if sessions else results.nothing_timed(targets, options)
     return first.model_copy(update={"others": sessions[1:], "compilations": compilations})
 

@@ -26,6 +26,7 @@ class CompiledRow:
         seconds: Of the compilation on this machine.
         rows: Emulated rows, and of how many.
         same: Share of equal decisions.
+        score: On labelled rows, emulated and on this machine's CPU.
         difference: Largest difference of an output and the one that is allowed.
         verdict: Whether it was compiled and answers as it should.
     """
@@ -37,6 +38,7 @@ class CompiledRow:
     seconds: str
     rows: str
     same: str
+    score: str
     difference: str
     verdict: str
 
@@ -45,7 +47,7 @@ def compiled_row(one: Compilation) -> CompiledRow:
     """The words for a compilation."""
     answers, none = one.answers, wording.NONE
     if one.failed:
-        return CompiledRow(one, none, "", none, none, none, none, none, "failed")
+        return CompiledRow(one, none, "", none, none, none, none, none, none, "failed")
     pieces = f" in {one.partitions} pieces" if one.partitions > 1 else ""
     return CompiledRow(
         of=one,
@@ -55,6 +57,7 @@ def compiled_row(one: Compilation) -> CompiledRow:
         seconds=f"{one.compile_s:.1f}",
         rows=f"{answers.rows} of {answers.available}" if answers else none,
         same=wording.share(answers.same) if answers else none,
+        score=(answers.score_words or none) if answers else none,
         difference=(f"{answers.largest:.3g} of {answers.tolerance:.3g}" if answers.finite else "no number")
         if answers
         else none,
@@ -64,6 +67,7 @@ def compiled_row(one: Compilation) -> CompiledRow:
 
 def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
     """Header and cells of the terminal's table: one row per device, file and length."""
+    scored = any(one.answers is not None and one.answers.score is not None for one in compilations)
     header = [
         "file",
         "device",
@@ -73,6 +77,7 @@ def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list
         "compile s (here)",
         "emulated rows",
         "same decision (emulated)",
+        *(["score (emulated)"] if scored else []),
         "largest difference of allowed",
         "verdict",
     ]
@@ -87,6 +92,7 @@ def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list
             r.seconds,
             r.rows,
             r.same,
+            *([r.score] if scored else []),
             r.difference,
             r.verdict,
         ]

@@ -69,6 +69,13 @@ def benchmark(
         Path | None,
         typer.Option("--file", help="Read real texts from this file, one per line; default: built-in sentences."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Score emulated files (device qnn-host) on the labelled rows of this .jsonl[.gz], .csv or .tsv file.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -118,7 +125,7 @@ def benchmark(
     if not folders and not files:
         raise InputError(Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE."))
     if output is not None:
-        output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline) if f))
+        output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline, data) if f))
     earlier = BenchmarkResult.read(baseline) if baseline else None
     texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
@@ -130,6 +137,7 @@ def benchmark(
             runs=runs,
             repeats=repeats,
             budget_s=budget,
+            data=options.rows(data, None, None, None) if data else None,
         ),
         texts=texts,
         imports=files,

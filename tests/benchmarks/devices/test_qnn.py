@@ -10,7 +10,7 @@ from onnx import helper
 from typer.testing import CliRunner
 
 from pocketbert.benchmarks.compilation import Compilation, LeftNodes
-from pocketbert.benchmarks.compiling import compile_for
+from pocketbert.benchmarks.compiling import Target, compile_for
 from pocketbert.benchmarks.devices import Compiled, Device, register_device, unregister_device
 from pocketbert.benchmarks.devices.qnn import compiler
 from pocketbert.benchmarks.devices.qnn.chips import CHIPS, chip_of
@@ -22,12 +22,18 @@ from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.report import ModelRow, ReportData, render_report, summary_table
 from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
 from pocketbert.cli.main import app
-from pocketbert.core.devices import DeviceInfo, Figure
+from pocketbert.core.compare.evaluate import EvalSet
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.devices import DeviceInfo, DeviceName, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.heads.table import head_of
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 
 WHY_NOT = qnn_missing()
+FIGURES = {Figure.ANSWERS: Provenance.EMULATED, Figure.PLACEMENT: Provenance.COMPILED_ONLY}
 with_package = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 # An excerpt of the verbose log of onnxruntime 1.31.1 with onnxruntime-qnn 2.7.0 on the demo's int8 file and on a graph with Erf.
 LOG = """
@@ -220,6 +226,15 @@ def test_a_library_that_hangs_is_ended(monkeypatch, one, texts):
     assert made.failed == "the process did not end within 0 s"
 
 
+class _Exact:
+    """A compiler whose emulator answers three rows, and those as this machine does."""
+
+    method, target, engine, engine_version = "scripted", "a chip", "nothing", "1"
+
+    def compile(self, predictor, path, length, feeds, budget_s):
+        return Compiled(op_types={"MatMul": 2}, partitions=1, answers=[dict(predictor.run(f)) for f in feeds[:3]])
+
+
 class _Stuck:
     """A compiler whose emulator answers zeros."""
 
@@ -232,8 +247,7 @@ class _Stuck:
 
 @pytest.fixture
 def stuck():
-    figures = {Figure.ANSWERS: Provenance.EMULATED, Figure.PLACEMENT: Provenance.COMPILED_ONLY}
-    register_device(Device(DeviceInfo("stuck", figures, "a script"), refusal=qnn_refusal, compiler=lambda _: _Stuck()))
+    register_device(Device(DeviceInfo("stuck", FIGURES, "a script"), refusal=qnn_refusal, compiler=lambda _: _Stuck()))
     yield
     unregister_device("stuck")
 
@@ -253,6 +267,30 @@ def test_it_is_measured_and_compiled_in_one_benchmark(phone, tmp_path):
     result = BenchmarkResult.read(tmp_path / "benchmark.json")
     assert [s.device for s in result.sessions] == ["local"]
     assert [(c.device, c.length) for c in result.compilations] == [("stuck", 16)]
+
+
+def test_emulated_rows_are_scored_on_labelled_data(one, texts):
+    labels = ["a", "b", "c"]
+    head = head_of(TASKS[TaskName.TEXT_CLASSIFICATION], Labels(tuple(labels)))
+    tokenizer = TextTokenizer(one.tokenizer, one.max_length)
+    rows = [Example(text, None, labels[i % 3], i) for i, text in enumerate(texts)]
+    labelled = EvalSet("dev", head, head.prepare(rows, tokenizer, "dev"))
+    name = DeviceName(DeviceInfo("exact", FIGURES, "a script"))
+    options = BenchmarkOptions(lengths=[16], label="")
+    (made,) = compile_for([Target(name, _Exact(), [one])], texts, options, 1.0, labelled)
+    answers = made.answers
+    assert (answers.rows, answers.available, answers.largest) == (3, 12, 0.0)
+    assert (answers.score.rows, answers.score) == (3, answers.score_here)
+    assert answers.score_words.startswith("accuracy ")
+    header, (row,) = compiled_table([made])
+    assert row[header.index("score (emulated)")] == answers.score_words
+
+
+def test_labelled_data_needs_an_emulator(phone, tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\nset an alarm,a\n")
+    done = pocketbert("benchmark", "-m", phone, "--data", tmp_path / "dev.csv")
+    assert done.exit_code == 2
+    assert "--data: is scored on devices with an emulator of an NPU only" in done.stderr
 
 
 @pytest.mark.usefixtures("stuck")
