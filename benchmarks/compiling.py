@@ -30,9 +30,9 @@ from pocketbert.runtime.engines import FilePredictor, filled
 
 Outputs = Mapping[str, NDArray[Any]]
 """Outputs of one row by name."""
-FLOAT = 0.03
-"""How far answers of float files may differ, as a fraction of the largest answer here: an NPU computes them in fp16. Real
-students differ by 0.004, a tiny random model by 0.013; wrong answers differ by 0.9 and more."""
+FLOAT = 0.05
+"""How far answers of float files may differ, as a fraction of the largest answer here: an NPU computes them in fp16. The
+demo's student differs by 0.004, tiny models with random weights by up to 0.04; wrong answers differ by 0.9 and more."""
 QUANTIZED = 0.2
 """The same for other files: the demo's dynamic int8 file differs by up to 0.09 of a row's largest logit, with the same label."""
 _EXACT = (Scheme.FP32, Scheme.FP16)

@@ -32,7 +32,7 @@ def reasons(log: str) -> dict[str, str]:
         if why.startswith(_NOTHING):
             backend = list(_BACKEND.finditer(log, before, refused.start()))
             why = (
-                f"its types or shapes are refused (error {backend[-1]['code']} of {backend[-1]['type']})"
+                f"refused by the validation of the compiler: error {backend[-1]['code']} of {backend[-1]['type']}"
                 if backend
                 else UNTOLD
             )

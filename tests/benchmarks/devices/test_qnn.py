@@ -151,7 +151,7 @@ def test_every_chip_of_the_table_compiles(name, one, texts):
 
 def test_reasons_are_read_from_a_recorded_log():
     assert reasons(LOG) == {
-        "node_embedding_1": "its types or shapes are refused (error 3110 of Gather)",
+        "node_embedding_1": "refused by the validation of the compiler: error 3110 of Gather",
         "erf": UNKNOWN_TYPE,
         "odd": UNTOLD,
     }
