@@ -206,9 +206,11 @@ class BenchmarkResult(Record):
     compilations: list[Compilation] = Field(default_factory=list)
 
     def __repr__(self) -> str:
-        devices = ", ".join(dict.fromkeys(s.device for s in self.sessions))
-        files = len({v.name for s in self.sessions for v in s.variants})
-        return f"<BenchmarkResult {files} files, {sum(len(s.measurements) for s in self.sessions)} measurements on {devices}>"
+        devices = ", ".join(dict.fromkeys([*(s.device for s in self.sessions), *(c.device for c in self.compilations)]))
+        files = len({v.name for s in (self, *self.others) for v in s.variants})
+        compiled = f", {len(self.compilations)} compilations" if self.compilations else ""
+        made = sum(len(s.measurements) for s in self.sessions)
+        return f"<BenchmarkResult {files} files, {made} measurements{compiled} on {devices}>"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -29,8 +30,10 @@ from pocketbert.core.devices import DeviceInfo, DeviceName, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.heads.table import head_of
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
+from pocketbert.pipeline.make.measuring import measure, section_options
 
 WHY_NOT = qnn_missing()
 FIGURES = {Figure.ANSWERS: Provenance.EMULATED, Figure.PLACEMENT: Provenance.COMPILED_ONLY}
@@ -291,6 +294,17 @@ def test_labelled_data_needs_an_emulator(phone, tmp_path):
     done = pocketbert("benchmark", "-m", phone, "--data", tmp_path / "dev.csv")
     assert done.exit_code == 2
     assert "--data: is scored on devices with an emulator of an NPU only" in done.stderr
+
+
+@pytest.mark.usefixtures("stuck")
+def test_a_recipe_may_name_it_without_a_device_that_runs_files(one, texts, tmp_path):
+    section = BenchmarkSection(devices=["stuck"], threads=[1], runs=10, repeats=2)
+    result = measure([one], texts, section_options(section, [16]), root=one.path.parent)
+    assert repr(result) == "<BenchmarkResult 1 files, 0 measurements, 1 compilations on stuck>"
+    assert [v.path for v in result.variants] == [Path("student.onnx")]
+    result.write(tmp_path / "benchmark.json")
+    again = BenchmarkResult.read(tmp_path / "benchmark.json")
+    assert (again.sessions, again.headline.timed, again.compilations) == ([], False, result.compilations)
 
 
 @pytest.mark.usefixtures("stuck")
