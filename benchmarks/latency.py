@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pocketbert.benchmarks import results, wording
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
+from pocketbert.benchmarks.compiling import Target, compile_for
 from pocketbert.benchmarks.devices.protocol import Answering, Connection
-from pocketbert.benchmarks.devices.table import connect, device
+from pocketbert.benchmarks.devices.table import compiler_of, connect, device
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, TokenizerTime
 from pocketbert.benchmarks.timing import BURST, Cell, interleave
+from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import Meter, say
@@ -34,7 +36,10 @@ Tick = Callable[[str], None]
 
 
 def benchmark(
-    variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions | None = None
+    variants: Sequence[Variant],
+    texts: Sequence[Text],
+    options: BenchmarkOptions | None = None,
+    labelled: EvalSet | None = None,
 ) -> BenchmarkResult:
     """Measure variants side by side, batch 1, unpadded, on one device after the other.
 
@@ -47,9 +52,11 @@ def benchmark(
         variants: What to measure; names must differ.
         texts: Real texts (or pairs); 100 of them at most are used.
         options: Devices, threads, lengths, runs and the like.
+        labelled: The rows of `BenchmarkOptions.data`.
 
     Returns:
-        The measurements with their raw samples: the session of the first device, which holds those of the others.
+        The measurements with their raw samples: the session of the first device, which holds those of the others and
+        what was compiled for devices on which nothing is timed.
 
     Raises:
         InputError: If an option is wrong, a file is refused, or no device takes any file.
@@ -71,21 +78,29 @@ def benchmark(
     for problem in left_out:
         say(f"  {problem.where}: {problem.what}")
     sessions = list[BenchmarkResult]()
-    with _connected(used) as connections:
-        end = time.monotonic() + options.budget_s
-        for number, name in enumerate(used):
-            budget_s = (end - time.monotonic()) / (len(used) - number)
+    with _reached(used, taken) as (connections, targets):
+        end, count = time.monotonic() + options.budget_s, len(used)
+        for number, name in enumerate(name for name in used if str(name) in connections):
+            budget_s = (end - time.monotonic()) / (count - number)
             sessions.append(_Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s).run())
-    return sessions[0].model_copy(update={"others": sessions[1:]})
+        # last, so that compilers disturb no timing
+        compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
+    first = sessions[0] if sessions else results.nothing_timed(targets, options)
+    return first.model_copy(update={"others": sessions[1:], "compilations": compilations})
 
 
 @contextlib.contextmanager
-def _connected(names: Sequence[DeviceName]) -> Iterator[dict[str, Connection]]:
-    """Reach all devices before anything is measured; wrong ones are told together."""
+def _reached(
+    names: Sequence[DeviceName], taken: Mapping[str, Sequence[Variant]]
+) -> Iterator[tuple[dict[str, Connection], list[Target]]]:
+    """Reach all devices and compilers before anything is measured; wrong ones are told together."""
     with contextlib.ExitStack() as held:
-        connections, problems = dict[str, Connection](), list[Problem]()
+        connections, targets, problems = dict[str, Connection](), list[Target](), list[Problem]()
         for name in names:
             try:
+                if device(str(name)).compiler is not None:
+                    targets.append(Target(name, compiler_of(str(name)), taken[str(name)]))
+                    continue
                 connections[str(name)] = connect(str(name))
             except InputError as error:
                 problems += error.problems
@@ -93,7 +108,7 @@ def _connected(names: Sequence[DeviceName]) -> Iterator[dict[str, Connection]]:
             held.callback(connections[str(name)].close)
         if problems:
             raise InputError(problems)
-        yield connections
+        yield connections, targets
 
 
 @dataclass

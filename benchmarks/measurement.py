@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from pocketbert.benchmarks import wording
+from pocketbert.benchmarks.compilation import Compilation
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.records import AnswerCheck, ColdStart, Length, Profile, Protocol, Record, TokenizerTime
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
@@ -193,6 +194,7 @@ class BenchmarkResult(Record):
         profiles: Time per operator type, and placement, per variant.
         answers: Checks of the answers where the measuring device made them (a Mac).
         others: Sessions of other devices, measured after this one or imported.
+        compilations: Files compiled for devices on which nothing is timed.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -206,11 +208,14 @@ class BenchmarkResult(Record):
     profiles: list[Profile]
     answers: list[AnswerCheck] = Field(default_factory=list)
     others: list[BenchmarkResult] = Field(default_factory=list)
+    compilations: list[Compilation] = Field(default_factory=list)
 
     def __repr__(self) -> str:
-        devices = ", ".join(dict.fromkeys(s.device for s in self.sessions))
-        files = len({v.name for s in self.sessions for v in s.variants})
-        return f"<BenchmarkResult {files} files, {sum(len(s.measurements) for s in self.sessions)} measurements on {devices}>"
+        devices = ", ".join(dict.fromkeys([*(s.device for s in self.sessions), *(c.device for c in self.compilations)]))
+        files = len({v.name for s in (self, *self.others) for v in s.variants})
+        compiled = f", {len(self.compilations)} compilations" if self.compilations else ""
+        made = sum(len(s.measurements) for s in self.sessions)
+        return f"<BenchmarkResult {files} files, {made} measurements{compiled} on {devices}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -229,8 +234,8 @@ class BenchmarkResult(Record):
 
     @property
     def sessions(self) -> list[BenchmarkResult]:
-        """This session and those of other devices."""
-        return [self, *self.others]
+        """This session and those of other devices; without those where nothing but compilations were made."""
+        return [s for s in (self, *self.others) if s.measurements]
 
     @property
     def device(self) -> str:
@@ -245,7 +250,7 @@ class BenchmarkResult(Record):
     @property
     def headline(self) -> BenchmarkResult:
         """The session whose latencies are shown first: the first one that has any."""
-        return next((s for s in self.sessions if s.timed), self)
+        return next((s for s in self.sessions if s.timed), next(iter(self.sessions), self))
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
         """The measurement of one variant at one thread count and length, one inference after the other, if it was made."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pocketbert.benchmarks.records import TEXT, Length
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import LOCAL, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem, nearest
 
@@ -32,6 +33,7 @@ class BenchmarkOptions:
         seed: Decides the order of turns and texts.
         profile: Whether to profile per operator (at the first thread count).
         label: Text of the progress bar; empty for none.
+        data: Labelled rows on which emulated files are scored in place of golden rows and texts; of one folder's task.
     """
 
     devices: Sequence[str] = (LOCAL,)
@@ -45,6 +47,7 @@ class BenchmarkOptions:
     seed: int = 0
     profile: bool = True
     label: str = "benchmark"
+    data: DataSource | None = None
 
     def check(self, names: Sequence[str]) -> None:
         """Check the options for variants of these names.

@@ -10,16 +10,18 @@ from typing import Protocol as Shape
 import numpy as np
 
 from pocketbert.benchmarks.cold_start import ColdRun
+from pocketbert.benchmarks.compiling import Target
 from pocketbert.benchmarks.devices.protocol import Connection
 from pocketbert.benchmarks.load import Load
-from pocketbert.benchmarks.measurement import Comparison, Measurement, Variant
+from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import Length, Profile, Protocol, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio, repeat_interval
 from pocketbert.benchmarks.timing import BURST, STABLE, WARMUP_LEAST, WARMUP_MOST, Cell
 from pocketbert.core.devices import DeviceName, Figure
 from pocketbert.core.disk.files import sha256_file
-from pocketbert.core.host.hardware import Machine
+from pocketbert.core.host.hardware import Machine, machine
+from pocketbert.core.host.versions import installed
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.types import Provenance
 
@@ -186,6 +188,35 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
         took_s=round(took_s, 2),
         shortened=min(made) < options.runs,
         notes=[*session.notes, *_notes(measurements, made, options.runs, budget_s)],
+    )
+
+
+def nothing_timed(targets: Sequence[Target], options: BenchmarkOptions) -> BenchmarkResult:
+    """A result for compilations only: no device of the benchmark runs files."""
+    variants = {v.name: v for target in targets for v in target.variants}
+    return BenchmarkResult(
+        machine=machine(),
+        versions=installed(("pocketbert", "onnxruntime", "numpy", "tokenizers"))
+        | {target.compiler.engine: target.compiler.engine_version for target in targets},
+        protocol=Protocol(
+            description=" ".join(dict.fromkeys(target.compiler.method for target in targets)),
+            baseline="",
+            threads=[],
+            lengths=list(options.lengths),
+            texts=0,
+            runs_asked=0,
+            runs_made=(0, 0),
+            repeats=0,
+            burst=0,
+            budget_s=options.budget_s,
+            took_s=0.0,
+            shortened=False,
+        ),
+        variants=list(variants.values()),
+        measurements=[],
+        comparisons=[],
+        tokenizers=[],
+        profiles=[],
     )
 
 

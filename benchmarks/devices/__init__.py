@@ -3,11 +3,22 @@
 A package brings a device of its own with `register_device`; what it must implement is `Connection` and `OpenedFile`.
 """
 
-from pocketbert.benchmarks.devices.protocol import Burst, Connection, Device, OpenedFile, Sample, Watch
+from pocketbert.benchmarks.devices.protocol import (
+    Burst,
+    Compiled,
+    Compiler,
+    Connection,
+    Device,
+    OpenedFile,
+    Sample,
+    Watch,
+)
 from pocketbert.benchmarks.devices.table import connect, device, refusals, register_device, unregister_device
 
 __all__ = [
     "Burst",
+    "Compiled",
+    "Compiler",
     "Connection",
     "Device",
     "OpenedFile",

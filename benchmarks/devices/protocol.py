@@ -7,19 +7,21 @@ else it was doing. A burst is one call, so a device behind a connection pays for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
 from pocketbert.benchmarks.cold_start import ColdRun
+from pocketbert.benchmarks.compilation import LeftNodes
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
 from pocketbert.core.devices import DeviceInfo
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime
-from pocketbert.runtime.engines import EngineFile
+from pocketbert.runtime.engines import EngineFile, FilePredictor
 
 
 class Sample(NamedTuple):
@@ -121,6 +123,69 @@ class Answering(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiler made of one file; fields as in `Compilation`.
+
+    Attributes:
+        op_types: Nodes on the NPU per operator type.
+        partitions: Pieces that they are in.
+        left: Nodes that stay on the CPU.
+        bytes: Size of the compiled program.
+        compile_s: Wall time of the compilation, in seconds.
+        answers: Emulated outputs by name, of the first rows.
+        failed: Why there is no compiled program; empty where there is one.
+        stopped: Why the emulator stopped early; empty where it did not.
+    """
+
+    op_types: dict[str, int] = field(default_factory=dict)
+    partitions: int = 0
+    left: list[LeftNodes] = field(default_factory=list)
+    bytes: int = 0
+    compile_s: float = 0.0
+    answers: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    failed: str = ""
+    stopped: str = ""
+
+
+class Compiler(Protocol):
+    """A device that files are compiled for, and that may be emulated; nothing is timed on it.
+
+    Attributes:
+        method: How it takes its figures, in words, for the description of the result.
+        target: The chip in words.
+        engine: What compiles.
+        engine_version: Its version.
+    """
+
+    method: str
+    target: str
+    engine: str
+    engine_version: str
+
+    def compile(
+        self,
+        predictor: FilePredictor,
+        path: Path,
+        length: int,
+        feeds: Sequence[Mapping[str, NDArray[Any]]],
+        budget_s: float,
+    ) -> Compiled:
+        """Compile a file for one length and compute rows with the emulator.
+
+        Args:
+            predictor: The file as this machine opens it.
+            path: The file.
+            length: Tokens of the fixed shape.
+            feeds: Inputs by name, each [1, length]; at least one.
+            budget_s: Seconds that the rows may take; one is always computed.
+
+        Returns:
+            What was made; a compiler that fails, crashes or hangs is told in it.
+        """
+        ...
+
+
 def takes_everything(format: Format, runtime: Runtime | None) -> str:
     """Refuse no file."""
     return ""
@@ -132,10 +197,14 @@ class Device:
 
     Attributes:
         info: Its facts.
-        connect: Reaches it, given the argument of its name; None for a device whose figures are only imported.
+        connect: Reaches it, given the argument of its name; None for a device that is compiled for or only imported.
         refusal: Why it cannot run files of a format that are made for a runtime; empty where it can.
+        compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.
+        missing: Tells what keeps this machine from using it; empty where nothing is known to.
     """
 
     info: DeviceInfo
     connect: Callable[[str], Connection] | None = None
     refusal: Callable[[Format, Runtime | None], str] = takes_everything
+    compiler: Callable[[str], Compiler] | None = None
+    missing: Callable[[], str] = str

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 
 from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
 from pocketbert.benchmarks.devices.local import connect_local, local_refusal
-from pocketbert.benchmarks.devices.protocol import Connection, Device
-from pocketbert.benchmarks.devices.qemu.connection import connect_qemu
+from pocketbert.benchmarks.devices.protocol import Compiler, Connection, Device
+from pocketbert.benchmarks.devices.qemu.connection import connect_qemu, qemu_missing
+from pocketbert.benchmarks.devices.qnn.compiler import connect_qnn, qnn_missing, qnn_refusal
 from pocketbert.benchmarks.devices.remote.connection import remote_refusal
 from pocketbert.benchmarks.devices.ssh import connect_ssh
 from pocketbert.core.devices import (
@@ -17,6 +19,7 @@ from pocketbert.core.devices import (
     DEVICES,
     LOCAL,
     QEMU,
+    QNN,
     SSH,
     add_device,
     parse_measuring_device,
@@ -24,11 +27,18 @@ from pocketbert.core.devices import (
 )
 from pocketbert.core.types import Format, Runtime
 
+
+def _absent(program: str, package: str) -> str:
+    """What is missing where a program is not on the path."""
+    return "" if shutil.which(program) else f"{program} is not installed (sudo apt-get install {package})"
+
+
 _devices: dict[str, Device] = {
     LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal),
-    SSH: Device(DEVICES[SSH], connect_ssh, remote_refusal),
-    ADB: Device(DEVICES[ADB], connect_adb, adb_refusal),
-    QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal),
+    SSH: Device(DEVICES[SSH], connect_ssh, remote_refusal, missing=lambda: _absent("ssh", "openssh-client")),
+    ADB: Device(DEVICES[ADB], connect_adb, adb_refusal, missing=lambda: _absent("adb", "adb")),
+    QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal, missing=qemu_missing),
+    QNN: Device(DEVICES[QNN], compiler=connect_qnn, missing=qnn_missing, refusal=qnn_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
 }
@@ -38,13 +48,14 @@ def register_device(device: Device) -> None:
     """Register a device: recipes and ``--device`` may then name it, and `pocketbert devices` lists it.
 
     Args:
-        device: The device. Either it can be reached (``connect``), or its facts name the way to use it (``instead``).
+        device: The device. Either it can be reached (``connect``), or files are compiled for it (``compiler``), or its
+            facts name the way to use it (``instead``).
 
     Raises:
-        ValueError: If its name is taken or wrong, or it has both or neither of the two.
+        ValueError: If its name is taken or wrong, or it has several or none of the three.
     """
-    if (device.connect is None) != bool(device.info.instead):
-        raise ValueError(f"device '{device.info.name}': give either 'connect' or 'info.instead'.")
+    if sum((device.connect is not None, device.compiler is not None, bool(device.info.instead))) != 1:
+        raise ValueError(f"device '{device.info.name}': give one of 'connect', 'compiler' and 'info.instead'.")
     add_device(device.info)
     _devices[device.info.name] = device
 
@@ -75,8 +86,20 @@ def connect(name: str) -> Connection:
         InputError: If it cannot be reached.
     """
     reach = device(name).connect
-    assert reach is not None  # `register_device` asks for it
+    assert reach is not None  # `register_device` asks for it, and the protocol for no other
     return reach(parse_measuring_device(name).argument)
+
+
+def compiler_of(name: str) -> Compiler:
+    """Prepare the compiler of a device that files are compiled for; errors as of `connect`."""
+    prepare = device(name).compiler
+    assert prepare is not None  # as above
+    return prepare(parse_measuring_device(name).argument)
+
+
+def missing(name: str) -> str:
+    """What keeps this machine from using a device, named without an argument; empty where nothing is known to."""
+    return _devices[name].missing()
 
 
 def refusals(names: Sequence[str], format: Format, runtime: Runtime | None) -> list[str]:

@@ -143,6 +143,11 @@ class ReportData(_Record):
     made: str = ""
 
     @property
+    def timed(self) -> BenchmarkResult | None:
+        """The benchmark; None where no device ran a file."""
+        return self.benchmark if self.benchmark is not None and self.benchmark.sessions else None
+
+    @property
     def metric(self) -> Metric:
         """The metric that the files were scored with: the data may decide it; the task's own where nothing was scored."""
         scored = [s.metric for r in self.rows for s in (r.eval_score, r.holdout_score) if s is not None]

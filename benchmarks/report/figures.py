@@ -52,7 +52,7 @@ def model_figures(data: ReportData) -> list[ModelFigures]:
 
 
 def _of(row: ModelRow, data: ReportData) -> ModelFigures:
-    session = data.benchmark.headline if data.benchmark is not None else None
+    session = data.timed.headline if data.timed is not None else None
     wall = ratio = None
     if session is not None:
         threads, length = headline_condition(session)

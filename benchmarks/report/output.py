@@ -116,7 +116,8 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     artefacts = read_artefacts(folders[0])
     # a Mac's variants are one file on several compute units, told apart in its own section
     default = artefacts.default_model().sha256
-    variants = {v.name if s is result else str(v.path): v for s in result.sessions for v in s.variants}
+    sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
+    variants = {v.name if s is result else str(v.path): v for s in sessions for v in s.variants}
     write_report(
         ReportData(
             title=f"Benchmark of {' and '.join(wording.short_names(folders).values()) if len(folders) > 1 else artefacts.name}",

@@ -12,6 +12,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Profile
 from pocketbert.benchmarks.report import plots
+from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row
 from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
 from pocketbert.core.disk.files import write_atomic
@@ -103,10 +104,10 @@ def gate_matrix(gates: Sequence[GateRow]) -> GateMatrix:
 
 def fastest_name(data: ReportData) -> str:
     """The file with the lowest median of the headline table; empty where fewer than two were timed."""
-    if data.benchmark is None or not data.benchmark.headline.timed:
+    if data.timed is None or not data.timed.headline.timed:
         return ""
-    threads, length = headline_condition(data.benchmark.headline)
-    found = {row.name: data.benchmark.headline.find(row.name, threads, length) for row in data.rows}
+    threads, length = headline_condition(data.timed.headline)
+    found = {row.name: data.timed.headline.find(row.name, threads, length) for row in data.rows}
     timed = {name: m.wall.p50 for name, m in found.items() if m is not None and m.wall is not None}
     return min(timed, key=lambda name: timed[name]) if len(timed) > 1 else ""
 
@@ -134,20 +135,22 @@ def render_report(data: ReportData) -> str:
     colors = _colors(data)
     return template.render(
         d=data,
-        b=data.benchmark,
+        b=data.timed,
+        compiled=[compiled_row(one) for one in data.benchmark.compilations] if data.benchmark else [],
+        no_latency=NO_LATENCY,
         w=wording,
         metric=data.metric,
         rows=summary_rows(data),
         shown=shown_sessions(data),
-        condition=condition_words(data.benchmark.headline) if data.benchmark else "",
+        condition=condition_words(data.timed.headline) if data.timed else "",
         tiles=_tiles(data),
         fastest=fastest_name(data),
         gates=gate_matrix(data.gates),
         stamp=_stamp(data),
-        headline_stamp=_headline_stamp(data.benchmark.headline) if data.benchmark else "",
+        headline_stamp=_headline_stamp(data.timed.headline) if data.timed else "",
         colors=colors,
         overview=_overview(data, colors),
-        sessions=_sessions(data.benchmark, colors) if data.benchmark else [],
+        sessions=_sessions(data.timed, colors) if data.timed else [],
         curves=_curves(data),
     )
 
@@ -186,8 +189,8 @@ def _headline_stamp(result: BenchmarkResult) -> str:
 
 def _colors(data: ReportData) -> dict[str, int]:
     names = [r.name for r in data.rows]
-    if data.benchmark is not None:
-        names += [v.name for s in data.benchmark.sessions for v in s.variants]
+    if data.timed is not None:
+        names += [v.name for s in data.timed.sessions for v in s.variants]
     return {name: i % SERIES_COLORS for i, name in enumerate(dict.fromkeys(names))}
 
 
@@ -208,8 +211,8 @@ def _tiles(data: ReportData) -> list[Tile]:
         out.append(Tile(row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{beside}"))
     smaller = f", {row.smaller} than {reference.name}" if chosen is not reference else ""
     out.append(Tile(row.size, f"on disk{smaller}"))
-    if data.benchmark is not None and row.headline.p50 != wording.NONE:
-        head, speed = data.benchmark.headline, row.headline.speed
+    if data.timed is not None and row.headline.p50 != wording.NONE:
+        head, speed = data.timed.headline, row.headline.speed
         faster = f", {speed} than {head.protocol.baseline}" if "faster" in speed or "slower" in speed else ""
         out.append(Tile(f"{row.headline.p50} ms", f"median latency (p50), {condition_words(head)}{faster}"))
     return out
@@ -219,8 +222,8 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
     from markupsafe import Markup
 
     out = []
-    if data.benchmark is not None:
-        result = data.benchmark.headline
+    if data.timed is not None:
+        result = data.timed.headline
         threads, length = headline_condition(result)
         points, shown = [], []
         for row in data.rows:

@@ -83,11 +83,11 @@ def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
 
     A Mac's variants are one file on several compute units; they have a section of their own instead.
     """
-    if data.benchmark is None:
+    if data.timed is None:
         return []
     names = {row.name for row in data.rows}
-    first = data.benchmark.headline
-    sessions = [first, *(s for s in data.benchmark.sessions if s is not first)]
+    first = data.timed.headline
+    sessions = [first, *(s for s in data.timed.sessions if s is not first)]
     return [s for s in sessions if names & {v.name for v in s.variants}]
 
 
@@ -156,7 +156,7 @@ def _row(row: ModelRow, data: ReportData) -> SummaryRow:
         score=_printed(row.eval_score),
         holdout=_printed(row.holdout_score),
         kept=wording.share(row.kept),
-        headline=_figures(row.name, data.benchmark.headline) if data.benchmark else DeviceFigures(),
+        headline=_figures(row.name, data.timed.headline) if data.timed else DeviceFigures(),
         devices=tuple(_figures(row.name, session) for session in shown_sessions(data)),
         status=str(row.status) if row.status else wording.NONE,
         is_default=row.is_default,

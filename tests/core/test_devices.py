@@ -33,16 +33,17 @@ def devices():
 
 
 def test_the_built_in_devices():
-    assert list(DEVICES) == ["local", "ssh", "adb", "qemu-arm64", "coreml", "android"]
+    assert list(DEVICES) == ["local", "ssh", "adb", "qemu-arm64", "qnn-host", "coreml", "android"]
     emulated = {name for name, d in DEVICES.items() if d.provenance is Provenance.EMULATED}
-    assert emulated == {"qemu-arm64"}
+    assert emulated == {"qemu-arm64", "qnn-host"}
     assert {d.provenance for name, d in DEVICES.items() if name not in emulated} == {Provenance.MEASURED}
     assert DEVICES["coreml"].yields.endswith("; estimated: placement")
 
 
 @pytest.mark.usefixtures("devices")
 def test_names_with_arguments():
-    built_in = ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "qemu-arm64[:CPU]", "coreml", "android"]
+    built_in = ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "qemu-arm64[:CPU]", "qnn-host:SOC"]
+    built_in += ["coreml", "android"]
     assert [d.spelled for d in DEVICES.values()] == [*built_in, "wire:HOST", "chip[:CPU]", "paper"]
     for text, name, argument in (
         ("local", "local", ""),
@@ -61,7 +62,7 @@ def test_names_with_arguments():
     [
         (
             "locla",
-            r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, coreml, local, paper, qemu-arm64, ssh, wire\)",
+            r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, coreml, local, paper, qemu-arm64, qnn-host, ssh, wire\)",
         ),
         ("local:0", "'local' takes no argument; write local"),
         ("wire", "HOST is missing; write wire:HOST"),

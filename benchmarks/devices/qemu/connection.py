@@ -101,6 +101,22 @@ class QemuConnection(RemoteConnection):
         self._held = held
 
 
+def qemu_missing() -> str:
+    """What keeps this machine from emulating; empty where nothing does."""
+    lacking = [f"{EMULATOR} (sudo apt-get install qemu-user)"] if shutil.which(EMULATOR) is None else []
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        lacking.append("a C compiler (sudo apt-get install gcc)")
+    if _python() is None:
+        lacking.append(f"an Arm system with Python (export {ROOT}=FOLDER)")
+    return ", ".join(lacking)
+
+
+def _python() -> Path | None:
+    """Python of the unpacked Arm system."""
+    root = Path(os.environ.get(ROOT) or "/nonexistent")
+    return next(iter(sorted(root.glob("usr/bin/python3.[0-9]*"))), None)
+
+
 def connect_qemu(argument: str) -> QemuConnection:
     """Prepare an emulated processor.
 
@@ -128,8 +144,7 @@ def connect_qemu(argument: str) -> QemuConnection:
         )
     if compiler is None:
         raise MissingBackendError(f"{where}: a C compiler", "sudo apt-get install gcc")
-    root = Path(os.environ.get(ROOT) or "/nonexistent")
-    python = next(iter(sorted(root.glob("usr/bin/python3.[0-9]*"))), None)
+    root, python = Path(os.environ.get(ROOT) or "/nonexistent"), _python()
     if python is None:
         command = f"export {ROOT}=FOLDER (see docs/devices.md; 'make tools' in the source tree unpacks one)"
         raise MissingBackendError(f"{where}: an Arm system with Python", command)

@@ -77,6 +77,13 @@ def benchmark(
         Path | None,
         typer.Option("--file", help="Read real texts from this file, one per line; default: built-in sentences."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Score emulated files (device qnn-host) on the labelled rows of this .jsonl[.gz], .csv or .tsv file.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -117,6 +124,7 @@ def benchmark(
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
     from pocketbert.benchmarks.regression import compare
+    from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
@@ -125,7 +133,7 @@ def benchmark(
     if not folders and not files:
         raise InputError(Problem("-m/--model", "nothing to measure.", "Give an artefact folder, or --import FILE."))
     if output is not None:
-        output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline) if f))
+        output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline, data) if f))
     earlier = BenchmarkResult.read(baseline) if baseline else None
     texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
@@ -138,6 +146,7 @@ def benchmark(
             repeats=repeats,
             gaps_ms=[] if gaps == "none" else numbers(gaps, "--gaps"),
             budget_s=budget,
+            data=options.rows(data, None, None, None) if data else None,
         ),
         texts=texts,
         imports=files,
@@ -149,9 +158,14 @@ def benchmark(
     if json:
         print_json(result.to_dict())
     else:
-        print_table(*latency_table(result))
-        print("\n".join([*session_lines(result), *(s.words for s in slowdowns)]))
-    wrong = [f"{a.variant}: {a.words}" for s in result.sessions for a in s.answers if not a.passed]
+        if result.sessions:
+            print_table(*latency_table(result))
+        if result.compilations:
+            print_table(*compiled_table(result.compilations))
+        lines = [*session_lines(result), *compiled_lines(result.compilations), *(s.words for s in slowdowns)]
+        print("\n".join(lines))
+    wrong = [one.wrong for one in result.compilations if one.wrong]
+    wrong += [f"{a.variant}: {a.words}" for s in result.sessions for a in s.answers if not a.passed]
     wrong += [f"{s.words}; allowed: {1 + max_slowdown:g}" for s in slowdowns if s.exceeds(max_slowdown)]
     if wrong:
         raise GateError(wrong)
@@ -175,6 +189,7 @@ def report(
 
 def devices(json: options.Json = False) -> None:
     """List the devices that benchmarks can use. (recipe: benchmark.devices)"""
+    from pocketbert.benchmarks.devices.table import missing
     from pocketbert.core.devices import DEVICES
     from pocketbert.core.loading.plugins import load_plugins
 
@@ -182,13 +197,24 @@ def devices(json: options.Json = False) -> None:
     if json:
         print_json(
             [
-                {"name": d.spelled, "figures": dict(d.figures), "reached": d.reached, "instead": d.instead}
+                {
+                    "name": d.spelled,
+                    "figures": dict(d.figures),
+                    "reached": d.reached,
+                    "instead": d.instead,
+                    "missing": missing(d.name),
+                }
                 for d in DEVICES.values()
             ]
         )
         return
     rows = [
-        [d.spelled, d.yields, d.reached + (f"; a recipe cannot use it: {d.instead}" if d.instead else "")]
+        [
+            d.spelled,
+            d.yields,
+            d.reached + (f"; a recipe cannot use it: {d.instead}" if d.instead else ""),
+            missing(d.name) or ("–" if d.instead else "nothing"),
+        ]
         for d in DEVICES.values()
     ]
-    print_table(["device", "figures", "reached by"], rows)
+    print_table(["device", "figures", "reached by", "missing on this machine"], rows)

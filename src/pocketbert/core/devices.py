@@ -30,6 +30,7 @@ class Figure(StrEnum):
     OPERATORS = "time per operator"
     PLACEMENT = "placement"
     ANSWERS = "answers"
+    COMPILED = "compiled size"
     GUEST_INSTRUCTIONS = "guest instructions"
     """Instructions that an emulated processor executes: a measure of work, not of time."""
 
@@ -105,6 +106,7 @@ LOCAL = "local"
 SSH = "ssh"
 ADB = "adb"
 QEMU = "qemu-arm64"
+QNN = "qnn-host"
 COREML = "coreml"
 ANDROID = "android"
 
@@ -149,6 +151,14 @@ _BUILT_IN = (
         argument="CPU",
         optional=True,
         pattern=r"[\w.,=-]+",
+    ),
+    DeviceInfo(
+        QNN,
+        {Figure.ANSWERS: Provenance.EMULATED}
+        | dict.fromkeys((Figure.PLACEMENT, Figure.COMPILED), Provenance.COMPILED_ONLY),
+        "Qualcomm's NPU without a phone: the vendor's compiler and emulator, on x86-64 Linux",
+        argument="SOC",
+        pattern=r"[A-Za-z0-9-]+",
     ),
     DeviceInfo(
         COREML,

@@ -98,6 +98,7 @@ _PARTS = (
         "pip install 'pocketbert[coreml-runtime]'",
     ),
     _Part("run files for OpenVINO", EXTRAS["openvino"], "pip install 'pocketbert[openvino]'"),
+    _Part("compile for Qualcomm's NPU", EXTRAS["qnn"], "pip install 'pocketbert[qnn]'"),
     _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 

@@ -13,6 +13,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tflite-runtime": ("ai-edge-litert",),
     "coreml-runtime": ("protobuf",),
     "openvino": ("openvino",),
+    "qnn": ("onnxruntime-qnn",),
     "report": ("jinja2", "matplotlib"),
 }
 """Distributions of each extra of pyproject.toml that a command can miss; those of formats are in the table of formats."""

@@ -147,7 +147,7 @@ def test_what_cannot_be_registered(connections):
     with pytest.raises(ValueError, match="registered already"):
         register_device(counting_device([]))
     info = DeviceInfo("empty", {Figure.LATENCY: Provenance.MEASURED}, "")
-    with pytest.raises(ValueError, match="either 'connect' or 'info.instead'"):
+    with pytest.raises(ValueError, match="one of 'connect', 'compiler' and 'info.instead'"):
         register_device(Device(info))
     assert "empty" not in DEVICES
 
@@ -161,6 +161,7 @@ def test_the_commands_know_it(connections, phone):
         "ssh:[USER@]HOST[:PORT]",
         "adb[:[SERIAL][@CORES]]",
         "qemu-arm64[:CPU]",
+        "qnn-host:SOC",
         "coreml",
         "android",
         "dummy[:CPU]",

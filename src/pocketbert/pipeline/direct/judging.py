@@ -7,22 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import FILE_NAME, read_artefacts
-from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.artefacts import FILE_NAME
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import file_destination
 from pocketbert.core.disk.files import digests, write_json
 from pocketbert.core.disk.marker import is_marked
 from pocketbert.core.disk.workspace import finish_interrupted
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.tokenization import Text, TextTokenizer
+from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import VerifySection
-from pocketbert.pipeline.export_recipe import found_columns
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
-from pocketbert.pipeline.make.measuring import benchmark_folders
+from pocketbert.pipeline.make.labelled import labelled_rows
+from pocketbert.pipeline.make.measuring import benchmark_folders, only_compiled
 from pocketbert.pipeline.phone.recording import record_benchmark, record_verification
 from pocketbert.pipeline.phone.report_facts import read_facts
 from pocketbert.pipeline.run import RECIPE_FILE, Run
@@ -66,26 +64,7 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
             )
         return _verify_run(model)
     finish_interrupted(model)  # a process that was killed while it recorded figures
-    artefacts = read_artefacts(model)
-    sets = []
-    if source is not None:
-        head, name = artefacts.head(), Path(source.title).name
-        source = found_columns(source, head.task)
-        tokenizer = TextTokenizer(model, artefacts.processing.max_length)
-        reader = tokenizer.reader
-        rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
-        if reader is not None:
-            reader.check([row.input for row in rows], f"{name} row")
-        prepared = head.prepare(rows, tokenizer, source.title)
-        if not len(prepared.truth):
-            raise InputError(
-                Problem(
-                    "--data",
-                    f"{name} has no scored pairs; vectors without scores are compared on golden rows.",
-                    "Give --text-pair and --label, or leave --data out.",
-                )
-            )
-        sets = [EvalSet(name, head, prepared)]
+    sets = [labelled_rows(model, source)] if source is not None else []
     result = verify_artefacts(model, sets, VerifySection(max_drop=max_drop))
     report_gates(result)
     if record:
@@ -132,6 +111,9 @@ def measure_folders(
         raise InputError(
             Problem("--record", what, "Name one artefact folder, such as runs/NAME/phone, with -m/--model.")
         )
+    if record and options is not None and not imports and only_compiled(options.devices):
+        what = "writes latencies into the folder, and files are only compiled for the devices named."
+        raise InputError(Problem("--record", what, "Name a device that runs files as well, such as --device local."))
     result = benchmark_folders(models, options, texts, imports)
     if record and all(a.passed for s in result.sessions for a in s.answers):
         record_benchmark(models[0], result)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import artefact_folder, read_artefacts
+from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.devices import LOCAL, devices_named
 from pocketbert.core.errors import InputError, Problem
@@ -17,6 +19,7 @@ from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.make.labelled import labelled_rows
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
@@ -127,6 +130,15 @@ def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> Benchm
     )
 
 
+def only_compiled(devices: Sequence[str]) -> bool:
+    """Whether files are compiled for all of some devices and run on none; names that are wrong count as running."""
+    from pocketbert.benchmarks.devices.table import device
+
+    with contextlib.suppress(ValueError):
+        return bool(devices) and all(device(name).compiler is not None for name in devices)
+    return False
+
+
 def benchmark_folders(
     models: Sequence[Path], options: BenchmarkOptions | None, texts: Sequence[Text], imports: Sequence[Path]
 ) -> BenchmarkResult:
@@ -149,12 +161,34 @@ def benchmark_folders(
                 "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
             )
         )
-    result = measure(variants, texts, chosen)
+    result = measure(variants, texts, chosen, labelled=_labelled(models, chosen))
     return result.model_copy(update={"others": [*result.others, *imported]})
 
 
+def _labelled(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
+    """The rows of `BenchmarkOptions.data`.
+
+    Raises:
+        InputError: Where no device scores them, or they cannot belong to the files of several folders.
+    """
+    from pocketbert.benchmarks.devices.table import device
+
+    if options.data is None:
+        return None
+    if all(device(name).compiler is None for name in options.devices):
+        what = "is scored on devices with an emulator of an NPU only, and none is named."
+        raise InputError(Problem("--data", what, "Name one (pocketbert devices), or use: pocketbert verify --data"))
+    if len(models) != 1:
+        raise InputError(Problem("--data", f"is for one folder, got {len(models)}.", "Give one folder with -m."))
+    return labelled_rows(models[0], options.data)
+
+
 def measure(
-    variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions, root: Path | None = None
+    variants: Sequence[Variant],
+    texts: Sequence[Text],
+    options: BenchmarkOptions,
+    root: Path | None = None,
+    labelled: EvalSet | None = None,
 ) -> BenchmarkResult:
     """Run the protocol on each device.
 
@@ -163,16 +197,17 @@ def measure(
         texts: Real texts; the project's own sentences where there are none.
         options: Devices, threads, lengths, runs and the like.
         root: Folder that the paths in the result are relative to.
+        labelled: Rows on which emulated files are scored.
     """
     from pocketbert.benchmarks.latency import benchmark
 
-    result = benchmark(variants, list(texts) or list(SENTENCES), options)
+    result = benchmark(variants, list(texts) or list(SENTENCES), options, labelled)
     return result if root is None else without_paths(result, root)
 
 
 def without_paths(result: BenchmarkResult, root: Path) -> BenchmarkResult:
     """A result with paths relative to a folder: those of this machine have no place in what others read."""
-    first, *others = [_in_folder(session, root) for session in result.sessions]
+    first, *others = [_in_folder(session, root) for session in (result, *result.others)]
     return first.model_copy(update={"others": others})
 
 

@@ -175,7 +175,7 @@ def _with_files(
 def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> None:
     """Figures belong to the files they were measured on."""
     bench = read_benchmark(run)
-    measured = {v.sha256 for s in bench.sessions for v in s.variants} if bench else set()
+    measured = {v.sha256 for s in (bench, *bench.others) for v in s.variants} if bench else set()
     strange = [name for name in files if result.files[name] not in measured]
     if strange:
         raise GateError([f"benchmark.json measured other files than {', '.join(strange)}; run the recipe again."])

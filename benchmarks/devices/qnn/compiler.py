@@ -1,0 +1,192 @@
+"""Compile files for Qualcomm's NPU and emulate it, through the process that runs the vendor's library."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from pocketbert.benchmarks.compilation import LeftNodes
+from pocketbert.benchmarks.devices.protocol import Compiled
+from pocketbert.benchmarks.devices.qnn.chips import Chip, chip_of
+from pocketbert.benchmarks.devices.qnn.job import FEEDS_FILE, JOB_FILE, TOLD_FILE, Job, Told, answer_file
+from pocketbert.benchmarks.devices.qnn.refusals import UNTOLD, reasons
+from pocketbert.core.devices import QNN
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.types import Format, Runtime
+from pocketbert.runtime.engines import FilePredictor, filled
+
+PACKAGE = "onnxruntime-qnn"
+COMMAND = "pip install 'pocketbert[qnn]'"
+COMPILE_S = 600.0
+"""A compilation that takes longer hangs; a DistilBERT takes 13 s."""
+ROW_S = 120.0
+"""Time that the last row may take beyond the budget."""
+WORKER = ("-P", "-m", "pocketbert.benchmarks.devices.qnn.worker")
+"""How Python is started for a job; the folder of the job follows."""
+_PROVIDER = "QNNExecutionProvider"
+
+
+class QnnCompiler:
+    """The compiler and the emulator of one chip.
+
+    Args:
+        chip: The chip.
+    """
+
+    method = (
+        "Compiled for the NPU at fixed shapes by ONNX Runtime's QNN provider; floats are computed in fp16. Answers come from "
+        "the vendor's emulator and are compared with this machine's CPU on the same inputs. Nothing tells how long the NPU takes."
+    )
+
+    def __init__(self, chip: Chip) -> None:
+        self.target = chip.words
+        self.engine, self.engine_version = PACKAGE, version_of(PACKAGE) or ""
+        self._chip = chip
+
+    def compile(
+        self,
+        predictor: FilePredictor,
+        path: Path,
+        length: int,
+        feeds: Sequence[Mapping[str, NDArray[Any]]],
+        budget_s: float,
+    ) -> Compiled:
+        """Compile a file for one length; see `Compiler.compile`."""
+        rows = [filled(predictor, feed) for feed in feeds]
+        with tempfile.TemporaryDirectory(prefix="pocketbert-qnn-") as name:
+            folder = Path(name)
+            columns: dict[str, Any] = {k: np.stack([row[k] for row in rows]) for k in rows[0]}
+            np.savez(folder / FEEDS_FILE, **columns)
+            job = Job(
+                model=str(path.resolve()),
+                soc_model=self._chip.model,
+                architecture=self._chip.architecture,
+                dimensions=_dimensions(predictor, length),
+                rows=len(rows),
+                budget_s=budget_s,
+            )
+            (folder / JOB_FILE).write_text(job.model_dump_json(), encoding="utf-8")
+            ended = _run(folder, COMPILE_S + budget_s + ROW_S)
+            told = _told(folder)
+            if told is None or told.failed:
+                return Compiled(failed=told.failed if told else ended)
+            log = (folder / "log").read_text(encoding="utf-8", errors="replace")
+            answers = _answers(folder, len(rows))
+            return Compiled(
+                op_types=dict(Counter(kind for g in told.groups if g.provider == _PROVIDER for _, kind in g.nodes)),
+                partitions=sum(g.provider == _PROVIDER for g in told.groups),
+                left=_left(told, reasons(log)),
+                bytes=told.bytes,
+                compile_s=told.compile_s,
+                answers=answers,
+                stopped="" if answers and not ended else f"the emulator stopped after {len(answers)} rows: {ended}",
+            )
+
+
+def connect_qnn(argument: str) -> QnnCompiler:
+    """Prepare the compiler of a chip.
+
+    Args:
+        argument: Name of the chip, such as ``SM8650``.
+
+    Raises:
+        InputError: If the chip is unknown, or this machine is none that the emulator runs on.
+        MissingBackendError: If the vendor's package is not installed.
+    """
+    where = f"{QNN}:{argument}"
+    try:
+        chip = chip_of(argument)
+    except ValueError as error:
+        raise InputError(Problem(where, f"{error}.")) from error
+    if why := qnn_missing():
+        if version_of(PACKAGE) is None and _emulates():
+            raise MissingBackendError(f"{where}: {PACKAGE}", COMMAND)
+        raise InputError(Problem(where, f"{why}.", "Use an x86-64 machine with Linux."))
+    return QnnCompiler(chip)
+
+
+def qnn_missing() -> str:
+    """What keeps this machine from compiling and emulating; empty where nothing does."""
+    if not _emulates():
+        return f"the emulator needs Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
+    return "" if version_of(PACKAGE) else f"{PACKAGE} is not installed ({COMMAND})"
+
+
+def _emulates() -> bool:
+    return platform.system() == "Linux" and platform.machine() == "x86_64"
+
+
+def qnn_refusal(format: Format, runtime: Runtime | None) -> str:
+    """Why files of a format, made for a runtime, are not compiled for the NPU; empty where they are."""
+    if format is not Format.ONNX:
+        return f"{FORMATS[format].title} does not go through ONNX Runtime's QNN provider"
+    return f"it is made for {runtime.value}" if runtime is not None else ""
+
+
+def _dimensions(predictor: FilePredictor, length: int) -> dict[str, int]:
+    """Sizes of a file's free dimensions by name: one row of `length` tokens."""
+    out: dict[str, int] = {}
+    for tensor in predictor.signature.inputs:
+        for axis, size in enumerate(tensor.shape[:2]):
+            if isinstance(size, str):
+                out[size] = 1 if axis == 0 else length
+    return out
+
+
+def _run(folder: Path, limit_s: float) -> str:
+    """Run the worker; how it ended, empty where well."""
+    with (folder / "log").open("wb") as log:
+        try:
+            done = subprocess.run(
+                [sys.executable, *WORKER, str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"the process did not end within {limit_s:.0f} s"
+    if done.returncode < 0:
+        return f"the process was ended by {signal.Signals(-done.returncode).name}"
+    return f"the process ended with status {done.returncode}" if done.returncode else ""
+
+
+def _told(folder: Path) -> Told | None:
+    try:
+        return Told.model_validate_json((folder / TOLD_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def _answers(folder: Path, rows: int) -> list[dict[str, NDArray[Any]]]:
+    out = []
+    for row in range(rows):
+        file = answer_file(folder, row)
+        if not file.is_file():
+            break
+        with np.load(file) as arrays:
+            out.append({name: arrays[name] for name in arrays.files})
+    return out
+
+
+def _left(told: Told, why: Mapping[str, str]) -> list[LeftNodes]:
+    """Nodes on the CPU by operator type and reason, most first."""
+    counts = Counter(
+        (kind, why.get(name, UNTOLD)) for g in told.groups if g.provider != _PROVIDER for name, kind in g.nodes
+    )
+    return [LeftNodes(op_type=kind, nodes=n, reason=reason) for (kind, reason), n in counts.most_common()]

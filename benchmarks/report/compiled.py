@@ -1,0 +1,116 @@
+"""What the terminal and the report show of files that were compiled for an NPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pocketbert.benchmarks import wording
+from pocketbert.benchmarks.compilation import Compilation
+
+NO_LATENCY = (
+    "Nothing was timed: no figure tells how long the NPU takes. Placement, size and compile time are of the compilation on this "
+    "machine; answers come from the emulator and are compared with this machine's CPU on the same file and inputs."
+)
+
+
+@dataclass(frozen=True)
+class CompiledRow:
+    """One compilation in words; a dash where there is no figure.
+
+    Attributes:
+        of: The record.
+        on_npu: Nodes on the NPU and of how many, with the pieces where there are several.
+        left: What stays on the CPU and why; empty where nothing does.
+        size: Of the compiled program.
+        seconds: Of the compilation on this machine.
+        rows: Emulated rows, and of how many.
+        same: Share of equal decisions.
+        score: On labelled rows, emulated and on this machine's CPU.
+        difference: Largest difference of an output and the one that is allowed.
+        verdict: Whether it was compiled and answers as it should.
+    """
+
+    of: Compilation
+    on_npu: str
+    left: str
+    size: str
+    seconds: str
+    rows: str
+    same: str
+    score: str
+    difference: str
+    verdict: str
+
+
+def compiled_row(one: Compilation) -> CompiledRow:
+    """The words for a compilation."""
+    answers, none = one.answers, wording.NONE
+    if one.failed:
+        return CompiledRow(one, none, "", none, none, none, none, none, none, "failed")
+    pieces = f" in {one.partitions} pieces" if one.partitions > 1 else ""
+    return CompiledRow(
+        of=one,
+        on_npu=f"{one.nodes} of {one.nodes + one.nodes_left}{pieces}",
+        left="; ".join(left.words for left in one.left),
+        size=wording.size(one.compiled_bytes),
+        seconds=f"{one.compile_s:.1f}",
+        rows=f"{answers.rows} of {answers.available}" if answers else none,
+        same=wording.share(answers.same) if answers else none,
+        score=(answers.score_words or none) if answers else none,
+        difference=(f"{answers.largest:.3g} of {answers.tolerance:.3g}" if answers.finite else "no number")
+        if answers
+        else none,
+        verdict="failed" if one.wrong else "passed",
+    )
+
+
+def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of the terminal's table: one row per device, file and length."""
+    scored = any(one.answers is not None and one.answers.score is not None for one in compilations)
+    header = [
+        "file",
+        "device",
+        "length",
+        "nodes on NPU",
+        "compiled",
+        "compile s (here)",
+        "emulated rows",
+        "same decision (emulated)",
+        *(["score (emulated)"] if scored else []),
+        "largest difference of allowed",
+        "verdict",
+    ]
+    rows = [compiled_row(one) for one in compilations]
+    return header, [
+        [
+            r.of.variant,
+            r.of.device,
+            str(r.of.length),
+            r.on_npu,
+            r.size,
+            r.seconds,
+            r.rows,
+            r.same,
+            *([r.score] if scored else []),
+            r.difference,
+            r.verdict,
+        ]
+        for r in rows
+    ]
+
+
+def compiled_lines(compilations: Sequence[Compilation]) -> list[str]:
+    """Where the figures come from, and what stays on the CPU; equal stories of several lengths are told once."""
+    if not compilations:
+        return []
+    out = [
+        f"{one.device}: {one.target}; {one.provenance} by {one.engine} {one.engine_version}"
+        for one in {one.device: one for one in compilations}.values()
+    ]
+    left = dict.fromkeys(
+        f"{row.of.variant} on {row.of.device} leaves on the CPU: {row.left}"
+        for row in map(compiled_row, compilations)
+        if row.left
+    )
+    return [*out, NO_LATENCY, *left]
