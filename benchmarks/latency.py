@@ -21,7 +21,7 @@ from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, TokenizerTi
 from pocketbert.benchmarks.timing import BURST, Cell, interleave
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, PocketBertError, Problem
 from pocketbert.core.host.progress import Meter, say
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.seeds import generator
@@ -95,20 +95,27 @@ def _reached(
 ) -> Iterator[tuple[dict[str, Connection], list[Target]]]:
     """Reach all devices and compilers before anything is measured; wrong ones are told together."""
     with contextlib.ExitStack() as held:
-        connections, targets, problems = dict[str, Connection](), list[Target](), list[Problem]()
+        connections, targets, errors = dict[str, Connection](), list[Target](), dict[str, PocketBertError]()
         for name in names:
             try:
                 if device(str(name)).compiler is not None:
                     targets.append(Target(name, compiler_of(str(name)), taken[str(name)]))
                     continue
                 connections[str(name)] = connect(str(name))
-            except InputError as error:
-                problems += error.problems
+            except PocketBertError as error:
+                errors[str(name)] = error
                 continue
             held.callback(connections[str(name)].close)
-        if problems:
-            raise InputError(problems)
+        if len(errors) == 1:
+            raise next(iter(errors.values()))
+        if errors:
+            raise InputError([p for name, error in errors.items() for p in _problems_of(name, error)])
         yield connections, targets
+
+
+def _problems_of(name: str, error: PocketBertError) -> Sequence[Problem]:
+    """What is wrong with one of several devices, whatever the kind of its error."""
+    return error.problems if isinstance(error, InputError) else [Problem(name, str(error))]
 
 
 @dataclass
@@ -148,7 +155,7 @@ class _Session:
             for v in self.variants
             for x in lengths
         }
-        counts = list(dict.fromkeys(options.threads))
+        counts = self.threads
         steps = len(lengths) + len(self._gaps)
         work = len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * steps)
         label = options.label and (options.label if len(options.devices) == 1 else f"{options.label} on {self.name}")
@@ -191,11 +198,22 @@ class _Session:
         return self.options.baseline if self.options.baseline in names else names[0]
 
     @property
+    def threads(self) -> list[int]:
+        """The numbers of threads that the device can measure; its largest where it can measure none of those asked for."""
+        most = self.name.info.most_threads
+        asked = list(dict.fromkeys(self.options.threads))
+        return [count for count in asked if not most or count <= most] or [most]
+
+    @property
     def _gaps(self) -> Sequence[float]:
         """Idle times before single inferences; none on a device that cannot time those."""
-        return self.options.gaps_ms if Figure.IDLE_LATENCY in self.name.info.figures else ()
+        return list(dict.fromkeys(self.options.gaps_ms)) if Figure.IDLE_LATENCY in self.name.info.figures else ()
 
     def _fit(self) -> list[Length]:
+        left_out = [str(count) for count in dict.fromkeys(self.options.threads) if count not in self.threads]
+        if left_out:
+            most = self.name.info.most_threads
+            self.notes.append(f"Threads {', '.join(left_out)} left out: {self.name} measures with {most} at most.")
         most = min(self._longest(v) for v in self.variants)
         clipped = [str(x) for x in self.options.lengths if x != TEXT and x > most]
         if clipped:
@@ -244,9 +262,7 @@ class _Session:
         tick: Tick,
     ) -> tuple[list[Cell], Load]:
         """Everything at one thread count; all files are open at once, and only here."""
-        order = generator(
-            self.options.seed, "benchmark order", list(dict.fromkeys(self.options.threads)).index(threads)
-        )
+        order = generator(self.options.seed, "benchmark order", self.threads.index(threads))
         timed = Figure.LATENCY in self.name.info.figures
         opened = {v.name: self.connection.open(v.file, threads) for v in self.variants}
         groups = [[Cell(v, opened[v.name], x, inputs[v.name, x], timed) for v in self.variants] for x in lengths]

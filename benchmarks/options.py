@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.devices import LOCAL, parse_measuring_device
+from pocketbert.core.devices import LOCAL, MOST_GAP_MS, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem, nearest
-
-MOST_GAP_MS = 10_000.0
-"""Longest idle time before an inference; a longer one would be taken for seconds or a mistake."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,28 @@ class Slowdown:
         )
 
 
+def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
+    """Refuse a comparison that can have no interval, before anything is measured.
+
+    Args:
+        earlier: The baseline.
+        repeats: Repeats that will be measured.
+        where: The file of the baseline, for errors.
+
+    Raises:
+        InputError: If the baseline, or the new benchmark, has too few repeats.
+    """
+    problems = []
+    if repeats < REPEATS_LEAST:
+        problems.append(Problem("--repeats", f"{repeats}; an interval needs {REPEATS_LEAST} with --baseline."))
+    timed = [m for session in earlier.sessions for m in session.measurements if m.wall is not None]
+    if few := [m for m in timed if len(m.wall_ms) < REPEATS_LEAST]:
+        what = f"{few[0].variant} has {len(few[0].wall_ms)} repeats; an interval needs {REPEATS_LEAST}."
+        problems.append(Problem(where, what, f"Measure the baseline with --repeats {REPEATS_LEAST} or more."))
+    if problems:
+        raise InputError(problems)
+
+
 def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[Slowdown]:
     """Compare all figures that both have: same name of the file, device, threads, length and idle time.
 

@@ -40,6 +40,11 @@ class Session(Shape):
     made: list[int]
 
     @property
+    def threads(self) -> list[int]:
+        """The numbers of threads, in the order measured."""
+        ...
+
+    @property
     def baseline(self) -> str:
         """The variant that the others are compared with."""
         ...
@@ -177,7 +182,7 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
     return Protocol(
         description=_describe(session.connection.method, measurements),
         baseline=session.baseline,
-        threads=list(dict.fromkeys(options.threads)),
+        threads=session.threads,
         lengths=lengths,
         texts=min(len(session.texts), max(made)),
         runs_asked=options.runs,
@@ -224,10 +229,10 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
     out = []
     if min(made) < runs:
         out.append(f"{min(made)} to {max(made)} runs per repeat instead of {runs}: the budget was {budget_s:g} s.")
-    restless = sum(not m.warmup_stable for m in measurements)
-    if restless:
+    warmed = [m.warmup_stable for m in measurements if not m.gap_ms]
+    if restless := warmed.count(False):
         out.append(
-            f"In {restless} of {len(measurements)} warm-ups the times still changed by more than {STABLE * 100:.0f} % at the "
+            f"In {restless} of {len(warmed)} warm-ups the times still changed by more than {STABLE * 100:.0f} % at the "
             "end: other load, or a changing clock rate. Compare the time ratios rather than single times."
         )
     busiest = max(m.load.others or 0.0 for m in measurements)

@@ -1,5 +1,7 @@
 """The gate against an earlier benchmark: it fails only where the whole interval is beyond the allowed slowdown."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -103,6 +105,19 @@ def test_the_command_ends_with_3(result, phone, tmp_path):
     assert passed.exit_code == 0, passed.output
     assert "0.000 of the baseline" in passed.stdout
     assert run("--baseline", tmp_path / "none.json").exit_code == 2
+    told = json.loads(run("--baseline", tmp_path / "slow.json", "--json").stdout.splitlines()[-1])
+    assert len(told["baseline"]) == len(slow)
+
+
+def test_what_can_have_no_interval_is_refused_before_anything_is_measured(result, phone, tmp_path, monkeypatch):
+    monkeypatch.setattr("pocketbert.api.benchmark", lambda *_, **__: 1 / 0)
+    with_times(result, 1.0, 1.0).write(tmp_path / "two.json")
+    done = CliRunner().invoke(
+        app, ["benchmark", "-m", str(phone), "--repeats", "2", "--baseline", str(tmp_path / "two.json")]
+    )
+    assert done.exit_code == 2, done.output
+    assert "--repeats: 2; an interval needs 3 with --baseline." in done.stderr
+    assert "has 2 repeats; an interval needs 3." in done.stderr
 
 
 def test_the_terminal_tells_the_load(result):

@@ -7,7 +7,7 @@ import pytest
 
 from pocketbert.benchmarks.report import render_report, write_report
 from pocketbert.benchmarks.report.data import GateRow, ModelRow, ParityRow, ReportData
-from pocketbert.benchmarks.report.plots import SERIES, curve, require, sizes
+from pocketbert.benchmarks.report.plots import require
 from pocketbert.benchmarks.report.summary import headline_condition, summary_rows, summary_table
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
@@ -397,12 +397,3 @@ def test_importing_the_report_needs_neither_matplotlib_nor_jinja():
     code = "import sys, pocketbert.benchmarks.report, pocketbert.benchmarks.latency; print({'matplotlib', 'jinja2', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-
-
-def test_plots_take_any_names_and_the_pages_colours():
-    svg = sizes(["a$b$ <i>", "ü"], [10, 5_000_000], [0, 1 + len(SERIES)])
-    assert "a$b$ &lt;i&gt;" in svg
-    assert "var(--c0)" in svg
-    assert "var(--c1)" in svg
-    assert "#2563eb" not in svg
-    assert curve({"loss": [(0, float("nan")), (1, 1.0)]}, 'one "odd" <title>').startswith("<svg")

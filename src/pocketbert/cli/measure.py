@@ -123,7 +123,7 @@ def benchmark(
     from pocketbert import api
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
-    from pocketbert.benchmarks.regression import compare
+    from pocketbert.benchmarks.regression import check_repeats, compare
     from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data.streams import read_texts
@@ -135,6 +135,8 @@ def benchmark(
     if output is not None:
         output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline, data) if f))
     earlier = BenchmarkResult.read(baseline) if baseline else None
+    if earlier is not None:
+        check_repeats(earlier, repeats, str(baseline))
     texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
@@ -144,7 +146,7 @@ def benchmark(
             lengths=["text", *numbers(lengths, "--lengths")],
             runs=runs,
             repeats=repeats,
-            gaps_ms=[] if gaps == "none" else numbers(gaps, "--gaps"),
+            gaps_ms=_idle_times(gaps),
             budget_s=budget,
             data=options.rows(data, None, None, None) if data else None,
         ),
@@ -154,21 +156,35 @@ def benchmark(
     )
     if output is not None:
         write_result(result, output, folders)
-    slowdowns = compare(result, earlier, str(baseline)) if earlier else []
-    if json:
-        print_json(result.to_dict())
-    else:
+    if not json:
         if result.sessions:
             print_table(*latency_table(result))
         if result.compilations:
             print_table(*compiled_table(result.compilations))
-        lines = [*session_lines(result), *compiled_lines(result.compilations), *(s.words for s in slowdowns)]
-        print("\n".join(lines))
+        print("\n".join([*session_lines(result), *compiled_lines(result.compilations)]))
+    slowdowns = compare(result, earlier, str(baseline)) if earlier else []
+    if json:
+        print_json({**result.to_dict(), **({"baseline": [s.words for s in slowdowns]} if earlier else {})})
+    elif slowdowns:
+        print("\n".join(s.words for s in slowdowns))
     wrong = [one.wrong for one in result.compilations if one.wrong]
     wrong += [f"{a.variant}: {a.words}" for s in result.sessions for a in s.answers if not a.passed]
     wrong += [f"{s.words}; allowed: {1 + max_slowdown:g}" for s in slowdowns if s.exceeds(max_slowdown)]
     if wrong:
         raise GateError(wrong)
+
+
+def _idle_times(text: str) -> list[float]:
+    """Read the milliseconds of ``--gaps``."""
+    if text == "none":
+        return []
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        what = f"'{text}' is not a list of milliseconds."
+        raise InputError(
+            Problem("--gaps", what, "Write numbers separated by commas, for example 100,1000, or none.")
+        ) from None
 
 
 def report(

@@ -35,6 +35,8 @@ class Figure(StrEnum):
     """Instructions that an emulated processor executes: a measure of work, not of time."""
 
 
+MOST_GAP_MS = 10_000.0
+"""Longest idle time in front of an inference, in ms: longer than an app's user waits between two sentences."""
 _TIMES = frozenset(
     {
         Figure.LATENCY,
@@ -61,6 +63,7 @@ class DeviceInfo:
         optional: Whether the argument may be left out.
         instead: How to use it, where it cannot be named in a recipe; empty where it can.
         pattern: Regular expression of the whole argument, ASCII only; empty where any text is allowed.
+        most_threads: Most threads within an operator that it can measure; 0 for any number.
     """
 
     name: str
@@ -70,6 +73,7 @@ class DeviceInfo:
     optional: bool = False
     instead: str = ""
     pattern: str = ""
+    most_threads: int = 0
 
     def __post_init__(self) -> None:
         if not self.figures:
@@ -151,6 +155,7 @@ _BUILT_IN = (
         argument="CPU",
         optional=True,
         pattern=r"[\w.,=-]+",
+        most_threads=1,
     ),
     DeviceInfo(
         QNN,

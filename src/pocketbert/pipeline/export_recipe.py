@@ -11,12 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pocketbert.core.data.columns import guess_columns
-from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.columns import found_columns
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import check_exported
 from pocketbert.core.host.home import expanded
-from pocketbert.core.host.progress import say
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.data import LONGEST
 from pocketbert.core.recipe.file import recipe_of
@@ -82,17 +80,9 @@ def _with_columns(options: ExportOptions, task: Task) -> ExportOptions:
     """The options with the columns of their files, found where they are not named."""
     return replace(
         options,
-        data=options.data and found_columns(options.data, task),
-        calibrate=options.calibrate and found_columns(options.calibrate, task),
+        data=options.data and found_columns(options.data, task.labels),
+        calibrate=options.calibrate and found_columns(options.calibrate, task.labels),
     )
-
-
-def found_columns(source: DataSource, task: Task) -> DataSource:
-    """The source with the columns that it does not name, found by their names or their content, and told to the user."""
-    found = guess_columns(source, task.labels)
-    if found.note:
-        say(f"{Path(source.title).name}: {found.note}")
-    return found.source
 
 
 def _with_length(options: ExportOptions, folder: ModelFolder) -> ExportOptions:

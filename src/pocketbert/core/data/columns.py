@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pocketbert.core.data.bad_rows import BadRows
 from pocketbert.core.data.files import class_names, read_rows
 from pocketbert.core.data.profile import MOST_ROWS, Column, profile
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem, listed, shown
+from pocketbert.core.host.progress import say
 from pocketbert.core.tasks import LabelKind
 
 _TEXTS = (
@@ -231,3 +233,16 @@ def _holds(label: Column, kind: LabelKind | None, rows: int) -> str:
     if kind is LabelKind.ANSWERS:
         return "answers"
     return f"{len(label.values)} {'numbers' if label.is_numbers else 'names'}{more}"
+
+
+def found_columns(source: DataSource, kind: LabelKind) -> DataSource:
+    """The source with the columns that it does not name, found by their names or their content, and told to the user.
+
+    Args:
+        source: The file.
+        kind: What the labels are.
+    """
+    found = guess_columns(source, kind)
+    if found.note:
+        say(f"{Path(source.title).name}: {found.note}")
+    return found.source

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from pocketbert.core.devices import LOCAL, check_device
+from pocketbert.core.devices import LOCAL, MOST_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
@@ -238,7 +238,7 @@ class BenchmarkSection(Section):
     threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
     runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
     repeats: int = Field(3, ge=2, description="Repeats, for the interval.")
-    gaps_ms: list[Annotated[float, Field(gt=0, le=10_000)]] = Field(
+    gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
         [100.0], description="Idle times in ms; single inferences after them are timed too, on real text."
     )
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
+from pocketbert.core.data.columns import found_columns
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.pipeline.export_recipe import found_columns
 
 
 def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
@@ -25,7 +25,7 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
     """
     artefacts = read_artefacts(folder)
     head, name = artefacts.head(), Path(source.title).name
-    source = found_columns(source, head.task)
+    source = found_columns(source, head.task.labels)
     tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
     reader = tokenizer.reader
     rows = read_examples(source, kind=head.task.labels, columns=reader.form.columns if reader else ())
