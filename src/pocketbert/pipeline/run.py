@@ -69,6 +69,7 @@ class Run:
         folder: Where.
         allowed: Whether results of other settings may be replaced, and those of other library versions be used.
         inputs: Models and files of the recipe, where the caller opened them already.
+        data: Its data, where the caller read them already.
     """
 
     def __init__(
@@ -77,11 +78,14 @@ class Run:
         folder: Path,
         allowed: Permission | None = None,
         inputs: Inputs | None = None,
+        data: RunData | None = None,
     ) -> None:
         self.start = recipe if isinstance(recipe, StartingRecipe) else None
         self.recipe, self.folder = resolved(recipe), RunFolder(folder, allowed or Permission())
         self.path, self.inputs = folder, inputs or Inputs(self.recipe)
         self.ready = self.inputs.ready
+        if data is not None:
+            self.data = data
 
     @property
     def model(self) -> ModelFolder:

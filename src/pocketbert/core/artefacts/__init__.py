@@ -26,12 +26,15 @@ from pocketbert.core.artefacts.records import (
     Signature,
     Tensor,
 )
+from pocketbert.core.artefacts.search import BudgetSearch, Candidate
 
 __all__ = [
     "CARD",
     "FILE_NAME",
     "SCHEMA_VERSION",
     "Artefacts",
+    "BudgetSearch",
+    "Candidate",
     "FileRecord",
     "Kind",
     "MadeFor",
