@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -110,9 +111,9 @@ def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
         elif name in values:
             problems.append(Problem(option, f"{name} is given twice.", "Give each limit once."))
         else:
-            try:
-                values[name] = float(number)
-            except ValueError:
+            values[name] = _number(number)
+            if not math.isfinite(values[name]):
+                del values[name]
                 what = f"{name}={number} is not a number; units are part of the name."
                 problems.append(Problem(option, what, f"Write e.g. {_EXAMPLES[name]}."))
     try:
@@ -126,6 +127,13 @@ def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
     if problems or budget is None:
         raise InputError(problems)
     return budget
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 _EXAMPLES = {"max_drop": "max_drop=0.01", "max_size_mb": "max_size_mb=8", "max_p90_ms": "max_p90_ms=5"}

@@ -65,7 +65,8 @@ def quantize_folder(
         )
     ready = {r.path: model / r.path for r in exported}
     if budget is not None:
-        bases = {r.format: model / r.path for r in exported if r.plain}
+        plain = {r.format: model / r.path for r in exported if r.plain}
+        bases = {Format(f): plain[Format(f)] for f in options.formats if f in plain}
         asked = Asked(budget.limits, [Scheme(s) for s in schemes or ()], options, bases, ready)
         return quantize_inside(str(model), output, asked, overwrite=overwrite)
     return export_model(str(model), output, options, overwrite=overwrite, ready=ready)

@@ -54,7 +54,7 @@ def best(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | 
 
 
 def nearest_outside(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | None:
-    """The candidate whose worst figure is the fewest times its limit; None where none has all figures."""
+    """Find the candidate that exceeds its limits by the smallest factor; None where none has all figures."""
     known = [c for c in candidates if c.sound and not math.isinf(_excess(c, budget))]
     order = _order(budget)
     return min(known, key=lambda c: (_excess(c, budget), *order(c)), default=None)

@@ -110,7 +110,7 @@ class _Hunt:
             say(f"  {path}: {failure}", style="red")
             return
         self._update(path, front=True, drop=self.bench.drop(self.files[path]))
-        say(f"  {figures_line(self.found[path])}")
+        say(f"  {figures_line(self.found[path], self.bench.metric)}")
 
     def _update(self, path: str, **figures: object) -> None:
         candidate = self.found[path].model_copy(update=figures)
