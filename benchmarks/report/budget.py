@@ -11,7 +11,7 @@ from pocketbert.core.artefacts.search import BudgetSearch, Candidate
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS, Unit
 
-_WORDS = {"max_drop": "loss up to {:g}", "max_size_mb": "size up to {:g} MB", "max_p90_ms": "p90 up to {:g} ms"}
+_WORDS = {"max_drop": "loss at most {}", "max_size_mb": "size at most {:g} MB", "max_p90_ms": "p90 at most {:g} ms"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ def _row(candidate: Candidate, metric: str) -> SearchRow:
 
 def limits_in_words(search: BudgetSearch) -> str:
     """The budget as a reader of the page sees it."""
-    return ", ".join(_WORDS[name].format(value) for name, value in search.budget.items() if name in _WORDS)
+    unit = "points" if METRICS[search.metric].unit is Unit.FRACTION else "per cent"
+    shown = {name: f"{100 * v:g} {unit}" if name == "max_drop" else v for name, v in search.budget.items()}
+    return ", ".join(_WORDS[name].format(value) for name, value in shown.items() if name in _WORDS)
 
 
 def search_plots(search: BudgetSearch) -> list[tuple[str, str]]:
@@ -80,7 +82,8 @@ def search_plots(search: BudgetSearch) -> list[tuple[str, str]]:
         if shown:
             caption = (
                 f"{title}: what the files of the front lose on the {search.chosen_on:,} rows that chose, and their size. "
-                "The other candidates are larger than one of these and further from the exported file."
+                "Candidates that are not drawn were too large, failed a gate, or are larger than one of these and further from "
+                "the exported file."
             )
             out.append((plots.front(shown, limits, scale, f"{title} files inside and outside the budget"), caption))
     return out

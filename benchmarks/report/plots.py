@@ -167,15 +167,17 @@ def front(points: Sequence[Considered], limits: tuple[float | None, float | None
         axes = canvas.axes
         line = sorted((p for p in points if p.front), key=lambda p: p.megabytes)
         axes.plot([p.megabytes for p in line], [p.lost for p in line], color=_color(1), linewidth=1.2)
-        for p in points:
+        for number, p in enumerate(points := sorted(points, key=lambda p: p.megabytes)):
             color = _color(1 if p.inside else 0)
             axes.scatter([p.megabytes], [p.lost], s=90 if p.chosen else 34, color=color, zorder=3)
+            last = number > 0 and number == len(points) - 1
+            falling = last and p.lost < points[number - 1].lost
             axes.annotate(
                 f"{p.name}, chosen" if p.chosen else p.name,
                 (p.megabytes, p.lost),
-                (0, 8),
+                (0, -16 if falling else 8),  # below, where the line comes down from above
                 textcoords="offset points",
-                ha="center",
+                ha="right" if last else "left",
                 fontsize=8,
                 fontweight="bold" if p.chosen else "normal",
             )
