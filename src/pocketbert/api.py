@@ -144,11 +144,11 @@ def plan(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_
 
 
 def _run_at(recipe: AnyRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
+    from pocketbert.pipeline.direct import ChoosingRun
     from pocketbert.pipeline.learn.starting import resolved
-    from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    return Run(recipe, run_destination(resolved(recipe), Path(output)), Permission(overwrite, resume_anyway))
+    return ChoosingRun(recipe, run_destination(resolved(recipe), Path(output)), Permission(overwrite, resume_anyway))
 
 
 def export(

@@ -61,11 +61,8 @@ def print_search(folder: Path) -> None:
     print_table(header, [_row(c) for c in found.candidates])
     limits = ", ".join(f"{name}={value:g}" for name, value in found.budget.items())
     print(f"chosen inside {limits}: {found.wins}")
-    print(
-        f"{found.ranked_on:,} calibration rows ranked, {found.chosen_on:,} rows of {found.data} chose, and its other "
-        f"{found.scored_on:,} rows scored:"
-    )
-    chosen = chosen_files({c.format: c.scheme for c in found.candidates if c.chosen})
+    print(f"{found.ranked_on:,} calibration rows ranked. {found.rows}")
+    chosen = chosen_files({c.format: c.scheme for c in found.chosen})
     print(f"the same files from a recipe:\n  {recipe_lines(chosen)}")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.artefacts import SEARCH_FILE
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
@@ -175,9 +176,13 @@ class Run:
             with logged(self.path / "run.log"):
                 self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
+                if self.inputs.search is not None:
+                    write_json(self.path / SEARCH_FILE, self.inputs.search.model_dump(mode="json"))
+                else:
+                    remove(self.path / SEARCH_FILE)  # of a recipe that had a budget
                 for number, step in enumerate(steps, 1):
                     self.folder.run(step, number, len(steps))
-                    if step.name == STUDENT and until is None:
+                    if step.name == STUDENT and until != STUDENT:
                         self._judge_student()
 
     def plan(self) -> list[tuple[str, str, str, str]]:

@@ -26,12 +26,13 @@ from pocketbert.core.artefacts.records import (
     Signature,
     Tensor,
 )
-from pocketbert.core.artefacts.search import BudgetSearch, Candidate
+from pocketbert.core.artefacts.search import SEARCH_FILE, BudgetSearch, Candidate
 
 __all__ = [
     "CARD",
     "FILE_NAME",
     "SCHEMA_VERSION",
+    "SEARCH_FILE",
     "Artefacts",
     "BudgetSearch",
     "Candidate",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.types import Format, Runtime, Scheme
+
+SEARCH_FILE = "search.json"
+"""Where a run folder keeps it."""
 
 
 class _Record(BaseModel):
@@ -65,8 +69,8 @@ class BudgetSearch(_Record):
         metric: The deciding metric.
         ranked_on: Number of calibration rows that `Candidate.rel` is of.
         chosen_on: Number of rows that `Candidate.drop` is of.
-        scored_on: Number of rows that had no part in the choice; the folder's scores are of these.
-        data: Name of the file that both come from.
+        scored_on: Number of rows that had no part in the choice.
+        rows: Which rows chose and which scored, in words.
         machine: CPU and ISA of the figures.
         candidates: Every file that was considered.
         made_from: Digest of everything that decides the search.
@@ -78,7 +82,21 @@ class BudgetSearch(_Record):
     ranked_on: int
     chosen_on: int
     scored_on: int
-    data: str = ""
+    rows: str = ""
     machine: str = ""
     candidates: list[Candidate]
     made_from: str = ""
+
+    @property
+    def chosen(self) -> list[Candidate]:
+        """The files that were chosen, one for each format."""
+        return [c for c in self.candidates if c.chosen]
+
+    def as_written(self, digests: Mapping[str, str]) -> BudgetSearch:
+        """The same with the digests of the chosen files as they were written again; a format may not write the same bytes twice.
+
+        Args:
+            digests: By path.
+        """
+        now = [c.model_copy(update={"sha256": digests[c.path]}) if c.chosen else c for c in self.candidates]
+        return self.model_copy(update={"candidates": now})

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.section import Section
 from pocketbert.core.types import Format, Runtime, Scheme
 
@@ -71,11 +72,39 @@ class QuantizeSection(Section):
         "{scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: openvino} for OpenVINO on a "
         "computer, calibrated on training texts.",
     )
+    budget: BudgetSection | None = Field(
+        None,
+        description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, data.eval "
+        "decides. files then lists the schemes to consider; default all.",
+    )
+
+    @property
+    def candidates(self) -> tuple[Scheme, ...]:
+        """With a budget: the schemes to consider; empty for all."""
+        return tuple(f.scheme for f in self.files or ())
 
     @property
     def wanted(self) -> tuple[QuantizedFile, ...]:
-        """The smaller files that are asked for."""
+        """The smaller files that are asked for; none where a budget has not chosen them yet."""
+        if self.budget is not None:
+            return ()
         return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
+
+    @model_validator(mode="after")
+    def _schemes_only(self) -> QuantizeSection:
+        if self.budget is None:
+            return self
+        if "scheme" in self.model_fields_set:
+            raise ValueError(
+                "a budget chooses the scheme: leave scheme out, or list the schemes to consider in files "
+                "(as an override of both: 'quantize={budget: {...}}')"
+            )
+        bound = [f.title for f in self.files or () if f.runtime is not None or f.format is not None]
+        if bound:
+            raise ValueError(
+                f"a budget considers schemes for any runtime and format: leave these out of {', '.join(bound)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _once(self) -> QuantizeSection:
@@ -94,7 +123,8 @@ class QuantizeSection(Section):
     @model_serializer(mode="wrap")
     def _one_form(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         out: dict[str, Any] = handler(self)
-        return {k: v for k, v in out.items() if k != "scheme" or self.files is None}
+        chosen = self.files is not None or self.budget is not None
+        return {k: v for k, v in out.items() if not (k == "scheme" and chosen) and not (k == "budget" and v is None)}
 
 
 def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:

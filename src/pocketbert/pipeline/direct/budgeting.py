@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketbert.core.artefacts import FILE_NAME, BudgetSearch, Candidate, ModelRecord, read_artefacts, strangers
+from pocketbert.core.artefacts import FILE_NAME, ModelRecord, strangers
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import folder_destination, leaving_nothing
-from pocketbert.core.disk.files import sha256_json, sha256_path
-from pocketbert.core.disk.ownership import remove
+from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.disk.workspace import Workspace, finish_interrupted, remove_interrupted, workspace
-from pocketbert.core.errors import GateError, Problem, nearest
+from pocketbert.core.errors import Problem, nearest
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import installed
 from pocketbert.core.recipe.budget import BudgetSection
@@ -24,27 +22,24 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.finished import is_made
 from pocketbert.pipeline.direct.search import (
     Finding,
-    Ledger,
     Material,
+    check_inside,
     chosen_files,
     material_of,
-    outside_lines,
     search,
+    told_of,
 )
-from pocketbert.pipeline.direct.search.choosing import ACCURATE, SMALLEST
-from pocketbert.pipeline.direct.search.workbench import FOLDER
 from pocketbert.pipeline.export_recipe import export_recipe, naming_flags
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.options import BudgetOptions, ExportOptions
-from pocketbert.pipeline.phone.recording import record_search
+from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.requirements import require_for
 from pocketbert.pipeline.run import Run
 from pocketbert.pipeline.run_folder import Permission
 
 _WORK = "search inside a budget"
 """What the workspace remembers, so that a later search finds its figures."""
-_LEDGER = "figures.json"
 
 
 @dataclass(frozen=True)
@@ -132,11 +127,11 @@ def quantize_inside(model: str, output: Path, asked: Asked, *, overwrite: bool) 
         chosen = {f.format: f.chosen.scheme for f in findings if f.chosen is not None}
         section = QuantizeSection(files=chosen_files(chosen))
         final = recipe.model_copy(update={"quantize": section, "verify": _verified(recipe, asked.limits)})
+        told = told_of(findings, material, asked.limits, _rows(material, asked))
         with naming_flags():
-            inputs = Inputs(final, asked.ready, folder)
+            inputs = Inputs(final, asked.ready, folder, told.model_copy(update={"made_from": made_from}))
             Run(final, own.path / "run", Permission(overwrite=True), inputs, material.scoring).execute()
-        told = _told(material, asked, findings, made_from)
-        record_search(own.path / "run" / "phone", _as_written(told, own.path / "run" / "phone"))
+        write_page(own.path / "run" / "phone")
         own.install(own.path / "run" / "phone", strangers, FILE_NAME)
     return output
 
@@ -168,39 +163,14 @@ def _search(material: Material, asked: Asked, own: Workspace) -> list[Finding]:
     Raises:
         GateError: If a format has no file inside.
     """
-    findings = search(material, asked.limits, asked.schemes, own.path, Ledger(own.path / _LEDGER))
-    remove(own.path / FOLDER)
-    outside = [line for f in findings if f.chosen is None for line in outside_lines(f, asked.limits)]
-    if outside:
-        others = [f.format.value for f in findings if f.chosen is not None]
-        if others:
-            outside.append(f"Others have a file inside; for these only: --format {','.join(others)}")
-        raise GateError([*outside, "No folder was written."])
+    findings = search(material, asked.limits, asked.schemes, own.path)
+    check_inside(findings, asked.limits, "--format ")
     return findings
 
 
-def _told(material: Material, asked: Asked, findings: Sequence[Finding], made_from: str) -> BudgetSearch:
+def _rows(material: Material, asked: Asked) -> str:
+    """Which rows chose and which scored."""
     assert asked.options.data is not None
-    return BudgetSearch(
-        budget=asked.limits.set_limits,
-        wins=SMALLEST if asked.limits.smallest_wins else ACCURATE,
-        metric=findings[0].metric,
-        ranked_on=len(material.calibration),
-        chosen_on=len(material.choosing.rows.examples),
-        scored_on=len(material.scoring.splits["eval"].examples),
-        data=Path(asked.options.data.title).name,
-        machine=machine().summary,
-        candidates=[c for f in findings for c in f.candidates],
-        made_from=made_from,
-    )
-
-
-def _as_written(told: BudgetSearch, folder: Path) -> BudgetSearch:
-    """The search with the digests of the files that the folder has; a format may not write the same bytes twice."""
-    listed = {r.path: sha256_path(folder / r.path) for r in read_artefacts(folder).models()}
-
-    def renewed(candidate: Candidate) -> Candidate:
-        digest = listed.get(candidate.path)
-        return candidate.model_copy(update={"sha256": digest}) if candidate.chosen and digest else candidate
-
-    return told.model_copy(update={"candidates": [renewed(c) for c in told.candidates]})
+    chose, name = len(material.choosing.rows.examples), Path(asked.options.data.title).name
+    scored = len(material.scoring.splits["eval"].examples)
+    return f"{chose:,} rows of {name} chose; its other {scored:,} rows chose nothing, and all scores of the folder are of these."

@@ -12,7 +12,6 @@ from pocketbert.core.artefacts import (
     CARD,
     FILE_NAME,
     Artefacts,
-    BudgetSearch,
     FileRecord,
     Kind,
     ModelRecord,
@@ -98,14 +97,6 @@ def write_page(folder: Path) -> None:
 
     write_report(read_facts(folder), folder / PAGE_FILE)
     write_artefacts(folder, _listed(read_artefacts(folder), folder, [PAGE_FILE]))
-
-
-def record_search(folder: Path, search: BudgetSearch) -> None:
-    """Write what a search measured into the list and the report of a folder that no other process knows yet."""
-    write_facts(read_facts(folder).model_copy(update={"search": search}), folder)
-    artefacts = read_artefacts(folder).model_copy(update={"search": search})
-    write_artefacts(folder, _listed(artefacts, folder, [FACTS_FILE]))
-    write_page(folder)
 
 
 @dataclass

@@ -32,7 +32,8 @@ class Material:
         bases: The exported file of each format.
         calibration: Rows on which ranges are measured and candidates are ranked.
         choosing: Rows whose score decides whether a candidate is inside.
-        scoring: Data of the run that writes the folder: its evaluation rows took no part in the choice.
+        scoring: Data of the run that writes the folder.
+        kept_apart: Number of its rows that are scored and took no part in the choice.
     """
 
     model: RunModel
@@ -40,6 +41,7 @@ class Material:
     calibration: list[Encoded]
     choosing: EvalSet
     scoring: RunData
+    kept_apart: int
 
     @cached_property
     def calibration_digest(self) -> str:
@@ -91,4 +93,5 @@ def material_of(model: RunModel, bases: Mapping[Format, Path]) -> Material:
         data.calibration(tokenizer),
         EvalSet("rows that choose", data.head, parts[0]),
         replace(data, splits={**data.splits, "eval": parts[1]}),
+        len(scoring),
     )

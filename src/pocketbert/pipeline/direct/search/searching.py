@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert.core.artefacts import Candidate
+from pocketbert.core.disk.ownership import remove
 from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Scheme
@@ -14,9 +15,11 @@ from pocketbert.pipeline.direct.search.finding import Finding
 from pocketbert.pipeline.direct.search.ledger import Ledger
 from pocketbert.pipeline.direct.search.material import Material
 from pocketbert.pipeline.direct.search.wording import figures_line
-from pocketbert.pipeline.direct.search.workbench import Workbench, every_candidate
+from pocketbert.pipeline.direct.search.workbench import FOLDER, Workbench, every_candidate
 from pocketbert.pipeline.formats.model_files import ModelFile
 
+FIGURES = "figures.json"
+"""Where the figures stay."""
 MARGIN = 1.25
 """A candidate is written where its expected size is at most this many times the limit: the estimate was never 10 % off."""
 
@@ -26,7 +29,6 @@ def search(
     budget: BudgetSection,
     schemes: Sequence[Scheme],
     folder: Path,
-    ledger: Ledger,
 ) -> list[Finding]:
     """Find the best file of each format.
 
@@ -34,14 +36,14 @@ def search(
         material: Exported files and rows.
         budget: The limits.
         schemes: The schemes to consider; empty for all.
-        folder: A folder that this process holds; candidates are written below it.
-        ledger: Keeps the figures.
+        folder: A folder that this process holds. Candidates are written below it and removed at the end; the figures stay.
     """
-    out = []
+    out, ledger = [], Ledger(folder / FIGURES)
     for format in material.bases:
         files = [f for f in every_candidate(format) if f.scheme in schemes or not schemes]
         say(f"{format}: {len(files)} candidates inside {budget.text}?")
         out.append(_Hunt(Workbench(material, format, folder, ledger), budget, files).find())
+    remove(folder / FOLDER)
     return out
 
 
@@ -66,6 +68,7 @@ class _Hunt:
             self._measure([c.path for c in sound])
         else:
             self._update(chosen.path, chosen=True)
+            say(f"  {chosen.path}: chosen", style="green")
         listed = list(self.found.values())
         nearest = choosing.nearest_outside(listed, self.budget) if chosen is None else None
         return Finding(self.bench.format, self.bench.metric, listed, chosen and self.found[chosen.path], nearest)
