@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -53,6 +54,6 @@ class Ledger:
             except ValidationError:
                 del self._figures[key]  # another version wrote it
         found = measure()
-        self._figures[key] = found.model_dump(mode="json")
+        self._figures[key] = json.loads(found.model_dump_json())  # NaN as text, which reads back
         write_json(self.path, self._figures)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pocketbert.pipeline.direct.search.wording import figures_line
 from pocketbert.pipeline.direct.search.workbench import FOLDER, Workbench, every_candidate
 from pocketbert.pipeline.formats.model_files import ModelFile
 
+_NO_NUMBERS = "its answers are no finite numbers, or of another shape than those of the exported file"
 FIGURES = "figures.json"
 """Where the figures stay."""
 MARGIN = 1.25
@@ -86,7 +88,11 @@ class _Hunt:
             say(f"  {file.path}: {written.failure}", style="red")
             return candidate.model_copy(update={"note": written.failure})
         ranked = self.bench.ranked(file)
-        known = {"sha256": written.sha256, "bytes": written.bytes, "rel": ranked.rel, "agreement": ranked.agreement}
+        known: dict[str, object] = {"sha256": written.sha256, "bytes": written.bytes}
+        if not math.isfinite(ranked.rel):
+            say(f"  {file.path}: {_NO_NUMBERS}", style="red")
+            return candidate.model_copy(update={**known, "note": _NO_NUMBERS})
+        known |= {"rel": ranked.rel, "agreement": ranked.agreement}
         candidate = candidate.model_copy(update=known)
         say(f"  {figures_line(candidate)}")
         return candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
@@ -108,11 +114,13 @@ class _Hunt:
     def _verify(self, path: str) -> None:
         """Check and score one candidate; one that fails a gate leaves the front, and others come forward."""
         failure = self.bench.checked(self.files[path]).failure
-        if failure:
+        drop = math.nan if failure else self.bench.drop(self.files[path])
+        if failure or math.isnan(drop):
+            failure = failure or _NO_NUMBERS
             self._update(path, note=failure)
             say(f"  {path}: {failure}", style="red")
             return
-        self._update(path, front=True, drop=self.bench.drop(self.files[path]))
+        self._update(path, front=True, drop=drop)
         say(f"  {figures_line(self.found[path], self.bench.metric)}")
 
     def _update(self, path: str, **figures: object) -> None:
