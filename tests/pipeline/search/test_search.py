@@ -237,6 +237,29 @@ def test_a_candidate_with_other_numbers_is_reported_and_not_chosen(
         choose(phone, tmp_path / "made", rows, "w4", max_size_mb=100)
 
 
+def test_a_loss_on_the_rows_that_chose_nothing_is_an_error_that_says_so(
+    phone: Path, tmp_path: Path, rows: tuple[DataSource, DataSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> None:
+        raise GateError(["onnx/model_small.onnx: gate 'drop' failed: accuracy 80.00"])
+
+    monkeypatch.setattr(budgeting.Run, "execute", fail)
+    with pytest.raises(GateError, match="gate 'drop' failed") as caught:
+        choose(phone, tmp_path / "made", rows, "small", max_drop=0.1)
+    assert "rows that chose nothing: give more rows, or a wider --budget" in str(caught.value)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_format_without_a_candidate_is_refused(
+    phone: Path, tmp_path: Path, rows: tuple[DataSource, DataSource]
+) -> None:
+    with pytest.raises(InputError, match="--scheme: 'lut4' is no candidate here"):
+        choose(phone, tmp_path / "made", rows, "small", "lut4", max_drop=0.1)
+    problems = budgeting._scheme_problems(["lut4"], [Format.ONNX, Format.COREML])
+    assert [p.what.split(",")[0] for p in problems] == ["leaves no candidate of onnx"]
+    assert budgeting._scheme_problems(["int8"], [Format.ONNX, Format.COREML]) == [], "Core ML has w8 instead"
+
+
 def test_what_is_missing_is_told_at_once(phone: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
     told = cli(
         "quantize",

@@ -11,7 +11,7 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import folder_destination, leaving_nothing
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.disk.workspace import Workspace, finish_interrupted, remove_interrupted, workspace
-from pocketbert.core.errors import Problem, nearest
+from pocketbert.core.errors import GateError, Problem, nearest
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.host.versions import installed
@@ -80,20 +80,30 @@ def budget_problems(
     if runtimes:
         what = f"{', '.join(runtimes)}: a budget chooses among files for any runtime."
         problems.append(Problem("--runtime", what, "Leave it out, and add that file afterwards."))
-    for name in schemes or ():
-        takers = [f for f in there if name in FORMATS[Format(f)].schemes]
-        if not takers:
-            schemes_there = sorted({s.value for f in there for s in FORMATS[Format(f)].schemes})
-            problems.append(Problem("--scheme", f"'{name}' is no candidate here; {nearest(name, schemes_there)}."))
     known = ", ".join(there)
     lost = [name for name in asked.formats or () if name not in there]
     problems += [Problem("--format", f"the folder has no exported {name} file, only {known}.") for name in lost]
     formats = [Format(f) for f in there if asked.formats is None or f in asked.formats]
+    problems += _scheme_problems(schemes, formats or [Format(f) for f in there])
     untimed = [f for f in formats if not FORMATS[f].timed]
     if asked.limits.max_p90_ms is not None and untimed:
         what = f"{', '.join(untimed)} files cannot be timed on this machine."
         problems.append(Problem("--budget max_p90_ms", what, "Leave the limit out, or choose others with --format."))
     return problems
+
+
+def _scheme_problems(schemes: Sequence[str] | None, formats: Sequence[Format]) -> list[Problem]:
+    """List schemes that are no candidate, and formats that are left without one."""
+    if schemes is None:
+        return []
+    names = {f: [s.value for s in Scheme if FORMATS[f].takes(s) and FORMATS[f].smaller(s)] for f in formats}
+    every = sorted({name for known in names.values() for name in known})
+    wrong = [name for name in schemes if name not in every]
+    if wrong:
+        return [Problem("--scheme", f"'{name}' is no candidate here; {nearest(name, every)}.") for name in wrong]
+    without = [f for f in formats if not set(names[f]) & set(schemes)]
+    fix = "Add one of them, or choose other formats with --format."
+    return [Problem("--scheme", f"leaves no candidate of {f}, which has {', '.join(names[f])}.", fix) for f in without]
 
 
 def quantize_inside(model: str, output: Path, asked: Asked, *, overwrite: bool) -> Path:
@@ -130,10 +140,27 @@ def quantize_inside(model: str, output: Path, asked: Asked, *, overwrite: bool) 
         told = told_of(findings, material, asked.limits, _rows(material, asked))
         with naming_flags():
             inputs = Inputs(final, asked.ready, folder, told.model_copy(update={"made_from": made_from}))
-            Run(final, own.path / "run", Permission(overwrite=True), inputs, material.scoring).execute()
+            _write(Run(final, own.path / "run", Permission(overwrite=True), inputs, material.scoring), material)
         write_page(own.path / "run" / "phone")
         own.install(own.path / "run" / "phone", strangers, FILE_NAME)
     return output
+
+
+def _write(run: Run, material: Material) -> None:
+    """Run the steps that write the folder.
+
+    Raises:
+        GateError: If a gate failed, with what the user must know of its rows.
+    """
+    try:
+        run.execute()
+    except GateError as error:
+        chose = len(material.choosing.rows.examples)
+        why = (
+            f"The files were inside on the {chose:,} rows that chose them. These gates are of the {material.kept_apart:,} rows that chose "
+            "nothing: give more rows, or a wider --budget."
+        )
+        raise GateError([*error.failures, why]) from error
 
 
 def _made_from(material: Material, asked: Asked, inputs: Inputs) -> str:

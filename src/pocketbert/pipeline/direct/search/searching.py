@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pocketbert.core.artefacts import Candidate
 from pocketbert.core.disk.ownership import remove
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Scheme
@@ -42,7 +43,8 @@ def search(
     """
     out, ledger = [], Ledger(folder / FIGURES)
     for format in material.bases:
-        files = [f for f in every_candidate(format) if f.scheme in schemes or not schemes]
+        wanted = {FORMATS[format].smaller(s) for s in schemes if FORMATS[format].takes(s)}  # int8 means w8 in Core ML
+        files = [f for f in every_candidate(format) if f.scheme in wanted or not schemes]
         say(f"{format}: {len(files)} candidates inside {budget.text}?")
         out.append(_Hunt(Workbench(material, format, folder, ledger), budget, files).find())
     remove(folder / FOLDER)
