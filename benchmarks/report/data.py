@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.benchmarks.measurement import BenchmarkResult
+from pocketbert.core.artefacts.search import BudgetSearch
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.metrics import METRICS, Metric
@@ -117,6 +118,7 @@ class ReportData(_Record):
         confusion: Most confused labels: (gold, predicted, count).
         confusion_of: Which model and rows the confusions are of, in words.
         notes: Limits and honest statements.
+        search: The files that were considered where these were chosen inside a budget.
         recipe: The resolved recipe, YAML.
         command: Command line that made the run.
         made: When, as text.
@@ -138,6 +140,7 @@ class ReportData(_Record):
     confusion: list[tuple[str, str, int]] = []
     confusion_of: str = ""
     notes: list[str] = []
+    search: BudgetSearch | None = None
     recipe: str = ""
     command: str = ""
     made: str = ""

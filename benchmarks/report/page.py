@@ -12,6 +12,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Profile
 from pocketbert.benchmarks.report import plots
+from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows
 from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row
 from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
@@ -152,6 +153,9 @@ def render_report(data: ReportData) -> str:
         overview=_overview(data, colors),
         sessions=_sessions(data.timed, colors) if data.timed else [],
         curves=_curves(data),
+        searched=_searched(data),
+        considered=search_rows(data.search) if data.search else [],
+        limits=limits_in_words(data.search) if data.search else "",
     )
 
 
@@ -258,6 +262,15 @@ def _overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
         svg = plots.sizes(names, [r.bytes for r in data.rows], [colors[n] for n in names])
         out.append(Figure(Markup(svg), "Size of the model files.", "measured · bytes on disk"))  # noqa: S704
     return out
+
+
+def _searched(data: ReportData) -> list[Figure]:
+    from markupsafe import Markup
+
+    if data.search is None:
+        return []
+    stamp = f"measured · {data.search.machine}"
+    return [Figure(Markup(svg), caption, stamp) for svg, caption in search_plots(data.search)]  # noqa: S704
 
 
 def _printed(value: float, metric: Metric) -> float:

@@ -66,6 +66,27 @@ class Bubble:
     color: int
 
 
+@dataclass(frozen=True)
+class Considered:
+    """One file in the plot of a search inside a budget.
+
+    Attributes:
+        name: The file.
+        megabytes: Its size.
+        lost: Loss of the score as printed.
+        front: Whether no other file is both smaller and closer to the exported one.
+        inside: Whether it is inside every limit.
+        chosen: Whether it was chosen.
+    """
+
+    name: str
+    megabytes: float
+    lost: float
+    front: bool
+    inside: bool
+    chosen: bool
+
+
 def require() -> None:
     """Check that the report can be made.
 
@@ -132,6 +153,46 @@ def sizes(names: Sequence[str], counts: Sequence[int], colors: Sequence[int]) ->
         axes.margins(x=0.2)
         axes.set_xlabel("file size in MB")
         return canvas.svg("File sizes")
+
+
+def front(points: Sequence[Considered], limits: tuple[float | None, float | None], scale: str, title: str) -> str:
+    """Loss of the score over file size, with the front of those that no other one beats in both, and the limits.
+
+    Args:
+        points: The files that were scored.
+        limits: Largest size in MB and largest loss on the printed scale; None where there is none.
+        scale: Unit of the loss, with the metric.
+        title: What the plot shows.
+    """
+    with _Drawing(WIDTH, 3.0) as canvas:
+        axes = canvas.axes
+        line = sorted((p for p in points if p.front), key=lambda p: p.megabytes)
+        axes.plot([p.megabytes for p in line], [p.lost for p in line], color=_color(1), linewidth=1.2)
+        for number, p in enumerate(points := sorted(points, key=lambda p: p.megabytes)):
+            color = _color(1 if p.inside else 0)
+            axes.scatter([p.megabytes], [p.lost], s=90 if p.chosen else 34, color=color, zorder=3)
+            last = number > 0 and number == len(points) - 1
+            falling = last and p.lost < points[number - 1].lost
+            axes.annotate(
+                f"{p.name}, chosen" if p.chosen else p.name,
+                (p.megabytes, p.lost),
+                (0, -16 if falling else 8),  # below, where the line comes down from above
+                textcoords="offset points",
+                ha="right" if last else "left",
+                fontsize=8,
+                fontweight="bold" if p.chosen else "normal",
+            )
+        size, loss = limits
+        if size is not None:
+            axes.axvline(size, color=_color(5), linewidth=1.0, linestyle=(0, (4, 3)))
+        if loss is not None:
+            axes.axhline(loss, color=_color(5), linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.margins(x=0.18, y=0.3)
+        axes.set_xlabel("file size in MB")
+        axes.set_ylabel(scale)
+        entries = [("inside", 1), ("outside", 0)] + ([("limit", 5)] if limits != (None, None) else [])
+        _legend(canvas.figure, entries, columns=3)
+        return canvas.svg(title)
 
 
 def distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[str, int], condition: str) -> str:

@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     )
     from pocketbert.core.predict.columns import with_columns
     from pocketbert.core.predict.encoded import Text
+    from pocketbert.core.recipe.budget import BudgetSection
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.formats.gate import Gate
     from pocketbert.pipeline.gates.verification import Verification
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
-    from pocketbert.pipeline.options import AnswerOptions, ExportOptions
+    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, ExportOptions
     from pocketbert.pipeline.run_folder.result import RunResult
     from pocketbert.runtime.model import Model, load
 
@@ -59,6 +60,8 @@ __all__ = [
     "AugmentCounts",
     "BenchmarkOptions",
     "BenchmarkResult",
+    "BudgetOptions",
+    "BudgetSection",
     "DataReport",
     "Diagnosis",
     "Embedding",
@@ -113,8 +116,9 @@ _PLACES = {
     ),
     "core.predict.columns": ("with_columns",),
     "core.predict.encoded": ("Text",),
+    "core.recipe.budget": ("BudgetSection",),
     "core.recipe.recipe": ("Recipe",),
-    "pipeline.options": ("ExportOptions", "AnswerOptions"),
+    "pipeline.options": ("ExportOptions", "AnswerOptions", "BudgetOptions"),
     "api": ("PlannedStep",),
     "pipeline.run_folder.result": ("RunResult",),
     "pipeline.gates.verification": ("Verification",),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.host.platforms import refusal
-from pocketbert.pipeline.options import DataFiles, ExportOptions, Plan, PlannedStep
+from pocketbert.pipeline.options import BudgetOptions, DataFiles, ExportOptions, Plan, PlannedStep
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
@@ -144,11 +144,11 @@ def plan(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_
 
 
 def _run_at(recipe: AnyRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
+    from pocketbert.pipeline.direct import ChoosingRun
     from pocketbert.pipeline.learn.starting import resolved
-    from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    return Run(recipe, run_destination(resolved(recipe), Path(output)), Permission(overwrite, resume_anyway))
+    return ChoosingRun(recipe, run_destination(resolved(recipe), Path(output)), Permission(overwrite, resume_anyway))
 
 
 def export(
@@ -186,29 +186,29 @@ def plan_export(
 def quantize(
     model: str | Path,
     output: str | Path,
-    schemes: Sequence[str] = ("int8",),
+    schemes: Sequence[str] | None = None,
     runtimes: Sequence[str] = (),
     overwrite: bool = False,
     calibrate: DataSource | None = None,
+    budget: BudgetOptions | None = None,
 ) -> Path:
     """Add quantized files to an artefact folder, verified like any other; the fp32 files are kept as they are.
 
     Args:
         model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder.
-        schemes: Schemes of smaller files, the default file's first: ``int8``, ``small``, ``w4``, ``a8w8`` and others.
+        schemes: Schemes of smaller files, the default file's first; default ``int8``, with a budget all are considered.
         runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO.
         overwrite: Whether an existing folder may be replaced.
-        calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges.
+        calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates.
+        budget: Limits inside which the best file of each format is chosen.
 
     Returns:
         The folder; where `output` is a link, what it leads to.
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(
-        Path(model), Path(output), schemes=schemes, runtimes=runtimes, calibrate=calibrate, overwrite=overwrite
-    )
+    return quantize_folder(Path(model), Path(output), schemes, runtimes, calibrate, budget, overwrite)
 
 
 def verify(

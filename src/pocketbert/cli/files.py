@@ -212,10 +212,45 @@ def export(
 
 def quantize(
     model: options.Folder,
-    output: options.Output,
-    scheme: Scheme = ",".join(_DEFAULT.schemes),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="Write this folder; with --budget the default is FOLDER-budget, next to it."
+        ),
+    ] = None,
+    scheme: Annotated[
+        str | None,
+        sets(
+            "--scheme",
+            "Add files of these schemes, comma-separated, see docs/quantization.md; default: int8 (Core ML: w8). The folder's "
+            "default file has the first scheme. With --budget, consider only these.",
+            "quantize.scheme",
+        ),
+    ] = None,
     runtime: Runtimes = "",
     calibrate: Calibrate = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="LIMIT=NUMBER,...",
+            help="Choose the best file of each format inside these limits: max_drop (0.01 is one point), max_size_mb, max_p90_ms. "
+            "Needs --data and --calibrate; exit code 3 if no file is inside.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="With --budget: labelled rows; one half of them chooses the files, the other half scores these.",
+        ),
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="With --budget: choose a file of these formats only, comma-separated; default: all."
+        ),
+    ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
@@ -229,9 +264,18 @@ def quantize(
     The result is a new folder; the fp32 files in it are unchanged. (recipe: quantize)
     """
     from pocketbert import api
+    from pocketbert.cli.budget import budget_options, checked_output, print_search
 
-    rows = options.rows(calibrate, text, text_pair, label, max_line_mb, max_rows) if calibrate is not None else None
-    _done(api.quantize(model, output, listed(scheme), listed(runtime), overwrite, rows), json)
+    def rows(path: Path | None) -> DataSource | None:
+        return options.rows(path, text, text_pair, label, max_line_mb, max_rows) if path is not None else None
+
+    inside = budget_options(budget, rows(data), formats)
+    output = checked_output(model, output, inside is not None)
+    schemes = listed(scheme) if scheme is not None else None
+    folder = api.quantize(model, output, schemes, listed(runtime), overwrite, rows(calibrate), inside)
+    if inside is not None and not json:
+        print_search(folder)
+    _done(folder, json)
 
 
 def verify(

@@ -9,7 +9,8 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from pocketbert.core.disk.files import sha256_file, sha256_path
+from pocketbert.core.artefacts import BudgetSearch
+from pocketbert.core.disk.files import sha256_file, sha256_json, sha256_path
 from pocketbert.core.families import TEXT_ONLY, all_families, check_exported, check_pruned, check_taught
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
@@ -29,12 +30,17 @@ class Inputs:
         recipe: What to do.
         ready: fp32 files of the same model to use instead of exporting anew, by path in the artefact folder.
         model: The model the recipe starts from, where the caller opened it already.
+        search: The search that chose the files of the recipe inside a budget, if there was one.
     """
 
     def __init__(
-        self, recipe: Recipe, ready: Mapping[str, Path] | None = None, model: ModelFolder | None = None
+        self,
+        recipe: Recipe,
+        ready: Mapping[str, Path] | None = None,
+        model: ModelFolder | None = None,
+        search: BudgetSearch | None = None,
     ) -> None:
-        self.recipe, self.ready = recipe, dict(ready or {})
+        self.recipe, self.ready, self.search = recipe, dict(ready or {}), search
         if model is not None:
             self.model = model
 
@@ -59,6 +65,12 @@ class Inputs:
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
+
+    @property
+    def search_contents(self) -> dict[str, str | None]:
+        """Digest of the search that chose the files."""
+        search = self.search
+        return {} if search is None else {"quantize.budget": sha256_json(search.model_dump(mode="json"))}
 
     @property
     def form_settings(self) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from pocketbert.core.data.source import DataSource
+    from pocketbert.core.recipe.budget import BudgetSection
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -95,6 +96,21 @@ class ExportOptions:
     name: str | None = None
     description: str | None = None
     licence: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """Settings of `quantize` that chooses the files itself.
+
+    Attributes:
+        limits: What a file may cost; see `pocketbert.core.recipe.budget`.
+        data: Labelled rows: one half of them chooses, the other half scores what was chosen.
+        formats: Formats to choose a file of; None for all of the folder.
+    """
+
+    limits: BudgetSection
+    data: DataSource | None = None
+    formats: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

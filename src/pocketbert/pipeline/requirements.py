@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.versions import extras, installed
 from pocketbert.core.recipe.recipe import Recipe
@@ -61,7 +61,16 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
         recipe: What will be done.
         until: Last step, when not all are run.
         report: Whether an HTML page will be written.
+
+    Raises:
+        InputError: If the recipe has a budget that was not searched: its files are not known.
+        MissingBackendError: Naming the distributions that are missing.
     """
+    if recipe.quantize.budget is not None and until is None:
+        what = "is searched by `pocketbert run` of a recipe file only."
+        raise InputError(
+            Problem("quantize.budget", what, "Leave it out, then: pocketbert quantize -m FOLDER --budget ...")
+        )
     training = recipe.teacher.finetune is not None or recipe.student is not None
     exporting = until not in ("teacher", "student")
     wanted = [

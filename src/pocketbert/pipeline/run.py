@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.artefacts import SEARCH_FILE
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
@@ -69,6 +70,7 @@ class Run:
         folder: Where.
         allowed: Whether results of other settings may be replaced, and those of other library versions be used.
         inputs: Models and files of the recipe, where the caller opened them already.
+        data: Its data, where the caller read them already.
     """
 
     def __init__(
@@ -77,11 +79,14 @@ class Run:
         folder: Path,
         allowed: Permission | None = None,
         inputs: Inputs | None = None,
+        data: RunData | None = None,
     ) -> None:
         self.start = recipe if isinstance(recipe, StartingRecipe) else None
         self.recipe, self.folder = resolved(recipe), RunFolder(folder, allowed or Permission())
         self.path, self.inputs = folder, inputs or Inputs(self.recipe)
         self.ready = self.inputs.ready
+        if data is not None:
+            self.data = data
 
     @property
     def model(self) -> ModelFolder:
@@ -171,9 +176,13 @@ class Run:
             with logged(self.path / "run.log"):
                 self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
+                if self.inputs.search is not None:
+                    write_json(self.path / SEARCH_FILE, self.inputs.search.model_dump(mode="json"))
+                else:
+                    remove(self.path / SEARCH_FILE)  # of a recipe that had a budget
                 for number, step in enumerate(steps, 1):
                     self.folder.run(step, number, len(steps))
-                    if step.name == STUDENT and until is None:
+                    if step.name == STUDENT and until != STUDENT:
                         self._judge_student()
 
     def plan(self) -> list[tuple[str, str, str, str]]:

@@ -299,7 +299,7 @@ def _last_steps(inputs: Inputs, make: Makers, written: Sequence[Step]) -> list[S
             )
         )
         read.append("benchmark")
-    return [*steps, _pack_step(recipe, make, tuple(read))]
+    return [*steps, _pack_step(inputs, make, tuple(read))]
 
 
 def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
@@ -317,9 +317,9 @@ def _teacher_file_step(inputs: Inputs, make: Makers) -> Step:
     )
 
 
-def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
+def _pack_step(inputs: Inputs, make: Makers, needs: tuple[str, ...]) -> Step:
     """The artefact folder: it holds the whole recipe, of which the gates' settings decide no other file."""
-    sections = portable(recipe).model_dump(mode="json", by_alias=True)
+    sections = portable(inputs.recipe).model_dump(mode="json", by_alias=True)
     sure = {key: sections["answer"].pop(key) for key in SURE}
     gates = {"verify": sections.pop("verify"), "export": {"atol": sections["export"].pop("atol")}, "answer": sure}
     settings = without(sections, *NO_RESULT)
@@ -329,6 +329,7 @@ def _pack_step(recipe: Recipe, make: Makers, needs: tuple[str, ...]) -> Step:
         title="pack",
         output="phone",
         settings=settings,
+        contents=inputs.search_contents,
         gates=gates,
         needs=needs,
         make=make.pack,

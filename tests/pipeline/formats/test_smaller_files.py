@@ -56,6 +56,15 @@ def recipe(*files: Any) -> Recipe:
             "onnx/model_int8.onnx",
         ),
         ([STATIC], ["onnx-a8w8/model_a8w8_openvino.onnx"], "onnx/model.onnx"),
+        (
+            [
+                {"scheme": "small", "format": "onnx"},
+                {"scheme": "lut6", "format": "coreml"},
+                {"scheme": "w8", "format": "tflite"},
+            ],
+            ["onnx-small/model_small.onnx", "tflite-w8/model_w8.tflite", "coreml-lut6/Model_lut6.mlpackage"],
+            "onnx/model_small.onnx",
+        ),
     ],
     ids=str,
 )

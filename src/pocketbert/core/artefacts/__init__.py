@@ -26,12 +26,16 @@ from pocketbert.core.artefacts.records import (
     Signature,
     Tensor,
 )
+from pocketbert.core.artefacts.search import SEARCH_FILE, BudgetSearch, Candidate
 
 __all__ = [
     "CARD",
     "FILE_NAME",
     "SCHEMA_VERSION",
+    "SEARCH_FILE",
     "Artefacts",
+    "BudgetSearch",
+    "Candidate",
     "FileRecord",
     "Kind",
     "MadeFor",

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, Tag, field_validator
 
+from pocketbert.core.artefacts.search import BudgetSearch
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
@@ -263,6 +264,7 @@ class Artefacts(_Record):
         made_from: Digest of recipe, model, data and library versions: with equal ones, the same folder would be written.
         packed_for: The platform whose app carries these files, e.g. ``android``: a choice of an artefact folder's files. None
             in an artefact folder.
+        search: The files that were considered where the folder's were chosen inside a budget; None elsewhere.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -280,6 +282,7 @@ class Artefacts(_Record):
     machine: str = ""
     made_from: str = ""
     packed_for: str | None = None
+    search: BudgetSearch | None = None
     generator: Literal["pocketbert"] = "pocketbert"
 
     def head(self) -> Head:

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.section import Section
 from pocketbert.core.types import Format, Runtime, Scheme
 
@@ -24,11 +25,19 @@ class QuantizedFile(Section):
 
     scheme: Scheme = Field(description="How its numbers are stored and computed.")
     runtime: Runtime | None = Field(None, description="The runtime it is made for; default any.")
+    format: Format | None = Field(
+        None, description="The only format that gets it; default every one that has the scheme."
+    )
 
     @property
     def title(self) -> str:
         """What errors call it, e.g. ``'a8w8' for openvino``."""
-        return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}"
+        only = f" of {self.format}" if self.format else ""
+        return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}{only}"
+
+    def concerns(self, format: Format) -> bool:
+        """Whether a format may get it."""
+        return self.format in (None, format)
 
 
 def _long_form(value: object) -> object:
@@ -36,7 +45,9 @@ def _long_form(value: object) -> object:
 
 
 def _short_form(file: QuantizedFile) -> object:
-    return file.scheme.value if file.runtime is None else {"scheme": file.scheme.value, "runtime": file.runtime.value}
+    long = {"scheme": file.scheme, "runtime": file.runtime, "format": file.format}
+    given = {key: value.value for key, value in long.items() if value is not None}
+    return given["scheme"] if len(given) == 1 else given
 
 
 _Entry = Annotated[
@@ -57,15 +68,43 @@ class QuantizeSection(Section):
     files: list[_Entry] | None = Field(
         None,
         min_length=1,
-        description="Smaller files, each a scheme or {scheme, runtime}; the first scheme is the default file's. For runtimes: "
+        description="Smaller files, each a scheme or {scheme, runtime, format}; the first scheme is the default file's. For runtimes: "
         "{scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: openvino} for OpenVINO on a "
         "computer, calibrated on training texts.",
     )
+    budget: BudgetSection | None = Field(
+        None,
+        description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, data.eval "
+        "decides. files then lists the schemes to consider; default all.",
+    )
+
+    @property
+    def candidates(self) -> tuple[Scheme, ...]:
+        """With a budget: the schemes to consider; empty for all."""
+        return tuple(f.scheme for f in self.files or ())
 
     @property
     def wanted(self) -> tuple[QuantizedFile, ...]:
-        """The smaller files that are asked for."""
+        """The smaller files that are asked for; none where a budget has not chosen them yet."""
+        if self.budget is not None:
+            return ()
         return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
+
+    @model_validator(mode="after")
+    def _schemes_only(self) -> QuantizeSection:
+        if self.budget is None:
+            return self
+        if "scheme" in self.model_fields_set:
+            raise ValueError(
+                "a budget chooses the scheme: leave scheme out, or list the schemes to consider in files "
+                "(as an override of both: 'quantize={budget: {...}}')"
+            )
+        bound = [f.title for f in self.files or () if f.runtime is not None or f.format is not None]
+        if bound:
+            raise ValueError(
+                f"a budget considers schemes for any runtime and format: leave these out of {', '.join(bound)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _once(self) -> QuantizeSection:
@@ -84,7 +123,8 @@ class QuantizeSection(Section):
     @model_serializer(mode="wrap")
     def _one_form(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         out: dict[str, Any] = handler(self)
-        return {k: v for k, v in out.items() if k != "scheme" or self.files is None}
+        chosen = self.files is not None or self.budget is not None
+        return {k: v for k, v in out.items() if not (k == "scheme" and chosen) and not (k == "budget" and v is None)}
 
 
 def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
@@ -100,17 +140,22 @@ def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], 
     """
     forms = [(format, scheme, runtime) for format, info in FORMATS.items() for scheme, runtime in info.forms]
     out: list[str] = []
-    plain: list[Scheme] = []
+    plain: list[QuantizedFile] = []
     for file in wanted:
         title, runtime = file.title, file.runtime
-        homes = [f for f, s, r in forms if (s, r) == (file.scheme, runtime)]
-        if runtime is None and any(info.takes(file.scheme) for info in FORMATS.values()):
-            plain.append(file.scheme)
+        homes = [f for f, s, r in forms if (s, r) == (file.scheme, runtime) and file.concerns(f)]
+        if runtime is None and any(_made(file, f) for f in FORMATS):
+            plain.append(file)
+            if file.format is not None and file.format not in formats:
+                out.append(f"{title}: add {file.format} to export.formats")
+        elif file.format is not None and not homes:
+            known = ", ".join(FORMATS[file.format].schemes)
+            out.append(f"{title} does not exist in this version, {file.format} has {known}; choose one of these")
         elif not homes:
             out.append(f"{title} does not exist in this version{_what_exists(file, forms, calibration)}")
         elif homes[0] not in formats:
             out.append(f"{title} is a file of {homes[0]}; add {homes[0]} to export.formats")
-        if (homes or file.scheme in plain) and file.scheme.static and not calibration:
+        if (homes or file in plain) and file.scheme.static and not calibration:
             out.append(f"{title} measures ranges on training texts; name them in data.train")
     return out + _plain_problems(plain, list(dict.fromkeys(formats)))
 
@@ -127,15 +172,20 @@ def _what_exists(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Runt
     return f"; {file.runtime} has only {', '.join(schemes.values())}; {choose}"
 
 
-def _plain_problems(plain: Sequence[Scheme], formats: Sequence[Format]) -> list[str]:
+def _made(file: QuantizedFile, format: Format) -> bool:
+    """Whether a file for any runtime is one that a format can have."""
+    return file.concerns(format) and FORMATS[format].takes(file.scheme)
+
+
+def _plain_problems(plain: Sequence[QuantizedFile], formats: Sequence[Format]) -> list[str]:
     """Formats that have none of the schemes, and schemes that no format has."""
-    names, out = " or ".join(f"'{s}'" for s in plain), []
-    without = [f for f in formats if plain and not any(FORMATS[f].takes(s) for s in plain)]
+    names, out = " or ".join(f"'{f.scheme}'" for f in plain), []
+    without = [f for f in formats if plain and not any(_made(file, f) for file in plain)]
     for format in without:
         known = ", ".join(FORMATS[format].schemes)
         fix = f"leave {format} out of export.formats, or choose another scheme"
         out.append(f"{format} has no {names} in this version, only {known}; {fix}")
-    for scheme in plain:
+    for scheme in dict.fromkeys(f.scheme for f in plain if f.format is None):
         if len(without) < len(formats) and not any(FORMATS[f].takes(scheme) for f in formats):
             homes = [f.value for f, info in FORMATS.items() if info.takes(scheme)]
             out.append(f"no exported format has '{scheme}', only {', '.join(homes)}; add one to export.formats")

@@ -271,8 +271,9 @@ class Recipe(Section):
                 "student: a student without a distill stage would never learn: add one, e.g. [{method: task, steps: 1000}]"
             )
         key = "quantize.scheme" if self.quantize.files is None else "quantize.files"
-        choice = choice_problems(self.quantize.wanted, self.export.formats, self.data.train is not None)
-        problems += [f"{key}: {problem}" for problem in choice]
+        wanted = self.quantize.wanted if self.quantize.budget is None else self.quantize.files or ()
+        choice = choice_problems(wanted, self.export.formats, self.data.train is not None)
+        problems += [*(f"{key}: {problem}" for problem in choice), *self._budget_problems()]
         if len(set(self.export.formats)) < len(self.export.formats):
             problems.append("export.formats: lists a format twice")
         if self.distill and self.student is None:
@@ -292,6 +293,21 @@ class Recipe(Section):
         if problems:
             raise ContradictionError(problems)
         return self
+
+    def _budget_problems(self) -> list[str]:
+        """What a budget lacks: rows that rank candidates, rows that decide, and a gate that takes what the budget takes."""
+        budget = self.quantize.budget
+        if budget is None:
+            return []
+        use = {"train": "to rank candidates and to measure ranges", "eval": "to score them"}
+        missing = [k for k in use if getattr(self.data, k) is None]
+        problems = [f"quantize.budget: needs data.{k} {use[k]}: add {k}: {{path: rows.csv}}" for k in missing]
+        if budget.max_drop is not None and budget.max_drop > self.verify.max_drop:
+            problems.append(
+                f"quantize.budget.max_drop: takes files that lose {budget.max_drop:g}, which fail verify.max_drop "
+                f"({self.verify.max_drop:g}): set verify.max_drop to {budget.max_drop:g} too"
+            )
+        return problems
 
     def _form_problems(self) -> list[str]:
         """What does not go together with further inputs: training knows text only."""

@@ -4,8 +4,10 @@ from pocketbert.pipeline.direct.exporting import export_model, plan_export
 from pocketbert.pipeline.direct.judging import measure_folders, verify_folder, write_report
 from pocketbert.pipeline.direct.packing import pack_run
 from pocketbert.pipeline.direct.quantizing import quantize_folder
+from pocketbert.pipeline.direct.running import ChoosingRun
 
 __all__ = [
+    "ChoosingRun",
     "export_model",
     "measure_folders",
     "pack_run",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pocketbert.core.artefacts import FILE_NAME, integrity_problems, read_artefacts, strangers
+from pocketbert.core.artefacts import FILE_NAME, Artefacts, integrity_problems, read_artefacts, strangers
 from pocketbert.core.disk.ownership import refuse_strangers
 from pocketbert.core.disk.workspace import beside_workspaces, occupants
 from pocketbert.core.errors import InputError, Problem
@@ -19,8 +19,22 @@ def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
     Raises:
         InputError: If it holds something else, which may not be replaced.
     """
+    return is_made(output, lambda made: made.made_from == run.origin.everything, overwrite)
+
+
+def is_made(output: Path, same: Callable[[Artefacts], bool], overwrite: bool) -> bool:
+    """Whether `output` is a whole artefact folder that has been made before.
+
+    Args:
+        output: The folder that would be written.
+        same: Whether a folder with such a list is the one that would be written.
+        overwrite: Whether another artefact folder may be replaced.
+
+    Raises:
+        InputError: If it holds something else, which may not be replaced.
+    """
     damage: list[str] = []
-    if _made_before(output, run):
+    if _made_before(output, same):
         damage = integrity_problems(output, read_artefacts(output))
         if not damage:
             say(f"{output}: finished before with the same model and settings, skipped")
@@ -29,12 +43,12 @@ def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
     return False
 
 
-def _made_before(output: Path, run: Run) -> bool:
-    """Whether `output` was written from the same recipe, model and library versions as `run`; it may be damaged."""
+def _made_before(output: Path, same: Callable[[Artefacts], bool]) -> bool:
+    """Whether `output` is the folder that would be written; it may be damaged."""
     if not (output / FILE_NAME).is_file():
         return False
     try:
-        return read_artefacts(output).made_from == run.origin.everything
+        return same(read_artefacts(output))
     except InputError:
         return False
 

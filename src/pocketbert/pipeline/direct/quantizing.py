@@ -15,32 +15,39 @@ from pocketbert.core.host.progress import say
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import CoremlSection
 from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline.direct.budgeting import Asked, budget_problems, quantize_inside
 from pocketbert.pipeline.direct.exporting import export_model
 from pocketbert.pipeline.export_recipe import option_problems
-from pocketbert.pipeline.options import AnswerOptions, ExportOptions
+from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, ExportOptions
 from pocketbert.pipeline.run import RECIPE_FILE
 
 
 def quantize_folder(
     model: Path,
     output: Path,
-    *,
-    schemes: Sequence[str],
+    schemes: Sequence[str] | None,
     runtimes: Sequence[str],
     calibrate: DataSource | None,
+    budget: BudgetOptions | None,
     overwrite: bool,
 ) -> Path:
     """See `pocketbert.api.quantize`."""
     model = artefact_folder(model)
     artefacts = read_artefacts(model)
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
-    options = replace(_as_exported(model, artefacts, exported, schemes, runtimes), calibrate=calibrate)
-    problems = option_problems(str(model), options)
+    problems = []
+    if budget is not None:
+        problems += budget_problems(budget, exported, schemes, runtimes, calibrate)
+        exported = [r for r in exported if budget.formats is None or r.format in budget.formats] or exported
+        options = replace(_as_exported(model, artefacts, exported, ["fp32"], []), calibrate=calibrate, data=budget.data)
+    else:
+        wanted = ["int8"] if schemes is None else schemes
+        options = replace(_as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate)
+    problems += option_problems(str(model), options)
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
-    elif not problems and all(FORMATS[Format(f)].smaller(Scheme(s)) is None for f in options.formats for s in schemes):
-        what = f"{' and '.join(map(repr, schemes))} makes no further file of {', '.join(options.formats)}."
-        problems.append(Problem("--scheme", what, "Choose another scheme, e.g. int8 or small."))
+    elif not problems and budget is None:
+        problems += _nothing_to_make(options)
     if not (model / "model.safetensors").is_file():
         problems.append(
             Problem(
@@ -57,7 +64,21 @@ def quantize_folder(
             "its own: its probabilities are those of a plain softmax. A recipe with data.holdout fits one for each file."
         )
     ready = {r.path: model / r.path for r in exported}
+    if budget is not None:
+        plain = {r.format: model / r.path for r in exported if r.plain}
+        bases = {Format(f): plain[Format(f)] for f in options.formats if f in plain}
+        asked = Asked(budget.limits, [Scheme(s) for s in schemes or ()], options, bases, ready)
+        return quantize_inside(str(model), output, asked, overwrite=overwrite)
     return export_model(str(model), output, options, overwrite=overwrite, ready=ready)
+
+
+def _nothing_to_make(options: ExportOptions) -> list[Problem]:
+    """The problem of schemes that no format has a further file of."""
+    schemes = options.schemes
+    if any(FORMATS[Format(f)].smaller(Scheme(s)) is not None for f in options.formats for s in schemes):
+        return []
+    what = f"{' and '.join(map(repr, schemes))} makes no further file of {', '.join(options.formats)}."
+    return [Problem("--scheme", what, "Choose another scheme, e.g. int8 or small.")]
 
 
 def _given(exported: Sequence[ModelRecord]) -> dict[str, float]:

@@ -70,7 +70,7 @@ def smaller(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
 def quantized_forms(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
     """Schemes of a format's smaller files in the recipe's order, each with its runtimes; None is any runtime."""
     info, out = FORMATS[format], dict[Scheme, list[Runtime | None]]()
-    for file in recipe.quantize.wanted:
+    for file in (f for f in recipe.quantize.wanted if f.concerns(format)):
         scheme = info.smaller(file.scheme) if file.runtime is None and info.takes(file.scheme) else None
         if file.runtime is not None and (file.scheme, file.runtime) in info.forms:
             scheme = file.scheme
@@ -93,6 +93,11 @@ def default_file(files: Sequence[ModelFile]) -> ModelFile:
 def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:
     """The file of a format that an exporter writes, for any client or for one."""
     return _file(format.value, format, client.value if client else FORMATS[format].stem, scheme, client)
+
+
+def smaller_file(format: Format, scheme: Scheme) -> ModelFile:
+    """The file of a format and scheme for any client and runtime, that a quantizer writes."""
+    return _file(quantized_step(format, scheme), format, FORMATS[format].stem, scheme)
 
 
 def _file(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketbert.core.artefacts import SEARCH_FILE, BudgetSearch
 from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.data_report import DataReport
-from pocketbert.core.disk.files import path_bytes
+from pocketbert.core.disk.files import path_bytes, read_json, sha256_path
 from pocketbert.core.families import Family
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.host.versions import installed
@@ -17,7 +19,7 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.models.model_card import ModelCard
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Provenance, Scheme, Status
-from pocketbert.pipeline.formats.model_files import default_file
+from pocketbert.pipeline.formats.model_files import ModelFile, default_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.recipe_files import model_files
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -109,10 +111,26 @@ def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
     return [f"{note}." for note in read_training(run / "student").notes] if recipe.student else []
 
 
+def read_search(run: Path, files: Sequence[ModelFile]) -> BudgetSearch | None:
+    """Read the search that chose a run's files inside a budget; None where none did.
+
+    Args:
+        run: The run folder.
+        files: Its model files; a search that chose others is an older one.
+    """
+    path = run / SEARCH_FILE
+    if not path.is_file():
+        return None
+    found = BudgetSearch.model_validate(read_json(path))
+    made = {f.path: run / f.source for f in files if f.plain and not f.exported}
+    if {c.path for c in found.chosen} != set(made):
+        return None
+    return found.as_written({name: sha256_path(place) for name, place in made.items()})
+
+
 def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[str, str, int]]) -> ReportData:
     """Everything the HTML report shows."""
     from pocketbert.benchmarks.report.data import GateRow, ParityRow, ReportData
-    from pocketbert.core.disk.files import read_json
     from pocketbert.core.recipe.file import dump_recipe
 
     result = read_verification(run / "verify.json")
@@ -144,6 +162,7 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
         gates=[GateRow(**g.model_dump()) for g in result.gates],
         data=DataReport.model_validate(read_json(data)) if data.is_file() and recipe.data.eval else None,
         curves=_curves(run),
+        search=read_search(run, files),
         confusion=confusion,
         confusion_of=f"{row_name(default_file(files), recipe)} on eval" if confusion else "",
         notes=[
@@ -161,7 +180,6 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
 def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
     """What the HTML report shows of a run that ended after the training of its student: no file was exported."""
     from pocketbert.benchmarks.report.data import GateRow, ModelRow, ReportData
-    from pocketbert.core.disk.files import read_json
     from pocketbert.core.recipe.file import dump_recipe
 
     teacher, student = (read_training(run / name) for name in ("teacher", STUDENT))

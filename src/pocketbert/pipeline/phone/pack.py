@@ -45,7 +45,7 @@ from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.phone.card import measured_figures, render_card
 from pocketbert.pipeline.phone.card.measured import TEACHER_SCORE
-from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, report_data, teacher_score
+from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, read_search, report_data, teacher_score
 from pocketbert.pipeline.phone.report_facts import FACTS_FILE, write_facts
 from pocketbert.pipeline.phone.tokenizers.sources import pack_sources
 from pocketbert.runtime.engines import open_file
@@ -198,6 +198,7 @@ def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin
         versions=installed(),
         machine=machine().summary,
         made_from=origin.everything,
+        search=read_search(model.run, model.files),
     )
 
 

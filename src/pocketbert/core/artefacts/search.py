@@ -1,0 +1,102 @@
+"""What a search inside a budget measured and chose, as ``artifacts.json`` and the report tell it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from pocketbert.core.types import Format, Runtime, Scheme
+
+SEARCH_FILE = "search.json"
+"""Where a run folder keeps it."""
+
+
+class _Record(BaseModel):
+    # a broken candidate may answer NaN, which JSON has no word for
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="strings")
+
+
+class Candidate(_Record):
+    """One file that was considered.
+
+    Attributes:
+        path: Its path in the artefact folder, if it were chosen.
+        format: What opens it.
+        scheme: How its numbers are stored.
+        runtime: The one runtime that it is made for.
+        sha256: Digest of the file; None where none was written.
+        bytes: Size of the file; None where none was written.
+        rel: RMS difference from the exported file's answers on calibration rows, relative to their spread.
+        agreement: Share of calibration rows with the same first label; None where the task has no such label.
+        drop: Loss of the deciding metric against the exported file on the rows that choose, a fraction; None where it was
+            not scored.
+        p90_ms: 90th percentile of the latency, one thread, real texts; None where no time was limited.
+        front: Whether no other candidate is both smaller and closer to the exported file.
+        inside: Whether it is inside every limit; None where that was not found out.
+        chosen: Whether it is in the folder.
+        note: Why it was not written, not measured or not taken, in words.
+    """
+
+    path: str
+    format: Format
+    scheme: Scheme
+    runtime: Runtime | None = None
+    sha256: str | None = None
+    bytes: int | None = None
+    rel: float | None = None
+    agreement: float | None = None
+    drop: float | None = None
+    p90_ms: float | None = None
+    front: bool = False
+    inside: bool | None = None
+    chosen: bool = False
+    note: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether it was written, passed the gates it met, and answers in numbers."""
+        return self.bytes is not None and self.rel is not None and math.isfinite(self.rel) and not self.note
+
+
+class BudgetSearch(_Record):
+    """A search inside a budget.
+
+    Attributes:
+        budget: The limits that were set, by name.
+        wins: What decided between several files inside.
+        metric: The deciding metric.
+        ranked_on: Number of calibration rows that `Candidate.rel` is of.
+        chosen_on: Number of rows that `Candidate.drop` is of.
+        scored_on: Number of rows that had no part in the choice.
+        rows: Which rows chose and which scored, in words.
+        machine: CPU and ISA of the figures.
+        candidates: Every file that was considered.
+        made_from: Digest of everything that decides the search.
+    """
+
+    budget: dict[str, float]
+    wins: str
+    metric: str
+    ranked_on: int
+    chosen_on: int
+    scored_on: int
+    rows: str = ""
+    machine: str = ""
+    candidates: list[Candidate]
+    made_from: str = ""
+
+    @property
+    def chosen(self) -> list[Candidate]:
+        """The files that were chosen, one for each format."""
+        return [c for c in self.candidates if c.chosen]
+
+    def as_written(self, digests: Mapping[str, str]) -> BudgetSearch:
+        """The same with the digests of the chosen files as they were written again; a format may not write the same bytes twice.
+
+        Args:
+            digests: By path.
+        """
+        now = [c.model_copy(update={"sha256": digests[c.path]}) if c.chosen else c for c in self.candidates]
+        return self.model_copy(update={"candidates": now})

@@ -1,0 +1,139 @@
+"""What quantized files may cost at most, each limit in its own unit; values that were meant in another unit are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.recipe.section import Section
+
+_LARGEST_DROP = 0.2
+"""Nobody ships a file that is 20 points worse: a larger number was meant in points."""
+_LARGEST_MB = 100_000.0
+"""No encoder has files of 100 GB: such a number was meant in kB or bytes."""
+_LARGEST_MS = 60_000.0
+"""A text that takes a minute is no limit for a phone: such a number was meant in microseconds."""
+
+
+class BudgetSection(Section):
+    """Limits of the files that are chosen; a limit that is not set is not checked."""
+
+    max_drop: float | None = Field(
+        None,
+        description="Largest loss of the deciding metric against the exported file of the same format, as a fraction: 0.01 is one "
+        "point.",
+    )
+    max_size_mb: float | None = Field(None, description="Largest file in MB (1,000,000 bytes).")
+    max_p90_ms: float | None = Field(
+        None,
+        description="Largest 90th percentile of the latency on this machine in milliseconds: one thread, real texts.",
+    )
+
+    @field_validator("max_drop")
+    @classmethod
+    def _fraction(cls, value: float | None) -> float | None:
+        if value is not None and value > _LARGEST_DROP:
+            points = "1 point" if value == 1 else f"{value:g} points"
+            raise ValueError(
+                f"{value:g} would be {100 * value:g} points: it is a fraction, 0.01 is one point. For {points} write "
+                f"{value / 100:g}"
+            )
+        if value is not None and value < 0:
+            raise ValueError(f"{value:g} is below 0: it is the loss that is allowed; 0.01 is one point")
+        return value
+
+    @field_validator("max_size_mb")
+    @classmethod
+    def _megabytes(cls, value: float | None) -> float | None:
+        if value is not None and value >= _LARGEST_MB:
+            raise ValueError(f"{value:,.0f} MB is no phone file: for {value:,.0f} bytes write {value / 1e6:g}")
+        if value is not None and value <= 0:
+            raise ValueError(f"{value:g} is not above 0: it is the size in MB (1,000,000 bytes)")
+        return value
+
+    @field_validator("max_p90_ms")
+    @classmethod
+    def _milliseconds(cls, value: float | None) -> float | None:
+        if value is not None and value >= _LARGEST_MS:
+            raise ValueError(
+                f"{value:,.0f} ms is over a minute for one text: for {value:,.0f} microseconds write {value / 1000:g}"
+            )
+        if value is not None and value <= 0:
+            raise ValueError(f"{value:g} is not above 0: it is a time in milliseconds; 0.005 seconds are 5")
+        return value
+
+    @model_validator(mode="after")
+    def _limits(self) -> BudgetSection:
+        if not self.set_limits:
+            raise ValueError(f"no limit is set: give at least one of {', '.join(LIMITS)}")
+        return self
+
+    @property
+    def set_limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+
+    @property
+    def text(self) -> str:
+        """The limits as the command line takes them, e.g. ``max_drop=0.01,max_size_mb=8``."""
+        return ",".join(f"{name}={value:g}" for name, value in self.set_limits.items())
+
+    @property
+    def smallest_wins(self) -> bool:
+        """Whether the smallest file inside is chosen: where neither size nor time is limited. Else the most accurate one is."""
+        return self.max_size_mb is None and self.max_p90_ms is None
+
+
+LIMITS = tuple(BudgetSection.model_fields)
+"""Names of all limits."""
+
+
+def parse_budget(texts: Sequence[str], option: str) -> BudgetSection:
+    """Read ``NAME=NUMBER`` texts.
+
+    Args:
+        texts: One for each limit.
+        option: What the user gave them to, for errors.
+
+    Raises:
+        InputError: Listing every problem.
+    """
+    problems, values = [], dict[str, float]()
+    for text in texts or [""]:
+        name, equals, number = (part.strip() for part in text.partition("="))
+        if name not in LIMITS:
+            problems.append(Problem(option, f"'{name}' is no limit; {nearest(name, LIMITS)}."))
+        elif not equals or not number:
+            problems.append(Problem(option, f"{name} has no value.", f"Write {name}=NUMBER, e.g. {_EXAMPLES[name]}."))
+        elif name in values:
+            problems.append(Problem(option, f"{name} is given twice.", "Give each limit once."))
+        else:
+            values[name] = _number(number)
+            if not math.isfinite(values[name]):
+                del values[name]
+                what = f"{name}={number} is not a number; units are part of the name."
+                problems.append(Problem(option, what, f"Write e.g. {_EXAMPLES[name]}."))
+    try:
+        # without any value, only the other problems are told
+        budget = BudgetSection.model_validate(values) if values or not problems else None
+    except ValidationError as error:
+        budget = None
+        for found in error.errors(include_url=False, include_input=False):
+            where = " ".join([option, *map(str, found["loc"])])
+            problems.append(Problem(where, f"{found['msg'].removeprefix('Value error, ')}."))
+    if problems or budget is None:
+        raise InputError(problems)
+    return budget
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+_EXAMPLES = {"max_drop": "max_drop=0.01", "max_size_mb": "max_size_mb=8", "max_p90_ms": "max_p90_ms=5"}
