@@ -16,6 +16,7 @@ from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.vocabulary import VocabularySection
+from pocketbert.core.tasks import LabelKind
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Finished
 from pocketbert.pipeline.learn.job import TrainingJob
@@ -160,8 +161,10 @@ def with_vocabulary(made: Finished, folder: Path) -> Finished:
     family = family_of(made.model.config.model_type)
     model = pruned_table(made.model, family, file.kept)
     tokenizer = TextTokenizer(folder, made.length, padding_side=family.padding_side)
-    source = replace(made.source, path=folder)
-    return replace(made, model=model, source=source, data=made.data.read_by(tokenizer), notes=(*made.notes, file.note))
+    # thresholds of several labels are chosen on other rows; all else is read of evaluation rows only
+    names = () if made.data.head.task.labels is LabelKind.NAMES else ("eval",)
+    data, source = made.data.read_by(tokenizer, *names), replace(made.source, path=folder)
+    return replace(made, model=model, source=source, data=data, notes=(*made.notes, file.note))
 
 
 def resplit_rows(
