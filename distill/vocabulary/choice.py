@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,9 @@ from pocketbert.distill.vocabulary.kinds import kind_of
 
 _INDICES = ("pad_index", "unk_index", "bos_index", "eos_index", "mask_index")
 """Entries of XLM's config.json that hold an id, next to those that end with ``_token_id``."""
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+"""Pieces that the authors of a vocabulary left free, near its beginning."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def choose(
     special |= {piece for piece, _ in framed(content)} | ({str(content["model"].get("unk_token"))} & set(ids))
     seen = {p for p in pieces if counts.get(ids[p], 0) >= at_least}
     letters = kind.letters(content["model"], {p for p in pieces if counts.get(ids[p], 0)} - special)
-    general = [p for p in pieces if p not in letters and p not in special][:top]
+    general = [p for p in pieces if p not in letters and p not in special and not _UNUSED.fullmatch(p)][:top]
     kept = kind.closed(content["model"], special | seen | letters | set(general)) & set(ids)
     if len(kept) == len(pieces):
         what = f"all {len(pieces):,} pieces would stay: training rows have {len(seen):,} of them, top is {top:,}."

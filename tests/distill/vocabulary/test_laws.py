@@ -138,6 +138,23 @@ def test_rules_of_the_recipe(tokenizer_folder: Callable[[str], Path], tmp_path: 
         prune(folder, tmp_path, top=100_000)
 
 
+def test_free_places_of_a_vocabulary_are_not_among_its_first_pieces() -> None:
+    pieces = (
+        "[PAD]",
+        "[unused0]",
+        "[unused1]",
+        "[UNK]",
+        *"abdenus[]01",
+        *(f"##{c}" for c in "abdenus[]01"),
+        "ab",
+        "ba",
+        "bad",
+    )
+    kept = choose(word_pieces(*pieces), {"pad_token_id": 0}, {}, top=2)
+    assert [pieces[i] for i in kept.ids if len(pieces[i]) > 1 and pieces[i][0] not in "[#"] == ["ab", "ba"]
+    assert pieces.index("[unused0]") not in kept.new
+
+
 def test_coverage_counts_what_it_says(tokenizer_folder: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tokenizer_folder("WordPiece")
     whole = TextTokenizer(folder, LONG)

@@ -23,7 +23,7 @@ class VocabularySection(Section):
     top: int = Field(
         0,
         ge=0,
-        description="Also keep the first pieces of the vocabulary, this many; published vocabularies begin with the frequent ones.",
+        description="Also keep the first pieces of the vocabulary, this many; published vocabularies begin with frequent ones.",
     )
     resplit: Fraction = Field(
         0.0,
