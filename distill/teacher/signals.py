@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pocketbert.core.families import Family
 from pocketbert.distill.capture import QueryKeyValue, record_attention
+from pocketbert.distill.training.train_set import as_teacher_reads
 
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits")
 """Fields of transformers' results that are answers to a task, pre-training included."""
@@ -186,7 +187,8 @@ class OnlineTeacher:
         if not self._wanted:
             return Taught()
         move_to(self.teacher, batch["input_ids"].device)
-        inputs = {name: batch[name] for name in self.family.inputs}
+        own = as_teacher_reads(batch)
+        inputs = {name: own[name] for name in self.family.inputs}
         made = None
         with torch.no_grad(), self._recorder:
             made = self.teacher(**inputs, output_hidden_states=bool(self._wanted.hidden))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,19 @@ ROWS = "rows"
 
 STEPS = "steps"
 """Name of the step in a batch, once a row: where tokens are hidden anew at every step, it tells which were."""
+
+TEACHER = "teacher."
+"""Begins the names of the teacher's inputs in a batch, where it reads a text in other pieces than the student."""
+
+
+def as_teacher_reads(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a batch with the teacher's own inputs in place of the student's, where these differ.
+
+    Args:
+        batch: Tensors by name.
+    """
+    own = {name.removeprefix(TEACHER): value for name, value in batch.items() if name.startswith(TEACHER)}
+    return {**{name: value for name, value in batch.items() if not name.startswith(TEACHER)}, **own}
 
 
 class TrainData(Protocol):
@@ -77,3 +90,23 @@ class TrainSet:
         for i, value in enumerate(values):
             full[i, self.tokenizer.span(len(value), width)] = value
         return full
+
+
+@dataclass(frozen=True)
+class TeacherRows:
+    """Rows as the teacher reads them; satisfies `TrainData`.
+
+    Attributes:
+        rows: Rows, perhaps with inputs for the student that differ.
+    """
+
+    rows: TrainData
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each row."""
+        return self.rows.lengths
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        """Tensors of some rows, see `TrainData.batch`."""
+        return as_teacher_reads(self.rows.batch(rows, step))

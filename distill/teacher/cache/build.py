@@ -29,7 +29,7 @@ from pocketbert.distill.teacher.cache.teacher import (
     Description,
 )
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
-from pocketbert.distill.training.train_set import TrainData
+from pocketbert.distill.training.train_set import TeacherRows, TrainData
 
 LIMIT_BYTES = 20 << 30
 """Most bytes of a cache."""
@@ -82,6 +82,7 @@ def cached_teacher(
             )
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
+    data = TeacherRows(data)
     key = cache_key(teacher, family, data, wanted, half)
     with lock_beside(folder):
         try:

@@ -21,6 +21,7 @@ from pocketbert.core.types import Signal
 from pocketbert.distill.capture.interface import MASKED
 from pocketbert.distill.teacher.cache.layout import Layout, Part
 from pocketbert.distill.teacher.signals import Taught, Wanted
+from pocketbert.distill.training.train_set import as_teacher_reads
 
 DESCRIPTION, LENGTHS, RECORDS = "cache.json", "lengths.npy", "records.bin"
 
@@ -95,6 +96,7 @@ class CachedTeacher:
         Raises:
             RuntimeError: If a row of the batch has not the tokens that the cached row had.
         """
+        batch = as_teacher_reads(batch)
         device = batch["attention_mask"].device
         mask = batch["attention_mask"].cpu().numpy() != 0
         rows, lengths, first = batch["rows"].tolist(), mask.sum(1), mask.argmax(1)

@@ -14,11 +14,13 @@ from pocketbert.core.disk.files import sha256_file, sha256_json, sha256_path
 from pocketbert.core.families import TEXT_ONLY, all_families, check_exported, check_pruned, check_taught
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.vocabulary import LIMITS
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.general import head_wanted
+from pocketbert.pipeline.learn.vocabulary import check_vocabulary
 from pocketbert.pipeline.requirements import require
 from pocketbert.pipeline.teacher import open_teacher, say_row
 
@@ -126,10 +128,18 @@ class Inputs:
         return {
             "task": recipe.task,
             "seed": recipe.seed,
-            "student": dumped(recipe.student),
+            "student": self._student,
             "answer": self.answer_settings,
             **self.attention_settings,
         }
+
+    @property
+    def _student(self) -> object:
+        """The student's section as it decides weights: without limits, and as before where all pieces stay."""
+        section = dumped(self.recipe.student)
+        if isinstance(section, dict) and section["vocabulary"] is None:
+            return without(section, "vocabulary")
+        return without(section, *LIMITS)
 
     @property
     def student_contents(self) -> dict[str, str | None]:
@@ -153,6 +163,8 @@ class Inputs:
             assert wanted.intermediate is not None, "the section has checked it"
             source = self.start or self.model
             check_pruned(source.family, source.config, wanted.intermediate)
+        if wanted is not None and wanted.vocabulary is not None:
+            check_vocabulary(self.model)
         if wanted is not None and wanted.size is not None:
             return  # a MobileBERT, whatever its teacher is
         where, family = "teacher.model", self.model.family

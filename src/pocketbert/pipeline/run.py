@@ -35,7 +35,7 @@ from pocketbert.pipeline.gates.student import STUDENT, judged
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
 from pocketbert.pipeline.inputs import Inputs
-from pocketbert.pipeline.learn import training
+from pocketbert.pipeline.learn import training, vocabulary
 from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import RunData, check_files, load_data
@@ -51,7 +51,7 @@ from pocketbert.pipeline.requirements import missing, require_for
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_folder.result import RunResult
 from pocketbert.pipeline.run_log import logged
-from pocketbert.pipeline.steps import AUGMENTED, CORPUS, Makers, stage_folder, steps_of
+from pocketbert.pipeline.steps import AUGMENTED, CORPUS, VOCABULARY, Makers, stage_folder, steps_of
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.report import ReportData
@@ -128,6 +128,7 @@ class Run:
         """All steps of the recipe, in order."""
         makers = Makers(
             data=self._make_data,
+            vocabulary=self._make_vocabulary,
             corpus=self._make_corpus,
             teacher=self._make_teacher,
             copies=self._make_copies,
@@ -217,6 +218,9 @@ class Run:
         )
         return ()
 
+    def _make_vocabulary(self, at: Places) -> Sequence[str]:
+        return vocabulary.make_vocabulary(self.recipe, self.model, self.data, at)
+
     def _make_teacher(self, at: Places) -> Sequence[str]:
         return training.make_teacher(self.recipe, self.model, self.data, self.length, at)
 
@@ -239,6 +243,7 @@ class Run:
             self.length,
             self.path / CORPUS,
             self.path / AUGMENTED,
+            self.path / VOCABULARY,
         )
 
     def _make_copies(self, at: Places) -> Sequence[str]:
@@ -277,7 +282,9 @@ class Run:
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
         """Rows alone: padding has no part in a range."""
         tokenizer = TextTokenizer(self.weights, self.length)
-        return [tokenizer.pad([row]) for row in self.data.calibration(tokenizer)]
+        own = self.recipe.student is not None and self.recipe.student.vocabulary is not None
+        data = self.data.read_by(tokenizer, "train") if own else self.data
+        return [tokenizer.pad([row]) for row in data.calibration(tokenizer)]
 
     def _make_golden(self, at: Places) -> Sequence[str]:
         model = self.exported

@@ -10,6 +10,7 @@ from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.data import CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.vocabulary import LIMITS
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import quantized_forms, quantized_step
 from pocketbert.pipeline.formats.recipe_files import check_bounds
@@ -22,7 +23,7 @@ from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.run_folder import Places, Step, data_digest
 
 _TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
-CORPUS, AUGMENTED = "corpus", "augmented"
+CORPUS, AUGMENTED, VOCABULARY = "corpus", "augmented", "vocabulary"
 
 Make = Callable[[Places], Sequence[str]]
 """Writes the output of a step; returns gate failures."""
@@ -34,6 +35,7 @@ class Makers:
 
     Attributes:
         data: Reads and checks the rows.
+        vocabulary: Chooses the pieces that the student keeps, and writes its tokenizer.
         corpus: Writes the corpora of general stages.
         teacher: Trains or copies the teacher.
         copies: Writes copies of the training rows in which words are replaced.
@@ -49,6 +51,7 @@ class Makers:
     """
 
     data: Make
+    vocabulary: Make
     corpus: Make
     teacher: Make
     copies: Make
@@ -77,7 +80,7 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
     check_bounds(recipe)
     if recipe.data.augment is not None:
         check_augmentable(recipe, inputs.model)
-    learned = [*_data_steps(inputs, make), _teacher_step(inputs, make)]
+    learned = [*_data_steps(inputs, make), *_vocabulary_step(inputs, make), _teacher_step(inputs, make)]
     if recipe.student is not None:
         learned += [*_copies_step(inputs, make), *_stage_steps(inputs, make), _student_step(inputs, make)]
     written = [s for format in recipe.export.formats for s in _format_steps(inputs, make, format, learned[-1].name)]
@@ -116,6 +119,28 @@ def _data_steps(inputs: Inputs, make: Makers) -> list[Step]:
         libraries=("tokenizers", "pyarrow"),
     )
     return [data, corpus]
+
+
+def _vocabulary_step(inputs: Inputs, make: Makers) -> list[Step]:
+    """The pieces that the student keeps; before the teacher, since nothing needs to be trained to judge them."""
+    recipe = inputs.recipe
+    section = recipe.student.vocabulary if recipe.student is not None else None
+    if section is None:
+        return []
+    content = section.model_dump(mode="json")
+    return [
+        Step(
+            name=VOCABULARY,
+            title="the student's vocabulary",
+            output=VOCABULARY,
+            settings={"student": {"vocabulary": {k: v for k, v in content.items() if k in ("at_least", "top")}}},
+            contents={"teacher.model": inputs.model.digest},
+            gates={"student": {"vocabulary": {k: v for k, v in content.items() if k in LIMITS}}},
+            needs=("data",),
+            make=make.vocabulary,
+            libraries=("tokenizers",),
+        )
+    ]
 
 
 def _source_content(source: CorpusSource) -> str | None:
@@ -175,6 +200,7 @@ def stage_folder(number: int) -> str:
 def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
     """A step for each entry of `distill`; a general one reads the text and the model, not the task's teacher."""
     recipe, steps = inputs.recipe, list[Step]()
+    own = [s.name for s in _vocabulary_step(inputs, make)]
     for number, stage in enumerate(recipe.distill):
         settings = {**inputs.student_settings, "distill": {str(number): dumped(stage)}}
         contents = dict(inputs.student_contents)
@@ -182,7 +208,7 @@ def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
             contents |= {"teacher.model": inputs.model.digest, **inputs.stage_contents(number)}
             if inputs.heads is not None:
                 settings["heads that the general stages train"] = inputs.heads
-        needs = (CORPUS,) if stage.general else ("teacher", *([AUGMENTED] if stage.on_augmented else []))
+        needs = (CORPUS,) if stage.general else ("teacher", *([AUGMENTED] if stage.on_augmented else []), *own)
         steps.append(
             Step(
                 name=f"distill.{number}",
@@ -200,13 +226,14 @@ def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
 
 
 def _student_step(inputs: Inputs, make: Makers) -> Step:
+    own = [s.name for s in _vocabulary_step(inputs, make)]
     return Step(
         name="student",
         title="student",
         output="student",
         settings=inputs.student_settings,
         contents=inputs.student_contents,
-        needs=("teacher", f"distill.{len(inputs.recipe.distill) - 1}"),
+        needs=("teacher", f"distill.{len(inputs.recipe.distill) - 1}", *own),
         make=make.student,
         libraries=_TRAIN,
     )
@@ -322,6 +349,10 @@ def _pack_step(inputs: Inputs, make: Makers, needs: tuple[str, ...]) -> Step:
     sections = portable(inputs.recipe).model_dump(mode="json", by_alias=True)
     sure = {key: sections["answer"].pop(key) for key in SURE}
     gates = {"verify": sections.pop("verify"), "export": {"atol": sections["export"].pop("atol")}, "answer": sure}
+    student = sections["student"] or {}
+    if (pieces := student.pop("vocabulary", None)) is not None:
+        gates["student"] = {"vocabulary": {key: pieces.pop(key) for key in LIMITS}}
+        student["vocabulary"] = pieces
     settings = without(sections, *NO_RESULT)
     assert isinstance(settings, dict)
     return Step(

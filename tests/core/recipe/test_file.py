@@ -302,7 +302,7 @@ def test_a_wrong_override_is_blamed_on_the_override(recipe: Path) -> None:
         "override 'oops': not of the form key.sub=value. Fix: For example seed=3, or data.max_length=64.",
         "override seed: -1: input should be greater than or equal to 0.",
         "override student.layer: unknown key 'layer'; did you mean 'layers'? (allowed: family, fold_segments, heads, "
-        "hidden, init, intermediate, layers, model, revision, size, teacher_layers).",
+        "hidden, init, intermediate, layers, model, revision, size, teacher_layers, vocabulary).",
     ]
 
 

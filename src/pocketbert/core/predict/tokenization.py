@@ -135,7 +135,7 @@ class TextTokenizer:
         texts = []
         for _ in range(1 + pair):
             texts.append(self._tokenizer.encode("", add_special_tokens=False))
-            texts[-1].pad(self.max_length, pad_id=self.pad_id)
+            texts[-1].pad(min(length, self.max_length), pad_id=self.pad_id)
         self._tokenizer.enable_truncation(min(length, self.max_length))
         made = _placed(self._tokenizer.post_process(texts[0], texts[1] if pair else None), False)
         self._tokenizer.enable_truncation(self.max_length)

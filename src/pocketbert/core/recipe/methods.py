@@ -57,6 +57,11 @@ class Stage(Updates):
         """Whether it learns on the augmented rows."""
         return bool(getattr(self, "augmented", False))
 
+    @property
+    def by_text(self) -> bool:
+        """Whether it compares teacher and student by their answers to whole texts only, and not by single tokens."""
+        return False
+
     def problems(self, place: StagePlace) -> list[str]:
         """Tell what does not go together with the rest of a recipe.
 

@@ -18,6 +18,7 @@ from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, o
 from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
 from pocketbert.core.recipe.section import Fraction, Section, StudentFamily
 from pocketbert.core.recipe.updates import Optimisation
+from pocketbert.core.recipe.vocabulary import VocabularySection, vocabulary_problems
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Attention, Client, Format, Layout, MobileBertSize, Scheme, Shapes
 
@@ -87,6 +88,9 @@ class StudentSection(Section):
     fold_segments: bool = Field(
         False,
         description="With family: add the vector of segment 0 to the position table, so that embeddings equal the teacher's.",
+    )
+    vocabulary: VocabularySection | None = Field(
+        None, description="Keep only some pieces of the vocabulary; {} for those of the training rows. Default all."
     )
 
     @model_validator(mode="after")
@@ -287,6 +291,9 @@ class Recipe(Section):
             problems.append("data.eval.fraction: is taken from the training rows; add train: {path: rows.csv}")
         problems += self._general_problems(general) + self._task_problems()
         problems += self._form_problems()
+        if self.student is not None and self.student.vocabulary is not None:
+            rows = self.data.train is not None and self.data.eval is not None
+            problems += vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
         depth = self.student.layers if self.student else None
         for i, stage in enumerate(self.distill):
             problems += stage.problems(StagePlace(i, self.distill, depth))

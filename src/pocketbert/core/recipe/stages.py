@@ -59,6 +59,11 @@ class TaskStage(Stage, Optimisation):
     )
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
+    @property
+    def by_text(self) -> bool:
+        """Whether neither hidden states nor attention are compared."""
+        return not (self.signals.hidden or self.signals.attention)
+
     def problems(self, place: StagePlace) -> list[str]:
         """Refuse a layer map of another length than the student's depth."""
         return unmapped(self.layers, place)
@@ -211,6 +216,11 @@ class TinyBertPredictionStage(Stage, Optimisation):
     warmup: Fraction = Field(0.1, description="Share of the steps with rising learning rate.")
     temperature: float = Field(1.0, gt=0, description="Softens both class distributions.")
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
+
+    @property
+    def by_text(self) -> bool:
+        """Always: only outputs are learnt."""
+        return True
 
 
 class RelationWeights(TermWeights):

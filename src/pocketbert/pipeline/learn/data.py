@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pocketbert.core.data.examples import Example, read_examples
@@ -55,6 +55,21 @@ class RunData:
     splits: dict[str, Prepared]
     report: DataReport | None
     pair: bool = False
+
+    def read_by(self, tokenizer: TextTokenizer, *names: str) -> RunData:
+        """Return the same rows as another tokenizer reads them.
+
+        Args:
+            tokenizer: The tokenizer.
+            *names: Which splits; all by default.
+        """
+        task = self.head.task
+        splits = {
+            name: self.head.prepare(split.examples, tokenizer, name, labelled=is_labelled(task, name))
+            for name, split in self.splits.items()
+            if not names or name in names
+        }
+        return replace(self, splits=splits)
 
     def texts(self, rows: int, tokenizer: TextTokenizer) -> list[Text]:
         """Some eval texts as the task takes them, chosen by hash so that the file's order does not matter."""

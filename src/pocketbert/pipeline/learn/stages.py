@@ -21,6 +21,7 @@ from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Curve, pooling_for
 from pocketbert.pipeline.learn.general import general_rows, general_teacher, head_wanted, with_encoder, with_guesses
 from pocketbert.pipeline.learn.job import TrainingJob, curve_of
+from pocketbert.pipeline.learn.vocabulary import resplit_rows
 from pocketbert.pipeline.run_folder import Places
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Learning:
         length: Longest input in tokens.
         corpora: Where the run's corpora are.
         augmented: Where the copies of training rows are; None to make them in each stage that learns on them.
+        vocabulary: Where the pieces that the student keeps are; read where the recipe prunes its vocabulary.
     """
 
     recipe: Recipe
@@ -49,6 +51,7 @@ class Learning:
     length: int
     corpora: Path
     augmented: Path | None = None
+    vocabulary: Path | None = None
 
     @property
     def task(self) -> Task:
@@ -243,7 +246,11 @@ def _rows(learning: Learning, number: int, at: Places) -> TrainData:
     if stage.on_augmented:
         return learning.copies(at)
     job = TrainingJob(learning.recipe, learning.source, learning.data, learning.length, at.work, at.metrics)
-    return job.rows(f"distill.{number}")
+    rows, wanted = job.rows(f"distill.{number}"), learning.recipe.student
+    if wanted is not None and wanted.vocabulary is not None and wanted.vocabulary.reads_otherwise:
+        assert learning.vocabulary is not None
+        return resplit_rows(job, rows, wanted.vocabulary, learning.vocabulary, f"distill.{number}")
+    return rows
 
 
 def _once(make: Callable[[], TrainData]) -> Callable[[], TrainData]:

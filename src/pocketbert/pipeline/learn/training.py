@@ -8,6 +8,7 @@ from typing import Any
 
 from pocketbert.core.data.labels import Labels, placeholder_names
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
@@ -18,6 +19,7 @@ from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Finished, finish, pooling_for
 from pocketbert.pipeline.learn.job import TrainingJob
 from pocketbert.pipeline.learn.stages import Learning, StudentState, task_student, train_stage
+from pocketbert.pipeline.learn.vocabulary import with_vocabulary
 from pocketbert.pipeline.run_folder import Places
 
 CARD_FILE = "model_card.json"
@@ -99,6 +101,10 @@ def finish_student(learning: Learning, state: StudentState, at: Places) -> None:
         state.curves,
         state.notes,
     )
+    section = learning.recipe.student
+    if section is not None and section.vocabulary is not None and here().main:
+        assert learning.vocabulary is not None
+        made = with_vocabulary(made, learning.vocabulary)
     finish(made, at.output, learning.teacher_folder)
 
 

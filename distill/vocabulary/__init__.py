@@ -1,0 +1,1 @@
+"""Pruning the vocabulary of a student: which pieces stay, the tokenizer and the table without the others, and re-split rows."""
