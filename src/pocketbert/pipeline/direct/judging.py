@@ -17,10 +17,10 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import VerifySection
-from pocketbert.pipeline.direct.labelled import benchmark_rows, labelled_rows
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
-from pocketbert.pipeline.make.measuring import benchmark_folders, compiled_for
+from pocketbert.pipeline.make.labelled import labelled_rows
+from pocketbert.pipeline.make.measuring import benchmark_folders, only_compiled
 from pocketbert.pipeline.phone.recording import record_benchmark, record_verification
 from pocketbert.pipeline.phone.report_facts import read_facts
 from pocketbert.pipeline.run import RECIPE_FILE, Run
@@ -111,11 +111,10 @@ def measure_folders(
         raise InputError(
             Problem("--record", what, "Name one artefact folder, such as runs/NAME/phone, with -m/--model.")
         )
-    if record and options is not None and not imports and options.devices and all(compiled_for(options.devices)):
+    if record and options is not None and not imports and only_compiled(options.devices):
         what = "writes latencies into the folder, and files are only compiled for the devices named."
         raise InputError(Problem("--record", what, "Name a device that runs files as well, such as --device local."))
-    labelled = benchmark_rows(models, options.data, options.devices) if options and options.data else None
-    result = benchmark_folders(models, options, texts, imports, labelled)
+    result = benchmark_folders(models, options, texts, imports)
     if record and all(a.passed for s in result.sessions for a in s.answers):
         record_benchmark(models[0], result)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.make.labelled import labelled_rows
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
@@ -127,25 +129,17 @@ def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> Benchm
     )
 
 
-def compiled_for(devices: Sequence[str]) -> list[bool]:
-    """Whether files are only compiled for each of some devices, and not run there; wrong names count as running."""
+def only_compiled(devices: Sequence[str]) -> bool:
+    """Whether files are compiled for all of some devices and run on none; names that are wrong count as running."""
     from pocketbert.benchmarks.devices.table import device
 
-    out = []
-    for name in devices:
-        try:
-            out.append(device(name).compiler is not None)
-        except ValueError:
-            out.append(False)
-    return out
+    with contextlib.suppress(ValueError):
+        return bool(devices) and all(device(name).compiler is not None for name in devices)
+    return False
 
 
 def benchmark_folders(
-    models: Sequence[Path],
-    options: BenchmarkOptions | None,
-    texts: Sequence[Text],
-    imports: Sequence[Path],
-    labelled: EvalSet | None = None,
+    models: Sequence[Path], options: BenchmarkOptions | None, texts: Sequence[Text], imports: Sequence[Path]
 ) -> BenchmarkResult:
     """Measure the files of artefact folders; see `pocketbert.api.benchmark`."""
     from pocketbert.benchmarks.devices.importing import import_results
@@ -166,8 +160,26 @@ def benchmark_folders(
                 "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file.",
             )
         )
-    result = measure(variants, texts, chosen, labelled=labelled)
+    result = measure(variants, texts, chosen, labelled=_labelled(models, chosen))
     return result.model_copy(update={"others": [*result.others, *imported]})
+
+
+def _labelled(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
+    """The rows of `BenchmarkOptions.data`.
+
+    Raises:
+        InputError: Where no device scores them, or they cannot belong to the files of several folders.
+    """
+    from pocketbert.benchmarks.devices.table import device
+
+    if options.data is None:
+        return None
+    if all(device(name).compiler is None for name in options.devices):
+        what = "is scored on devices with an emulator of an NPU only, and none is named."
+        raise InputError(Problem("--data", what, "Name one (pocketbert devices), or use: pocketbert verify --data"))
+    if len(models) != 1:
+        raise InputError(Problem("--data", f"is for one folder, got {len(models)}.", "Give one folder with -m."))
+    return labelled_rows(models[0], options.data)
 
 
 def measure(
