@@ -133,12 +133,12 @@ def measure(shape: Shape, format: str, folder: Path) -> dict[str, Any]:
 
 
 def median_ms(run: Any) -> float:
-    """Median of some inferences behind two that are not counted."""
+    """Median CPU time of some inferences on one thread, behind two that are not counted: other programs do not count."""
     times = []
     for _ in range(RUNS + 2):
-        start = time.perf_counter()
+        start = time.process_time()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return round(sorted(times[2:])[RUNS // 2] * 1000, 1)
 
 

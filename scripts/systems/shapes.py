@@ -106,7 +106,8 @@ HEAD = """
 ## Real shapes
 
 Sizes of published models with **random weights**: nothing here tells how good a model is. Made by `scripts/real_shapes.py`: text-classification with two classes; TFLite and Core ML files of one length,
-{length} tokens. Latency: median of one inference of {length} tokens on {threads} thread{s}, in ms, Core ML is not timed off a Mac. Parity: largest difference of the fp32 file (Core ML: fp16) to the untouched
+{length} tokens. Latency: median CPU time
+of one inference of {length} tokens on {threads} thread{s}, in ms, which other programs of the machine do not lengthen; Core ML is not timed off a Mac. Parity: largest difference of the fp32 file (Core ML: fp16) to the untouched
 model over padded and unpadded inputs, relative to the spread of the logits; the RMS of the file in 8 bits behind it. Time and memory are those of the process that exports and quantizes.
 
 {machine}; {versions}.
