@@ -175,3 +175,10 @@ def test_nats_are_better_when_fewer_and_drop_in_per_cent() -> None:
     assert ACCURACY.lost(-1e-6) == "no difference", "not -0.00 points"
     assert (CROSS_ENTROPY.lost(0.05), ACCURACY.lost(0.0025)) == ("5.00 per cent worse", "0.25 points worse")
     assert (ACCURACY.lost(-0.0042), ACCURACY.lost(float("nan"))) == ("0.42 points better", "not comparable")
+
+
+def test_the_most_confused_pairs_come_first_and_right_answers_are_none() -> None:
+    counts = np.array([[50, 2, 0], [7, 60, 0], [0, 3, 9]])
+    assert metrics.most_confused(counts, ["a", "b", "c"], most=2) == [("b", "a", 7), ("c", "b", 3)]
+    assert metrics.most_confused(counts, ["a", "b", "c"]) == [("b", "a", 7), ("c", "b", 3), ("a", "b", 2)]
+    assert counts[0, 0] == 50

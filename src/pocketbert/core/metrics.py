@@ -7,6 +7,7 @@ that a core-only install can verify a file; the tests compare every function wit
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -116,6 +117,20 @@ def confusion(gold: IntArray, predicted: IntArray, labels: int) -> IntArray:
     """
     flat = np.bincount(gold * labels + predicted, minlength=labels * labels)
     return flat.reshape(labels, labels).astype(np.int64)
+
+
+def most_confused(counts: IntArray, names: Sequence[str], most: int = 12) -> list[tuple[str, str, int]]:
+    """Pairs of different labels with the most rows: gold, predicted, rows; largest first.
+
+    Args:
+        counts: Confusion counts [labels, labels], rows are gold; they are not changed.
+        names: Name of each label.
+        most: How many pairs.
+    """
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    places = [divmod(int(i), len(names)) for i in np.argsort(wrong, axis=None)[::-1][:most]]
+    return [(names[gold], names[told], int(wrong[gold, told])) for gold, told in places if wrong[gold, told]]
 
 
 def accuracy(counts: IntArray) -> float:

@@ -21,7 +21,7 @@ from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.processes import assist, directing, here
 from pocketbert.core.host.progress import say, set_quiet
-from pocketbert.core.metrics import confusion
+from pocketbert.core.metrics import confusion, most_confused
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.readout import whole
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 RECIPE_FILE = "recipe.resolved.yaml"
 REPORT_FILE = "report.html"
-CONFUSIONS = 12
-"""Pairs of labels that the report lists."""
 
 
 class Run:
@@ -354,10 +352,7 @@ class Run:
         _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32)
         gold = np.asarray(rows.rows.truth, np.int64)
         counts = confusion(gold, whole(logits).argmax(-1).astype(np.int64), len(names))
-        np.fill_diagonal(counts, 0)
-        order = np.argsort(counts, axis=None)[::-1][:CONFUSIONS]
-        pairs = [(int(i) // len(names), int(i) % len(names)) for i in order]
-        return [(names[g], names[p], int(counts[g, p])) for g, p in pairs if counts[g, p]]
+        return most_confused(counts, names)
 
     def report(self, destination: Path) -> ReportData:
         """Write the HTML page; return what it shows."""
