@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from pocketbert import api
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk import files
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.pipeline import inputs
-from pocketbert.pipeline.export_recipe import export_recipe, option_problems
+from pocketbert.pipeline.export_recipe import export_recipe, option_problems, unread_calibration
 from pocketbert.pipeline.options import FLAGS, KEYS, ExportOptions
 
 LEAST = {"schema": 1, "name": "model", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
@@ -106,12 +107,19 @@ def test_rules_between_options_are_the_recipes_and_name_flags() -> None:
     assert wrong.where == "--answer stride"
 
 
-def test_a_rule_about_static_schemes_names_the_flag_of_their_rows() -> None:
+def test_a_rule_about_static_schemes_names_the_flag_of_their_rows(tmp_path: Path) -> None:
     (problem,) = option_problems("model", ExportOptions(schemes=["int8", "a8w8"]))
     assert problem.where == "--scheme, --runtime"
     assert problem.what == "'a8w8' measures ranges on training texts; name them in --calibrate."
     rows = DataSource.at("train.csv")
     assert not option_problems("model", ExportOptions(schemes=["int8", "a8w8"], calibrate=rows))
+    assert not unread_calibration(ExportOptions(schemes=["int8", "a8w8"], calibrate=rows))
+    assert not unread_calibration(ExportOptions(schemes=["int8"]))
+    (unread,) = unread_calibration(ExportOptions(schemes=["int8", "small"], calibrate=rows))
+    assert str(unread).startswith("--calibrate: int8, small reads no calibration rows. Fix: Add a static scheme")
+    with pytest.raises(InputError, match="int8 reads no calibration rows"):
+        api.export("nowhere", tmp_path / "phone", ExportOptions(calibrate=rows))
+    assert not (tmp_path / "phone").exists()
 
 
 def test_nothing_is_said_of_answers_where_the_task_is_unknown() -> None:

@@ -105,6 +105,14 @@ def option_problems(model: str, options: ExportOptions) -> list[Problem]:
     return []
 
 
+def unread_calibration(options: ExportOptions) -> list[Problem]:
+    """Tell that nothing reads the calibration rows: most likely a static scheme was forgotten."""
+    if options.calibrate is None or any(Scheme(s).static for s in options.schemes if s in set(Scheme)):
+        return []
+    what = f"{', '.join(options.schemes)} reads no calibration rows."
+    return [Problem("--calibrate", what, "Add a static scheme, e.g. --scheme int8,a8w8, or leave --calibrate out.")]
+
+
 def known_task(folder: ModelFolder) -> str:
     """Return the task that a model says it was trained for.
 

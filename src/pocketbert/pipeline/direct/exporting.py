@@ -8,9 +8,10 @@ from pathlib import Path
 from pocketbert.core.artefacts import FILE_NAME, strangers
 from pocketbert.core.disk.destination import folder_destination, leaving_nothing
 from pocketbert.core.disk.workspace import finish_interrupted, remove_interrupted, workspace
+from pocketbert.core.errors import InputError
 from pocketbert.core.host.progress import say
 from pocketbert.pipeline.direct.finished import is_finished
-from pocketbert.pipeline.export_recipe import export_recipe, naming_flags
+from pocketbert.pipeline.export_recipe import export_recipe, naming_flags, unread_calibration
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files
 from pocketbert.pipeline.options import ExportOptions
@@ -32,6 +33,8 @@ def export_model(
     ready: Mapping[str, Path] | None = None,
 ) -> Path:
     """See `pocketbert.api.export`; `ready` are fp32 files of the same model to use instead of exporting anew."""
+    if ready is None and (problems := unread_calibration(options)):
+        raise InputError(problems)
     recipe, folder = export_recipe(model, options)
     say_row(folder)
     output = folder_destination(output, folder.path)

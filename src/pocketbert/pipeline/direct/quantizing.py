@@ -17,7 +17,7 @@ from pocketbert.core.recipe.recipe import CoremlSection
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.budgeting import Asked, budget_problems, quantize_inside
 from pocketbert.pipeline.direct.exporting import export_model
-from pocketbert.pipeline.export_recipe import option_problems
+from pocketbert.pipeline.export_recipe import option_problems, unread_calibration
 from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, ExportOptions
 from pocketbert.pipeline.run import RECIPE_FILE
 
@@ -43,6 +43,7 @@ def quantize_folder(
     else:
         wanted = ["int8"] if schemes is None else schemes
         options = replace(_as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate)
+        problems += unread_calibration(options)
     problems += option_problems(str(model), options)
     if not exported:
         problems.append(Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize."))
