@@ -6,6 +6,7 @@ the folder of the job. ``python -m pocketbert.benchmarks.devices.qnn.worker FOLD
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from pocketbert.benchmarks.devices.qnn.job import (
     Told,
     answer_file,
 )
+from pocketbert.core.disk.files import write_atomic
 
 PROVIDER = "QNNExecutionProvider"
 _VERBOSE, _ERRORS = 0, 3
@@ -73,9 +75,9 @@ def emulate(session: ort.InferenceSession, job: Job, folder: Path) -> None:
         if row and time.monotonic() > end:
             return
         outputs = session.run(names, {name: column[row] for name, column in columns.items()}, quiet)
-        part = folder / "part.npz"
-        np.savez(part, **dict(zip(names, outputs, strict=True)))
-        part.rename(answer_file(folder, row))
+        content = io.BytesIO()
+        np.savez(content, **dict(zip(names, outputs, strict=True)))
+        write_atomic(answer_file(folder, row), content.getvalue())
 
 
 def main(folder: Path) -> None:

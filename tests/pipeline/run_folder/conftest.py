@@ -89,6 +89,7 @@ class Desk:
 
         return Makers(
             data=make("data"),
+            vocabulary=make("vocabulary"),
             corpus=make("corpus"),
             teacher=make("teacher"),
             copies=make("augmented"),
