@@ -138,6 +138,7 @@ def fed(inputs: dict[str, Tensor]) -> dict[str, Any]:
     return {name: value.numpy() for name, value in inputs.items()}
 
 
+@pytest.mark.slow
 def test_one_onnx_file_takes_lengths_below_and_above_a_block(tmp_path: Path) -> None:
     model = tiny_classifier("longformer", 2, ("a", "b", "c"), 1, attention_window=[8, 16])
     onnx.export(prepare(model, BLOCKS, CLASSIFY), BLOCKS, CLASSIFY, fed(inputs_of(12, [12, 9])), tmp_path / "x.onnx")

@@ -20,6 +20,7 @@ from support.tiny_texts import task_rows, write_lines
 from support.victims import TIMED, Victim, leftovers
 
 
+@pytest.mark.slow
 def test_killed_three_times(task: Any, finished: Path, tmp_path: Path) -> None:
     from pocketbert import api
 

@@ -36,7 +36,9 @@ def stopped(victim: Victim, line: str, number: signal.Signals) -> tuple[int, int
     return process.returncode, int(found[1]), err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_the_run_goes_on_where_it_was_stopped(
     task: Any, finished: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

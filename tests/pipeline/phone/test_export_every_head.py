@@ -43,10 +43,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in (TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION) else pytest.mark.slow)
-        for n in TASKS
-    ],
+    [pytest.param(n, marks=[] if n is TaskName.FEATURE_EXTRACTION else pytest.mark.slow) for n in TASKS],
 )
 def test_a_ready_model_answers_alike_in_three_formats(
     name: TaskName,
