@@ -29,6 +29,36 @@ def share(scheme: Scheme | None) -> float:
     return _FLOAT.get(scheme, _OTHER) if scheme is not None else _OTHER
 
 
+class Differences:
+    """How far a device's outputs are from those of this machine; every output has its own bound.
+
+    Attributes:
+        finite: Whether all outputs were there, in the right shape, and numbers.
+    """
+
+    def __init__(self) -> None:
+        self.finite = True
+        self._largest, self._most = dict[str, float](), dict[str, float]()
+
+    def add(self, name: str, here: NDArray[Any], there: NDArray[Any]) -> bool:
+        """Compare one output of one row; whether there was something to compare."""
+        self._most[name] = max(self._most.get(name, 0.0), float(np.abs(here).max()))
+        if here.shape != there.shape or not np.isfinite(there).all():
+            self.finite = False
+            return False
+        self._largest[name] = max(self._largest.get(name, 0.0), float(np.abs(here - there).max()))
+        return True
+
+    def worst(self, share: float) -> tuple[float, float]:
+        """Difference and bound of the output that is furthest from its bound: large numbers of one must not hide another.
+
+        Args:
+            share: How far an output may differ, as a fraction of its largest number here.
+        """
+        name = max(self._largest, key=lambda n: self._largest[n] / max(self._most[n], 1e-30), default="")
+        return self._largest.get(name, 0.0), share * self._most.get(name, 0.0)
+
+
 def compare_answers(
     variant: Variant, feeds: Sequence[Feed], told: Sequence[Mapping[str, NDArray[Any]]], provenance: Provenance
 ) -> AnswerCheck:
@@ -44,23 +74,18 @@ def compare_answers(
         The check; outputs that are missing, of another shape, or not finite fail it.
     """
     predictor = variant.file.open(1)
-    largest, most, finite = dict[str, float](), dict[str, float](), len(told) == len(feeds)
+    found = Differences()
+    found.finite = len(told) == len(feeds)
     for feed, outputs in zip(feeds, told, strict=False):
         for name, value in predictor.run(filled(predictor, feed)).items():
-            here, there = np.asarray(value, np.float64), np.asarray(outputs.get(name, np.nan), np.float64)
-            most[name] = max(most.get(name, 0.0), float(np.abs(here).max()))
-            if here.shape != there.shape or not np.isfinite(there).all():
-                finite = False
-                continue
-            largest[name] = max(largest.get(name, 0.0), float(np.abs(here - there).max()))
-    # the output that is furthest from its bound decides: one with large numbers must not hide another
-    worst = max(largest, key=lambda name: largest[name] / max(most[name], 1e-30), default="")
+            found.add(name, np.asarray(value, np.float64), np.asarray(outputs.get(name, np.nan), np.float64))
+    largest, tolerance = found.worst(share(variant.scheme))
     return AnswerCheck(
         variant=variant.name,
         rows=len(feeds),
-        largest=largest.get(worst, 0.0),
-        tolerance=share(variant.scheme) * most.get(worst, 0.0),
-        finite=finite,
+        largest=largest,
+        tolerance=tolerance,
+        finite=found.finite,
         provenance=provenance,
         against="inputs compared with this machine",
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.benchmarks.answers import Differences
 from pocketbert.benchmarks.compilation import Compilation, EmulatedAnswers
 from pocketbert.benchmarks.devices.protocol import Compiler
 from pocketbert.benchmarks.inputs import Feed, row_of_length
@@ -216,25 +217,22 @@ def _compare(
     told: Sequence[Outputs],
 ) -> EmulatedAnswers:
     """Compare the first rows' emulated outputs at real tokens with those of this machine's CPU for the same file."""
-    largest, most, finite, same = 0.0, 0.0, True, list[bool]()
+    found, same = Differences(), list[bool]()
     for feed, outputs in zip(inputs.feeds, told, strict=False):
         real = np.asarray(feed["attention_mask"])[0] == 1
         for name, value in predictor.run(filled(predictor, feed)).items():
             here = _real(name, np.asarray(value, np.float64), real)
             there = _real(name, np.asarray(outputs.get(name, np.nan), np.float64), real)
-            most = max(most, float(np.abs(here).max()))
-            if here.shape != there.shape or not np.isfinite(there).all():
-                finite = False
-                continue
-            largest = max(largest, float(np.abs(here - there).max()))
-            same += _decisions(name, here, there)
-    scores = inputs.scores(predictor, told) if finite else None
+            if found.add(name, here, there):
+                same += _decisions(name, here, there)
+    largest, tolerance = found.worst(FLOAT if variant.scheme in _EXACT else QUANTIZED)
+    scores = inputs.scores(predictor, told) if found.finite else None
     return EmulatedAnswers(
         variant=variant.name,
         rows=len(told),
         largest=largest,
-        tolerance=(FLOAT if variant.scheme in _EXACT else QUANTIZED) * most,
-        finite=finite,
+        tolerance=tolerance,
+        finite=found.finite,
         provenance=target.name.info.figures[Figure.ANSWERS],
         against="rows compared with this machine's CPU",
         available=len(inputs.feeds),

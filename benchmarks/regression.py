@@ -63,10 +63,7 @@ def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
     problems = []
     if repeats < REPEATS_LEAST:
         problems.append(Problem("--repeats", f"{repeats}; an interval needs {REPEATS_LEAST} with --baseline."))
-    timed = [m for session in earlier.sessions for m in session.measurements if m.wall is not None]
-    if few := [m for m in timed if len(m.wall_ms) < REPEATS_LEAST]:
-        what = f"{few[0].variant} has {len(few[0].wall_ms)} repeats; an interval needs {REPEATS_LEAST}."
-        problems.append(Problem(where, what, f"Measure the baseline with --repeats {REPEATS_LEAST} or more."))
+    problems += _too_few([m for session in earlier.sessions for m in session.measurements], where)
     if problems:
         raise InputError(problems)
 
@@ -106,16 +103,26 @@ def compare(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[
                     where, f"is of another machine than {one[0].place}: {before.summary}.", "Measure the baseline here."
                 )
             )
-    few = [m for pair in pairs for m in pair if m.wall is not None and len(m.wall_ms) < REPEATS_LEAST]
-    if few:
-        what = f"{few[0].variant} has {len(few[0].wall_ms)} repeats; an interval needs {REPEATS_LEAST}."
-        problems.append(Problem(where, what, f"Measure both with --repeats {REPEATS_LEAST} or more."))
+    problems += _too_few([m for pair in pairs for m in pair], where)
     if problems:
         raise InputError(problems)
     return [
         Slowdown(_key(m), *_ratio(m, before), same_file=m.sha256 == before.sha256)
         for m, before in pairs
         if (m.wall is None) == (before.wall is None)
+    ]
+
+
+def _too_few(measurements: Sequence[Measurement], where: str) -> list[Problem]:
+    """Tell of the first one that has too few repeats for an interval."""
+    few = [m for m in measurements if m.wall is not None and len(m.wall_ms) < REPEATS_LEAST]
+    return [
+        Problem(
+            where,
+            f"{m.variant} has {len(m.wall_ms)} repeats; an interval needs {REPEATS_LEAST}.",
+            f"Measure both with --repeats {REPEATS_LEAST} or more.",
+        )
+        for m in few[:1]
     ]
 
 

@@ -119,6 +119,8 @@ def test_a_rule_about_static_schemes_names_the_flag_of_their_rows(tmp_path: Path
     assert str(unread).startswith("--calibrate: int8, small reads no calibration rows. Fix: Add a static scheme")
     with pytest.raises(InputError, match="int8 reads no calibration rows"):
         api.export("nowhere", tmp_path / "phone", ExportOptions(calibrate=rows))
+    with pytest.raises(InputError, match="int8 reads no calibration rows"):
+        api.plan_export("nowhere", tmp_path / "phone", ExportOptions(calibrate=rows))
     assert not (tmp_path / "phone").exists()
 
 

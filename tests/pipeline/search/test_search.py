@@ -55,20 +55,6 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     return out
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The plans that were written, as they are written."""
-    out: list[str] = []
-    write = pocketbert.quantize.quantize
-
-    def count(source: Path, destination: Path, plan: Plan) -> Any:
-        out.append(plan.scheme.value)
-        return write(source, destination, plan)
-
-    monkeypatch.setattr(pocketbert.quantize, "quantize", count)
-    return out
-
-
 def choose(phone: Path, output: Path, rows: tuple[DataSource, DataSource], *schemes: str, **limits: float) -> Path:
     """`api.quantize` inside limits."""
     budget = BudgetOptions(limits=BudgetSection(**limits), data=rows[0])

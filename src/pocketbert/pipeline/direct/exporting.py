@@ -57,6 +57,8 @@ def export_model(
 
 def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: bool) -> list[tuple[str, str]]:
     """See `pocketbert.api.plan_export`: each step and its state."""
+    if problems := unread_calibration(options):
+        raise InputError(problems)
     recipe, folder = export_recipe(model, options)
     output = folder_destination(output, folder.path)
     run = Run(recipe, output, inputs=Inputs(recipe, {}, folder))

@@ -197,26 +197,32 @@ def _against(
 
 def run_subjects(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
     """Open files of a run folder."""
-    out, simulated = [], read_simulated(model.run / "golden")
-    for f in files:
-        predictor = open_file(model.source(f), f.format, runtime=f.runtime)
-        out.append(
-            Subject(
-                name=f.path,
-                path=model.source(f),
-                format=f.format,
-                scheme=f.scheme,
-                client=f.client,
-                runtime=f.runtime,
-                predictor=predictor,
-                tokenizer=file_tokenizer(model.weights, model.length, predictor),
-                labels=list(model.labels),
-                task=model.task,
-                folder=model.weights,
-                simulated=simulated.on_this_machine(f.path),
-            )
-        )
-    return out
+    simulated = read_simulated(model.run / "golden")
+    return [replace(subject_of(model, f, model.source(f)), simulated=simulated.on_this_machine(f.path)) for f in files]
+
+
+def subject_of(model: RunModel, file: ModelFile, path: Path) -> Subject:
+    """Open one file of a model, wherever it is.
+
+    Args:
+        model: What it was exported from.
+        file: What it is.
+        path: Where it is.
+    """
+    predictor = open_file(path, file.format, runtime=file.runtime)
+    return Subject(
+        name=file.path,
+        path=path,
+        format=file.format,
+        scheme=file.scheme,
+        client=file.client,
+        runtime=file.runtime,
+        predictor=predictor,
+        tokenizer=file_tokenizer(model.weights, model.length, predictor),
+        labels=list(model.labels),
+        task=model.task,
+        folder=model.weights,
+    )
 
 
 def file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextTokenizer:

@@ -22,11 +22,10 @@ from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import Format
 from pocketbert.pipeline.direct.search.ledger import Figure, Ledger
 from pocketbert.pipeline.direct.search.material import Material
-from pocketbert.pipeline.formats.gate import Subject
 from pocketbert.pipeline.formats.model_files import ModelFile, exported_file, smaller_file
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.gates.stored.gate import stored_gate
-from pocketbert.pipeline.gates.verify import file_tokenizer
+from pocketbert.pipeline.gates.verify import subject_of
 from pocketbert.pipeline.make.measuring import measure
 from pocketbert.pipeline.make.quantizing import plan_of
 from pocketbert.runtime.engines import open_file
@@ -207,7 +206,7 @@ class Workbench:
         """Compare the numbers in a candidate with the model's."""
 
         def check() -> Checked:
-            gate = stored_gate(self._subject(file, self._there(file)), self.material.prepared)
+            gate = stored_gate(subject_of(self.material.model, file, self._there(file)), self.material.prepared)
             return Checked(failure="" if gate.passed else f"gate 'stored' failed: {gate.detail}")
 
         return self._measured(Checked, file, [], check)
@@ -225,7 +224,7 @@ class Workbench:
 
     def _scored(self, file: ModelFile, path: Callable[[], Path]) -> Scored:
         def score() -> Scored:
-            subject = self._subject(file, path())
+            subject = subject_of(self.material.model, file, path())
             rows = self.material.choosing.within(subject.tokenizer.max_length)
             found, _ = evaluate(subject.predictor, subject.tokenizer, rows, label=f"{file.path} on {rows.name}")
             return Scored(metric=found.metric, value=found.value)
@@ -257,23 +256,6 @@ class Workbench:
         own = self.source_digest if file is self.base else self.written(file).sha256
         weights = self.material.model.folder.digest
         return self.ledger.recall(kind, [self.source_digest, own, weights, rows, machine().summary, installed()], make)
-
-    def _subject(self, file: ModelFile, path: Path) -> Subject:
-        model = self.material.model
-        predictor = open_file(path, file.format, runtime=file.runtime)
-        return Subject(
-            name=file.path,
-            path=path,
-            format=file.format,
-            scheme=file.scheme,
-            client=file.client,
-            runtime=file.runtime,
-            predictor=predictor,
-            tokenizer=file_tokenizer(model.weights, model.length, predictor),
-            labels=list(model.labels),
-            task=model.task,
-            folder=model.weights,
-        )
 
 
 def every_candidate(format: Format) -> list[ModelFile]:
