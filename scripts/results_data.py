@@ -1,8 +1,9 @@
-"""Data of docs/results.md out of the project's shared data sets: a multi-label set, and a part of SQuAD's dev rows.
+"""Data of docs/results.md out of the project's shared data sets: a multi-label set, and parts of SQuAD and SST-2.
 
 Multi-label: two CLINC150 utterances of different intents as one text, with both intents as its labels, from the 20
 intents that the names below list; every utterance is used in two texts. SQuAD: the first 400 dev rows by the hash of their
-ids, since every file answers every window of every question alone.
+ids, since every file answers every window of every question alone. SST-2: the training rows as the recipe divides them, into
+those that it trains on and 5,000 that it holds out.
 
 Run: python scripts/results_data.py SHARED_DATA FOLDER
 """
@@ -17,12 +18,17 @@ import random
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.split import hold_out
+
 INTENTS = (
     "alarm", "book_flight", "book_hotel", "calendar", "car_rental", "exchange_rate", "find_phone", "flight_status",
     "make_call", "next_song", "play_music", "recipe", "reminder", "restaurant_reservation", "shopping_list_update",
     "spelling", "timer", "traffic", "translate", "weather",
 )  # fmt: skip
 QUESTIONS = 400
+HELD_OUT = 5000
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -52,6 +58,11 @@ def joined(rows: list[dict[str, Any]], seed: str) -> list[dict[str, Any]]:
     return out
 
 
+def plain(examples: list[Example]) -> list[dict[str, Any]]:
+    """Rows of a text and a label."""
+    return [{"text": e.text, "label": e.label} for e in examples]
+
+
 def main() -> None:
     """Write everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -64,6 +75,9 @@ def main() -> None:
     rows = read(options.shared / "squad" / "dev.jsonl.gz")
     chosen = sorted(rows, key=lambda r: hashlib.sha256(r["id"].encode()).hexdigest())[:QUESTIONS]
     write(options.folder / "squad-dev.jsonl.gz", chosen)
+    kept, held = hold_out(read_examples(DataSource(path=str(options.shared / "sst2" / "train.jsonl.gz"))), HELD_OUT)
+    write(options.folder / "sst2-train.jsonl.gz", plain(kept))
+    write(options.folder / "sst2-holdout.jsonl.gz", plain(held))
 
 
 if __name__ == "__main__":

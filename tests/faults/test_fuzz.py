@@ -19,7 +19,7 @@ from support.tiny import write_bert
 from support.tiny_texts import LABELS
 
 SEED = 20
-MUTANTS = 70
+MUTANTS = 40
 LIGHT = ("recipe", "override", "rows", "artefact", "stdin")
 """Targets whose commands need no torch."""
 LARGE = {"rows.long_cells", "rows.sparse_table", "rows.packed_nothing", "rows.many_labels", "stdin.long_line"}

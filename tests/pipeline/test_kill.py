@@ -60,14 +60,15 @@ main()
 """
 
 
-def test_killed_between_any_two_steps_of_a_commit(task: Any, run_copy: Path, finished: Path) -> None:
+@pytest.mark.parametrize("apart", [8, pytest.param(3, marks=pytest.mark.slow)])
+def test_killed_between_two_steps_of_a_commit(task: Any, run_copy: Path, finished: Path, apart: int) -> None:
     # the windows are microseconds wide: random moments do not meet them, so the process ends itself there
     mark = run_copy / ".steps" / "pack.json"
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "status": "failed"}))
     for name in ("data", "teacher", "student", "onnx", "golden", "verify"):
         assert (run_copy / ".steps" / f"{name}.json").is_file()
     deaths = 0
-    for count in range(0, 400, 3):
+    for count in range(0, 400, apart):
         process = subprocess.run(
             one_core([sys.executable, "-c", DEADLY, str(count), "run", str(task.recipe), "-o", str(run_copy)]),
             capture_output=True,
