@@ -97,6 +97,8 @@ def local_refusal(format: Format, runtime: Runtime | None) -> str:
     """
     if not FORMATS[format].timed:
         return f"{FORMATS[format].title} is timed by its own engine only, which does not run on this machine"
+    if runtime is not None and runtime.accelerator:
+        return f"it is made for {runtime}, and this machine would compute it on the CPU"
     engine = runtime.own_engine if runtime is not None else None
     if engine is not None and version_of(engine) is None:
         return f"{engine} is not installed (pip install 'pocketbert[{engine}]')"

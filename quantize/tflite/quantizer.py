@@ -31,7 +31,7 @@ BLOCK = 32
 """Numbers that share a scale in 4 bits."""
 
 
-def _write(source: Path, destination: Path, plan: Plan) -> None:
+def write(source: Path, destination: Path, plan: Plan) -> None:
     """Write a smaller copy of an fp32 file.
 
     For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels drop without an
@@ -117,14 +117,14 @@ _HALF, _W8, _COARSE = (
 _FOUR = Wanted("int4", block=BLOCK)
 _FLOAT_PRODUCTS = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
 _DYNAMIC = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
-register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), _write))
-register_scheme(SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), _write, simulation=_FLOAT_PRODUCTS))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), write))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), write, simulation=_FLOAT_PRODUCTS))
 register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.INT8,
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
-        _write,
+        write,
         simulation=_DYNAMIC,
     )
 )
@@ -133,7 +133,7 @@ register_scheme(
         Format.TFLITE,
         Scheme.SMALL,
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=_FOUR),
-        _write,
+        write,
         simulation=replace(_DYNAMIC, tables=four_bits_per_block),
     )
 )
@@ -142,13 +142,13 @@ register_scheme(
         Format.TFLITE,
         Scheme.W4,
         ExpectedWeights(products=_FOUR, tables=_FOUR),
-        _write,
+        write,
         simulation=replace(_DYNAMIC, weights=four_bits_per_block, tables=four_bits_per_block),
     )
 )
 # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong
 register_scheme(
     SchemeRow(
-        Format.TFLITE, Scheme.INT8, ExpectedWeights(_COARSE, _COARSE), _write, Runtime.TFLITE_2_16, simulation=_DYNAMIC
+        Format.TFLITE, Scheme.INT8, ExpectedWeights(_COARSE, _COARSE), write, Runtime.TFLITE_2_16, simulation=_DYNAMIC
     )
 )

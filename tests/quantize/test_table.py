@@ -107,7 +107,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
             assert (weight.dtype, weight.dequantized, weight.static) == (due.dtype, due.dequantized, due.static)
             assert due.per_channel in (None, weight.per_channel)
     assert all(np.isfinite(v).all() for _, v in stored_numbers(path, row.format) if v.dtype.kind == "f")
-    others = [r for r in all_rows() if r.format is row.format and r != row]
+    others = [r for r in all_rows() if r.format is row.format and r.weights != row.weights]
     assert all(other.problems(types, "a") for other in others)
     assert row.problems(weight_types(before, row.format), "a"), "the exported file is none of this row"
 
@@ -118,7 +118,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
         (Plan(Format.ONNX, Scheme.W8), "onnx w8: does not exist in this version; onnx has: onnx int8, onnx "),
         (Plan(Format.ONNX, Scheme.INT8, Runtime.OPENVINO), "onnx int8 for openvino: does not exist in this version; onnx"),
         (Plan(Format.ONNX, Scheme.FP32), "onnx fp32: does not exist in this version"),
-        (Plan(Format.TFLITE, Scheme.W8, Runtime.TFLITE_2_16), "tflite has: tflite fp16, tflite w8, tflite int8, tflite int8 for"),
+        (Plan(Format.TFLITE, Scheme.W8, Runtime.TFLITE_2_16), "tflite has: tflite fp16, tflite fp16 for gpu, tflite w8, tflite int8, tflite int8 for"),
         (Plan(Format.TFLITE, Scheme.A8W8, Runtime.OPENVINO, rows), "tflite a8w8 for openvino: does not exist"),
         (Plan(Format.COREML, Scheme.INT8), "coreml int8: does not exist in this version; coreml has: coreml w8, coreml a8w8, coreml small, coreml w4, "),
         (Plan(Format.ONNX, Scheme.A8W8, Runtime.OPENVINO), "measures ranges on calibration rows, and the plan has none"),

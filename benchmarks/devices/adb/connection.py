@@ -255,4 +255,6 @@ def adb_refusal(format: Format, runtime: Runtime | None) -> str:
         return "the runners take ONNX and TFLite files only"
     if runtime is not None and runtime.own_engine is not None:
         return f"there is no runner of {runtime.own_engine}"
+    if runtime is not None and runtime.accelerator:
+        return f"the runners compute on the CPU; the file is made for {runtime}"
     return ""

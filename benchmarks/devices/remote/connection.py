@@ -330,4 +330,6 @@ def remote_refusal(format: Format, runtime: Runtime | None) -> str:
         return "it runs ONNX and TFLite files only"
     if runtime is not None and runtime.own_engine is not None:
         return f"it has ONNX Runtime and LiteRT only; the file is made for {runtime.own_engine}"
+    if runtime is not None and runtime.accelerator:
+        return f"it computes on the CPU; the file is made for {runtime}"
     return ""

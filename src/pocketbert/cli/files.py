@@ -36,7 +36,8 @@ Runtimes = Annotated[
     str,
     sets(
         "--runtime",
-        "Add a file for a further runtime: tflite216 for TFLite up to 2.16 (int8), openvino for OpenVINO (with --scheme a8w8).",
+        "Add a file for a further runtime: tflite216 for TFLite up to 2.16 (int8), openvino for OpenVINO (with --scheme a8w8), "
+        "gpu for the GPU of a phone (with --scheme fp16).",
         "quantize.files",
     ),
 ]

@@ -68,6 +68,8 @@ class Runtime(StrEnum):
     """TFLite up to 2.16 accepts the default int8 file and computes it wrongly without an error."""
     OPENVINO = "openvino"
     """OpenVINO on a computer: slow with dynamic int8, fast with static int8."""
+    GPU = "gpu"
+    """The GPU of a phone: fp16, one length, operators of LiteRT's GPU delegate."""
 
     @property
     def own_engine(self) -> str | None:
@@ -76,6 +78,11 @@ class Runtime(StrEnum):
         It is an extra of PocketBERT under the same name.
         """
         return "openvino" if self is Runtime.OPENVINO else None
+
+    @property
+    def accelerator(self) -> bool:
+        """Whether it is a chip next to the CPU, for which files take one length and are not timed on a CPU."""
+        return self is Runtime.GPU
 
 
 class Client(StrEnum):

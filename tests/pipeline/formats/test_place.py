@@ -111,6 +111,7 @@ def test_measured_bounds() -> None:
         **{("tflite", s, None): Bounds(reference=0.5, padding=0.02, golden=0.05) for s in ("small", "w4", "a8w8")},
         **{("coreml", s, None): Bounds(reference=0.5, padding=0.05, golden=0.1) for s in ("a8w8", "small", "w4", "lut6", "lut4")},
         ("tflite", "fp16", None): Bounds(reference=0.02),
+        ("tflite", "fp16", "gpu"): Bounds(reference=0.02, golden=0.1),
         ("tflite", "w8", None): Bounds(reference=0.5),
         ("tflite", "int8", None): Bounds(reference=0.5, padding=0.02, golden=0.05),
         ("tflite", "int8", "tflite216"): Bounds(reference=0.5, padding=0.02, golden=0.25),
@@ -151,6 +152,8 @@ def test_lengths_of_a_file(wanted: list[int], most: int, lengths: list[int]) -> 
     assert place_of(Format.COREML).lengths(given, files[Format.COREML], most) == longest
     mediapipe = exported_file(Format.TFLITE, Scheme.FP32, Client.MEDIAPIPE)
     assert place_of(Format.TFLITE).lengths(given, mediapipe, most) == longest
+    for_gpu = replace(files[Format.TFLITE], scheme=Scheme.FP16, runtime=Runtime.GPU)
+    assert place_of(Format.TFLITE).lengths(given, for_gpu, most) == [most]
 
 
 def test_absent_files_are_those_of_mediapipe(tmp_path: Path) -> None:

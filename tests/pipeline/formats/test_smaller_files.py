@@ -101,6 +101,8 @@ def test_whatever_a_recipe_may_ask_for_has_a_row() -> None:
         (["a8w8"], [], [("a8w8", None)]),
         (["w8"], ["openvino"], [("w8", None), ("w8", "openvino")]),
         (["int8", "int8"], [], [("int8", None)]),
+        (["fp16"], ["gpu"], [("fp16", "gpu")]),
+        (["int8", "fp16"], ["gpu"], [("int8", None), ("fp16", "gpu")]),
     ],
 )
 def test_flags_become_files(schemes: list[str], runtimes: list[str], wanted: list[tuple[str, str | None]]) -> None:

@@ -70,7 +70,7 @@ class QuantizeSection(Section):
         min_length=1,
         description="Smaller files, each a scheme or {scheme, runtime, format}; the first scheme is the default file's. For runtimes: "
         "{scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: openvino} for OpenVINO on a "
-        "computer, calibrated on training texts.",
+        "computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU of a phone.",
     )
     budget: BudgetSection | None = Field(
         None,
@@ -196,13 +196,17 @@ def files_of(schemes: Sequence[Scheme], runtimes: Sequence[Runtime]) -> list[Qua
     """Turn a list of schemes and a list of runtimes, as commands take them, into files.
 
     Args:
-        schemes: Each gives a file for any runtime, where there is such a file.
+        schemes: Each gives a file for any runtime, where there is such a file; one that an accelerator has gives only
+            the accelerator's.
         runtimes: Each gives a further file, in those of the schemes that it has.
     """
     forms = [form for info in FORMATS.values() for form in info.forms]
     pairs = [(s, r) for r in runtimes for s in schemes if (s, r) in forms]
     lost = [r for r in runtimes if r not in [runtime for _, runtime in pairs]]
     paired = {s for s, _ in pairs}
-    plain = [s for s in schemes if s not in paired or any(info.takes(s) for info in FORMATS.values())]
+    taken = {s for s, r in pairs if r.accelerator}
+    plain = [
+        s for s in schemes if s not in paired or (s not in taken and any(info.takes(s) for info in FORMATS.values()))
+    ]
     every = [*((s, None) for s in plain), *pairs, *((schemes[0], r) for r in lost)]
     return [QuantizedFile(scheme=s, runtime=r) for s, r in dict.fromkeys(every)]

@@ -13,8 +13,8 @@ from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.tokenization import padding_side_of
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Client, Format, Scheme
-from pocketbert.pipeline.formats.gate import Gate, Subject
+from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme
+from pocketbert.pipeline.formats.gate import Gate, Subject, unread_gate
 from pocketbert.pipeline.formats.mediapipe import tokenizer_effect, write_client_data
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.offer import TOKENIZER, Offer, Platform, pinned, tokenizer_of
@@ -61,9 +61,11 @@ class TflitePlace(FormatPlace):
         return {MEDIAPIPE_FILE: reason} if reason else {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Choose one length for MediaPipe, which pads everything to it: the recipe's longest, not the model's."""
+        """Choose one length for MediaPipe, the recipe's longest, and one for accelerators, the longest input allowed."""
         if file.client is Client.MEDIAPIPE:
             return shorter(recipe, length)[-1:]
+        if file.runtime is not None and file.runtime.accelerator:
+            return [length]
         return super().lengths(recipe, file, length)
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
@@ -84,7 +86,9 @@ class TflitePlace(FormatPlace):
             write_client_data(model, path)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Compare the vocabulary and the labels inside MediaPipe's file with the folder's."""
+        """Check the metadata of MediaPipe's file, and whether the delegate of a GPU takes the file that is made for it."""
+        if subject.runtime is Runtime.GPU:
+            return [_on_gpu(subject)]
         return [_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
 
     def constants(self, path: Path) -> list[list[Constant]]:
@@ -205,4 +209,22 @@ def _metadata(subject: Subject) -> Gate:
         passed=not problems,
         detail=" ".join(problems)
         or "vocabulary and labels inside the file are those of the folder, inputs are named in graph order.",
+    )
+
+
+def _on_gpu(subject: Subject) -> Gate:
+    """Whether LiteRT's GPU delegate takes the matrix products; other operators that it refuses are named."""
+    if unread := unread_gate(subject, "placement"):
+        return unread
+    from pocketbert.quantize.tflite.gpu import gpu_refusals, leaves_products
+
+    refusals = gpu_refusals(subject.path)
+    listed = "; ".join(f"{r.count} {r.operator} ({r.reason})" for r in refusals)
+    said = f"stays on the CPU: {listed}" if refusals else "all operators are in the list of LiteRT's GPU delegate"
+    return Gate(
+        name="placement",
+        file=subject.name,
+        passed=not leaves_products(refusals),
+        value=float(sum(r.count for r in refusals)),
+        detail=f"{said}. {Provenance.COMPILED_ONLY.value.capitalize()}: read from the graph, not run on a GPU.",
     )
