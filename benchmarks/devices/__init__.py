@@ -13,7 +13,7 @@ from pocketbert.benchmarks.devices.protocol import (
     Sample,
     Watch,
 )
-from pocketbert.benchmarks.devices.table import connect, device, refusals, register_device, unregister_device
+from pocketbert.benchmarks.devices.table import connect, device, probe, refusals, register_device, unregister_device
 
 __all__ = [
     "Burst",
@@ -26,6 +26,7 @@ __all__ = [
     "Watch",
     "connect",
     "device",
+    "probe",
     "refusals",
     "register_device",
     "unregister_device",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compilation import LeftNodes
+from pocketbert.benchmarks.devices.probed import Probe
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
 from pocketbert.core.devices import DeviceInfo
@@ -201,6 +202,7 @@ class Device:
         refusal: Why it cannot run files of a format that are made for a runtime; empty where it can.
         compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.
         missing: Tells what keeps this machine from using it; empty where nothing is known to.
+        probe: Runs the probe on it, given the argument of its name; None where it has no processor to run it on.
     """
 
     info: DeviceInfo
@@ -208,3 +210,4 @@ class Device:
     refusal: Callable[[Format, Runtime | None], str] = takes_everything
     compiler: Callable[[str], Compiler] | None = None
     missing: Callable[[], str] = str
+    probe: Callable[[str], Probe] | None = None

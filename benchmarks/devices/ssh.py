@@ -25,7 +25,7 @@ _OPTIONS = (
     "LogLevel=ERROR",
 )
 """No question is asked, nothing is forwarded, and a connection that is silent for half a minute is lost."""
-_CLIENT_FAILED, _NOT_FOUND = 255, 127
+CLIENT_FAILED, _NOT_FOUND = 255, 127
 _FIXES = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -60,11 +60,21 @@ def connect_ssh(argument: str) -> RemoteConnection:
         MissingBackendError: If there is no OpenSSH client here or no python3 there.
         MachineError: If there is no space there.
     """
+    where = f"ssh:{argument}"
+    started = command(client_program(), argument)
+    return _opened(Channel(started, where, lambda code, said: _failure(where, argument, code, said)))
+
+
+def client_program() -> str:
+    """The OpenSSH client of this machine.
+
+    Raises:
+        MissingBackendError: If there is none.
+    """
     client = shutil.which("ssh")
     if client is None:
         raise MissingBackendError("the OpenSSH client", "sudo apt-get install openssh-client")
-    where = f"ssh:{argument}"
-    return _opened(Channel(command(client, argument), where, lambda code, said: _failure(where, argument, code, said)))
+    return client
 
 
 def _opened(channel: Channel) -> RemoteConnection:
@@ -75,8 +85,13 @@ def _opened(channel: Channel) -> RemoteConnection:
         raise
 
 
-def command(client: str, argument: str) -> list[str]:
+def command(client: str, argument: str, remote: str = f'exec python3 -c "{BOOTSTRAP}"') -> list[str]:
     """The client's command line. What the user wrote is passed as an argument of a process, never to a shell.
+
+    Args:
+        client: The OpenSSH client.
+        argument: ``[USER@]HOST[:PORT]``.
+        remote: What the login shell of the machine runs.
 
     Raises:
         InputError: If the argument is no machine.
@@ -91,20 +106,31 @@ def command(client: str, argument: str) -> list[str]:
         out += ["-o", option]
     out += ["-l", parts["user"]] if parts["user"] else []
     out += ["-p", parts["port"]] if parts["port"] else []
-    return [*out, "--", parts["host"].strip("[]"), f'exec python3 -c "{BOOTSTRAP}"']
+    return [*out, "--", parts["host"].strip("[]"), remote]
 
 
 def _failure(where: str, argument: str, code: int, said: str) -> PocketBertError:
-    login, colon, port = argument.rpartition(":")
-    host = f"-p {port} {login}" if colon and port.isdecimal() else argument
-    host = host.replace("[", "").replace("]", "")  # brackets are for addresses with a port, as in a URL
     lines = said.splitlines()
     last = lines[-1].rstrip(".") if lines else f"exit status {code}"
     if code == _NOT_FOUND:
-        return MissingBackendError(f"{where}: python3", f"ssh {host} sudo apt-get install python3")
-    if code == _CLIENT_FAILED:
-        for sign, what, fix in _FIXES:
-            if sign in said:
-                return InputError(Problem(where, f"{what}: {last}.", fix.format(host=host)))
-        return InputError(Problem(where, f"cannot be reached: {last}.", f"Check that this works: ssh {host} true"))
+        return MissingBackendError(f"{where}: python3", f"ssh {_host_words(argument)} sudo apt-get install python3")
+    if code == CLIENT_FAILED:
+        return unreachable(argument, said)
     return MachineError(f"{where}: python3 did not start there: {last}")
+
+
+def unreachable(argument: str, said: str) -> InputError:
+    """The error for a machine that the client does not reach, given its messages."""
+    where, host = f"ssh:{argument}", _host_words(argument)
+    last = (said.splitlines() or [f"exit status {CLIENT_FAILED}"])[-1].rstrip(".")
+    for sign, what, fix in _FIXES:
+        if sign in said:
+            return InputError(Problem(where, f"{what}: {last}.", fix.format(host=host)))
+    return InputError(Problem(where, f"cannot be reached: {last}.", f"Check that this works: ssh {host} true"))
+
+
+def _host_words(argument: str) -> str:
+    """The machine as the client takes it on a command line."""
+    login, colon, port = argument.rpartition(":")
+    host = f"-p {port} {login}" if colon and port.isdecimal() else argument
+    return host.replace("[", "").replace("]", "")  # brackets are for addresses with a port, as in a URL

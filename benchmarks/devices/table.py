@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
 from pocketbert.benchmarks.devices.local import connect_local, local_refusal
+from pocketbert.benchmarks.devices.probe.over_ssh import probe_ssh
+from pocketbert.benchmarks.devices.probe.places import probe_adb, probe_local, probe_qemu
+from pocketbert.benchmarks.devices.probed import Probe
 from pocketbert.benchmarks.devices.protocol import Compiler, Connection, Device
 from pocketbert.benchmarks.devices.qemu.connection import connect_qemu, qemu_missing
 from pocketbert.benchmarks.devices.qnn.compiler import connect_qnn, qnn_missing, qnn_refusal
@@ -25,6 +28,7 @@ from pocketbert.core.devices import (
     parse_measuring_device,
     remove_device,
 )
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Runtime
 
 
@@ -34,10 +38,16 @@ def _absent(program: str, package: str) -> str:
 
 
 _devices: dict[str, Device] = {
-    LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal),
-    SSH: Device(DEVICES[SSH], connect_ssh, remote_refusal, missing=lambda: _absent("ssh", "openssh-client")),
-    ADB: Device(DEVICES[ADB], connect_adb, adb_refusal, missing=lambda: _absent("adb", "adb")),
-    QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal, missing=qemu_missing),
+    LOCAL: Device(DEVICES[LOCAL], connect_local, local_refusal, probe=probe_local),
+    SSH: Device(
+        DEVICES[SSH],
+        connect_ssh,
+        remote_refusal,
+        missing=lambda: _absent("ssh", "openssh-client"),
+        probe=probe_ssh,
+    ),
+    ADB: Device(DEVICES[ADB], connect_adb, adb_refusal, missing=lambda: _absent("adb", "adb"), probe=probe_adb),
+    QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal, missing=qemu_missing, probe=probe_qemu),
     QNN: Device(DEVICES[QNN], compiler=connect_qnn, missing=qnn_missing, refusal=qnn_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
@@ -95,6 +105,23 @@ def compiler_of(name: str) -> Compiler:
     prepare = device(name).compiler
     assert prepare is not None  # as above
     return prepare(parse_measuring_device(name).argument)
+
+
+def probe(name: str) -> Probe:
+    """Run the probe on a device: cores, extensions, memory, temperatures, and rates where they are measured.
+
+    Args:
+        name: Its name with its argument, as in a recipe.
+
+    Raises:
+        ValueError: If the name is wrong.
+        InputError: If the probe does not run on such a device, or it cannot be reached.
+    """
+    run = device(name).probe
+    if run is None:
+        known = ", ".join(d.info.spelled for d in _devices.values() if d.probe is not None)
+        raise InputError(Problem(name, f"the probe does not run there; it runs on {known}."))
+    return run(parse_measuring_device(name).argument)
 
 
 def missing(name: str) -> str:

@@ -59,6 +59,25 @@ SETS = {
         ),
         f"deb {MIRROR} bookworm-backports main",
     ),
+    "cross": Set(
+        (
+            "binutils-aarch64-linux-gnu",
+            "binutils-common",
+            "cpp-12-aarch64-linux-gnu",
+            "gcc-12-aarch64-linux-gnu",
+            "libbinutils",
+            "libc6-arm64-cross",
+            "libc6-dev-arm64-cross",
+            "libgcc-12-dev-arm64-cross",
+            "libgcc-s1-arm64-cross",
+            "libgmp10",
+            "libisl23",
+            "libjansson4",
+            "libmpc3",
+            "libmpfr6",
+            "linux-libc-dev-arm64-cross",
+        )
+    ),
     "qemu": Set(("qemu-user", "libcapstone4", "liburing2")),
     "arm64": Set(
         (

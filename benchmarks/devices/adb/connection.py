@@ -35,7 +35,7 @@ from pocketbert.runtime.tflite import TflitePredictor
 FOLDER = "POCKETBERT_ADB_RUNNERS"
 """Environment variable: the folder with the runners, built for the phone, and the libraries that they load."""
 RUNNERS = {Format.TFLITE: LITERT, Format.ONNX: ONNX}
-_POLICIES = (
+POLICIES = (
     "for p in /sys/devices/system/cpu/cpufreq/policy*; do "
     'echo "$(cat $p/cpuinfo_max_freq) $(cat $p/related_cpus)"; done 2>/dev/null || true'
 )
@@ -146,7 +146,7 @@ class AdbConnection:
         self.adb, self.where = adb, adb.where
         self._runners, self._sent, self._series = dict[Format, str](), dict[Path, str](), 0
         try:
-            self._cpus = choose(read_clusters(adb.script(_POLICIES)), kind) if kind else ()
+            self._cpus = choose(read_clusters(adb.script(POLICIES)), kind) if kind else ()
         except ValueError as error:
             raise InputError(Problem(self.where, f"{error}.", f"Leave '@{kind}' away.")) from error
 

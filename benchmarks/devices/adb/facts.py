@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pocketbert.benchmarks.devices.remote.cpus import core_names
+from pocketbert.benchmarks.devices.arm_cores import core_names
 from pocketbert.core.host.hardware import Machine, extensions
 
 PROPERTIES = ("ro.product.manufacturer", "ro.product.model", "ro.soc.model", "ro.build.version.release")

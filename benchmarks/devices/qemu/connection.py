@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from pocketbert.benchmarks.devices.arm_cores import core_names
 from pocketbert.benchmarks.devices.qemu.processors import CORES, Processor, processor, write_system_files
 from pocketbert.benchmarks.devices.remote.channel import BOOTSTRAP, Channel
 from pocketbert.benchmarks.devices.remote.connection import RemoteConnection, RemoteFile
-from pocketbert.benchmarks.devices.remote.cpus import core_names
 from pocketbert.core.devices import QEMU
 from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
 from pocketbert.core.host.hardware import Machine, extensions

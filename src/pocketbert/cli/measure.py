@@ -203,8 +203,22 @@ def report(
     print_json({"report": str(written)}) if json else print(f"report: {written}")
 
 
-def devices(json: options.Json = False) -> None:
+def devices(
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            "--probe",
+            metavar="DEVICE",
+            help="Run a small program on this device, which tells cores, extensions, clock rates, temperatures, memory bandwidth "
+            "and the rates of matrix products; needs no Python there.",
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
     """List the devices that benchmarks can use. (recipe: benchmark.devices)"""
+    if probe is not None:
+        _show_probe(probe, json)
+        return
     from pocketbert.benchmarks.devices.table import missing
     from pocketbert.core.devices import DEVICES
     from pocketbert.core.loading.plugins import load_plugins
@@ -234,3 +248,14 @@ def devices(json: options.Json = False) -> None:
         for d in DEVICES.values()
     ]
     print_table(["device", "figures", "reached by", "missing on this machine"], rows)
+
+
+def _show_probe(name: str, json: bool) -> None:
+    """Run the probe on a device, and print what it tells."""
+    from pocketbert.benchmarks.devices.table import probe
+
+    try:
+        told = probe(name)
+    except ValueError as error:
+        raise InputError(Problem("--probe", f"{error}.")) from error
+    print_json(told.model_dump(mode="json", by_alias=True)) if json else print_table(["fact", "value"], told.rows)
