@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.types import Calibration, Format, Runtime, Scheme
 
 Rows = Iterable[Mapping[str, NDArray[np.int64]]]
@@ -25,6 +26,7 @@ class Plan:
         rows: Returns the calibration rows, on which static schemes measure ranges; called once, when they are needed.
             None for all other schemes.
         calibration: How static schemes choose ranges from these rows.
+        learned: Ranges that the model was trained with; static schemes store them where they have them.
     """
 
     format: Format
@@ -32,6 +34,7 @@ class Plan:
     runtime: Runtime | None = None
     rows: Callable[[], Rows] | None = None
     calibration: Calibration = Calibration.MINMAX
+    learned: LearnedRanges | None = None
 
     @property
     def title(self) -> str:

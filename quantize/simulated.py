@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from pocketbert.core.models.learned_ranges import LearnedRanges, ProductRanges, Range
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.quantize import rounding
 from pocketbert.quantize.rounding import Rounding
@@ -32,6 +33,7 @@ class SimulatedPredictor:
         simulation: How the scheme rounds.
         rows: Calibration rows, [1, L] each; read where the scheme is static.
         saturates: Whether pairs of int8 products are added in 16 bits.
+        learned: Ranges that the module was trained with, in place of measured ones.
     """
 
     engine = "torch-simulated"
@@ -42,12 +44,13 @@ class SimulatedPredictor:
         simulation: Simulation,
         rows: Iterable[Mapping[str, NDArray[np.int64]]] = (),
         saturates: bool = False,
+        learned: LearnedRanges | None = None,
     ) -> None:
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
         self._mode: _Rounded = _Rounded(simulation, exact.module, saturates)
         if simulation.static:
-            self._mode = _Static(simulation, exact.module, saturates)
+            self._mode = _Static(simulation, exact.module, saturates, learned)
             for row in rows:
                 self.run(row)
             self._mode.measuring = False
@@ -162,10 +165,16 @@ class _Static(_Rounded):
         measuring: Whether ranges are measured, and nothing is rounded.
     """
 
-    def __init__(self, simulation: Simulation, module: nn.Module, saturates: bool) -> None:
+    def __init__(
+        self, simulation: Simulation, module: nn.Module, saturates: bool, learned: LearnedRanges | None = None
+    ) -> None:
         super().__init__(simulation, module, saturates)
         self.measuring = True
         self._ranges: dict[int, tuple[float, float]] = {}
+        self._learned = learned
+        self._known: dict[int, ProductRanges] = {}
+        self._here: Range | None = None
+        """The learned range of what is rounded next."""
         self._at = 0
         if simulation.products:
             self._own |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm), self._product)
@@ -177,16 +186,31 @@ class _Static(_Rounded):
         return weight if self.measuring else super()._rounded(weight, kind)
 
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return self._output(super()._linear(values, weight, bias))
+        own = self._of(weight)
+        self._here = own.inputs
+        return self._output(super()._linear(values, weight, bias), own)
 
     def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
-        return self._output(super()._convolution(values, weight, *more, **named))
+        own = self._of(weight)
+        self._here = own.inputs
+        return self._output(super()._convolution(values, weight, *more, **named), own)
 
-    def _output(self, values: Tensor) -> Tensor:
+    def _of(self, weight: Tensor) -> ProductRanges:
+        """What was learned about a product."""
+        if self._learned is None or self.measuring:
+            return ProductRanges()
+        if weight.data_ptr() not in self._known:
+            self._known[weight.data_ptr()] = self._learned.of(weight.detach().numpy())
+        return self._known[weight.data_ptr()]
+
+    def _output(self, values: Tensor, own: ProductRanges) -> Tensor:
+        self._here = own.outputs
         return self._input(values) if self.how.outputs else values
 
     def _input(self, values: Tensor) -> Tensor:
         low, high = self._range(values)
+        if self._here is not None:
+            self._ranges[self._at] = low, high = self._here
         return values if self.measuring else rounding.unsigned(values, low, high)
 
     def _cut(self, values: Tensor, weight: Tensor) -> Tensor:

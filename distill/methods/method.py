@@ -5,7 +5,7 @@ Imports no torch, so that a package can register a method without loading it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pocketbert.core.errors import Problem
 from pocketbert.core.families import Family, family_of
+from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.predict.pooling import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe.methods import Stage, register_stage
 from pocketbert.core.tasks import Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from pocketbert.distill.students.prepared_weights import Prepare
+    from pocketbert.distill.students.rounded import Roundings
     from pocketbert.distill.training.loop import Objective, Outcome
     from pocketbert.distill.training.train_set import TrainData
 
@@ -69,6 +72,53 @@ Carried = Mapping[str, CarriedPart]
 
 
 @dataclass(frozen=True)
+class Rival:
+    """A student that was trained for a scheme, against the one before.
+
+    Attributes:
+        former: The student before, rewritten for its files.
+        student: The trained student.
+        learned: Its ranges.
+        calibration: Inputs [1, L] of rows to measure ranges on, by name.
+        selection: Inputs of rows that nothing was trained on.
+    """
+
+    former: nn.Module
+    student: Any
+    learned: LearnedRanges
+    calibration: Sequence[Mapping[str, Tensor]]
+    selection: Sequence[Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which student goes on.
+
+    Attributes:
+        kept: Whether it is the trained one.
+        note: The figures, in a sentence.
+    """
+
+    kept: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class ExportedForm:
+    """How a student is rewritten for its files, and how their numbers are rounded; only method `qat` asks for it.
+
+    Attributes:
+        prepare: Rewrites a copy of the student as an exporter does.
+        roundings: How the scheme rounds.
+        judge: Compares the trained student with the one before, and tells which one goes on.
+    """
+
+    prepare: Prepare
+    roundings: Roundings
+    judge: Callable[[Rival], Verdict]
+
+
+@dataclass(frozen=True)
 class StageJob(Generic[S]):
     """One stage to be trained.
 
@@ -82,6 +132,7 @@ class StageJob(Generic[S]):
         task: What the run's model does.
         pooling: How token states become a vector, for feature-extraction.
         untrained: Whether no stage has trained the student yet, and no folder was named to start it from.
+        exported: Returns what the student's files will be like.
     """
 
     pair: TeacherStudent[S]
@@ -93,6 +144,7 @@ class StageJob(Generic[S]):
     carried: Carried = field(default_factory=dict)
     pooling: Pooling = DEFAULT_POOLING
     untrained: bool = False
+    exported: Callable[[], ExportedForm] | None = None
 
     @property
     def cache(self) -> Path:

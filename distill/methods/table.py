@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pocketbert.core.recipe.methods import Stage
+from pocketbert.core.recipe.qat import QatStage
 from pocketbert.core.recipe.replaced_tokens import ReplacedTokensStage
 from pocketbert.core.recipe.stages import (
     DistilBertStage,
@@ -13,7 +14,7 @@ from pocketbert.core.recipe.stages import (
     TinyBertIntermediateStage,
     TinyBertPredictionStage,
 )
-from pocketbert.distill.methods import distilbert, minilm, mobilebert, replaced_tokens, task, tinybert
+from pocketbert.distill.methods import distilbert, minilm, mobilebert, qat, replaced_tokens, task, tinybert
 from pocketbert.distill.methods.method import Method, register_method, registered_methods
 
 ROWS = (
@@ -25,6 +26,7 @@ ROWS = (
     Method(section=MiniLmStage, train=minilm.train),
     Method(section=MobileBertStage, train=mobilebert.train, needs=mobilebert.needs),
     Method(section=ReplacedTokensStage, train=replaced_tokens.train, needs=replaced_tokens.needs),
+    Method(section=QatStage, train=qat.train),
 )
 
 for _row in ROWS:

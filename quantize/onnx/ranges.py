@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.quantize.calibration import Range, Ranges
 from pocketbert.quantize.plan import Plan
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -43,3 +44,30 @@ def measure(model: Any, names: Iterable[str], plan: Plan, path: Path, title: str
     for row in plan.rows() if plan.rows is not None else ():
         ranges.add(predictor.run(row))
     return ranges.chosen(title)
+
+
+def learned_inputs(graph: Any, names: Iterable[str], learned: LearnedRanges | None) -> dict[str, Range]:
+    """Find the ranges that training learned for tensors which products with stored weights read.
+
+    Args:
+        graph: The graph of the fp32 model.
+        names: The tensors.
+        learned: Ranges by the weights of the product; None without any.
+
+    Returns:
+        Those that were learned.
+    """
+    from onnx import numpy_helper
+
+    if learned is None:
+        return {}
+    wanted = set(names)
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    out: dict[str, Range] = {}
+    for node in graph.node:
+        if node.op_type not in ("MatMul", "Gemm") or node.input[0] not in wanted or node.input[1] not in stored:
+            continue
+        own = learned.of(numpy_helper.to_array(stored[node.input[1]])).inputs
+        if own is not None:
+            out[node.input[0]] = own
+    return out

@@ -16,7 +16,7 @@ from pocketbert.core.disk.ownership import replace_file, temporary_folder
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.calibration import Range
 from pocketbert.quantize.onnx.dynamic import load_plain, write_dynamic
-from pocketbert.quantize.onnx.ranges import measure
+from pocketbert.quantize.onnx.ranges import learned_inputs, measure
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row, per_tensor
 from pocketbert.quantize.simulation import Simulation
@@ -42,7 +42,8 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
         write_dynamic(load_plain(source), written)
         model = onnx.load(written)
         names = [n.input[0] for n in model.graph.node if n.op_type == "DynamicQuantizeLinear"]
-        _fix_ranges(model.graph, measure(exact, names, plan, folder / "measured.onnx", destination.name))
+        ranges = measure(exact, names, plan, folder / "measured.onnx", destination.name)
+        _fix_ranges(model.graph, {**ranges, **learned_inputs(exact.graph, names, plan.learned)})
         onnx.save(model, written)
         replace_file(written, destination)
 

@@ -204,6 +204,8 @@ def _stage_steps(inputs: Inputs, make: Makers) -> list[Step]:
     for number, stage in enumerate(recipe.distill):
         settings = {**inputs.student_settings, "distill": {str(number): dumped(stage)}}
         contents = dict(inputs.student_contents)
+        if stage.exported_format is not None:
+            settings["files that it trains for"] = inputs.export_settings(stage.exported_format)
         if stage.general:
             contents |= {"teacher.model": inputs.model.digest, **inputs.stage_contents(number)}
             if inputs.heads is not None:

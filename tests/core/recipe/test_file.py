@@ -102,7 +102,7 @@ def test_all_mistakes_are_listed_with_line_and_nearest_key(recipe: Path) -> None
         "R:8 data.lables: unknown key 'lables'; did you mean 'labels'? (allowed: augment, corpus, eval, holdout, labels, "
         "max_length, train).",
         "R:10 student.layers: 0: input should be greater than 0.",
-        "R:12 distill.0: method 'tasks' is unknown; did you mean 'task'? (allowed: distilbert, minilm, mobilebert, "
+        "R:12 distill.0: method 'tasks' is unknown; did you mean 'task'? (allowed: distilbert, minilm, mobilebert, qat, "
         "replaced-tokens, task, tinybert-general, tinybert-intermediate, tinybert-prediction).",
         "R:13 distill.1: give exactly one of 'steps' and 'epochs', e.g. steps: 1000, or epochs: 3.",
         "R:4 sed: unknown key 'sed'; did you mean 'seed'? (allowed: answer, benchmark, data, description, distill, "

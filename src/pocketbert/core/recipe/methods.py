@@ -11,6 +11,7 @@ from pydantic_core import CoreSchema
 
 from pocketbert.core.loading.plugins import announce, load_plugins
 from pocketbert.core.recipe.updates import Updates
+from pocketbert.core.types import Format, Scheme
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,13 @@ class StagePlace:
         number: Its place in `distill`, from 0.
         stages: All entries of `distill`.
         depth: Layers of the student, where the recipe names them.
+        files: Format and scheme of the quantized files that any client opens; None where they are not chosen yet.
     """
 
     number: int
     stages: Sequence[Stage]
     depth: int | None
+    files: frozenset[tuple[Format, Scheme]] | None = None
 
     @property
     def where(self) -> str:
@@ -61,6 +64,11 @@ class Stage(Updates):
     def by_text(self) -> bool:
         """Whether it compares teacher and student by their answers to whole texts only, and not by single tokens."""
         return False
+
+    @property
+    def exported_format(self) -> Format | None:
+        """The format whose files it trains for, so that the settings of their export decide its result; None for any."""
+        return None
 
     def problems(self, place: StagePlace) -> list[str]:
         """Tell what does not go together with the rest of a recipe.

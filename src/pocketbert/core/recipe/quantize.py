@@ -90,6 +90,17 @@ class QuantizeSection(Section):
             return ()
         return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
 
+    def plain_files(self, formats: Sequence[Format]) -> frozenset[tuple[Format, Scheme]] | None:
+        """Format and scheme of the files that are made for any client; None where a budget chooses them.
+
+        Args:
+            formats: The formats that are exported.
+        """
+        if self.budget is not None:
+            return None
+        plain = [f for f in self.wanted if f.runtime is None]
+        return frozenset((format, f.scheme) for format in formats for f in plain if f.concerns(format))
+
     @model_validator(mode="after")
     def _schemes_only(self) -> QuantizeSection:
         if self.budget is None:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 from pocketbert.core.devices import LOCAL, MOST_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.recipe import qat as _qat  # noqa: F401  registers a method, as stages does
 from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
 from pocketbert.core.recipe.data import DataSection
@@ -295,8 +296,9 @@ class Recipe(Section):
             rows = self.data.train is not None and self.data.eval is not None
             problems += vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
         depth = self.student.layers if self.student else None
+        files = self.quantize.plain_files(self.export.formats)
         for i, stage in enumerate(self.distill):
-            problems += stage.problems(StagePlace(i, self.distill, depth))
+            problems += stage.problems(StagePlace(i, self.distill, depth, files))
         if problems:
             raise ContradictionError(problems)
         return self

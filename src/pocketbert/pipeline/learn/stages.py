@@ -21,6 +21,7 @@ from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Curve, pooling_for
 from pocketbert.pipeline.learn.general import general_rows, general_teacher, head_wanted, with_encoder, with_guesses
 from pocketbert.pipeline.learn.job import TrainingJob, curve_of
+from pocketbert.pipeline.learn.quantized import QuantizedStage, exported_form
 from pocketbert.pipeline.learn.vocabulary import resplit_rows
 from pocketbert.pipeline.run_folder import Places
 
@@ -142,6 +143,7 @@ def train_stage(learning: Learning, number: int, before: StudentState | None, at
         carried=before.carried if before else {},
         pooling=learning.pooling,
         untrained=before is None and wanted.model is None,
+        exported=lambda: exported_form(_quantized(learning, stage, where), at.metrics),
     )
     with frozen(teacher):
         result = method_of(stage).train(job)
@@ -154,6 +156,12 @@ def train_stage(learning: Learning, number: int, before: StudentState | None, at
         (*(before.curves if before else ()), curve_of(where, result.outcome)),
         (*(before.notes if before else ()), *result.notes),
     )
+
+
+def _quantized(learning: Learning, stage: Any, where: str) -> QuantizedStage:
+    """What a stage that trains for a scheme must know of the files."""
+    tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
+    return QuantizedStage(stage, learning.recipe, learning.task, learning.pooling, tokenizer, where)
 
 
 def task_student(learning: Learning, state: StudentState) -> Any:

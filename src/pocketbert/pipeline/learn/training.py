@@ -18,6 +18,7 @@ from pocketbert.pipeline.learn.between import read_state, write_state
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import Finished, finish, pooling_for
 from pocketbert.pipeline.learn.job import TrainingJob
+from pocketbert.pipeline.learn.quantized import write_carried
 from pocketbert.pipeline.learn.stages import Learning, StudentState, task_student, train_stage
 from pocketbert.pipeline.learn.vocabulary import with_vocabulary
 from pocketbert.pipeline.run_folder import Places
@@ -106,6 +107,8 @@ def finish_student(learning: Learning, state: StudentState, at: Places) -> None:
         assert learning.vocabulary is not None
         made = with_vocabulary(made, learning.vocabulary)
     finish(made, at.output, learning.teacher_folder)
+    if here().main:
+        write_carried(state.carried, at.output)
 
 
 def permute_head(model: Any, have: Labels, want: Labels) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.progress import say, waiting
+from pocketbert.core.models.learned_ranges import read_learned
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
@@ -41,7 +42,7 @@ def make_quantized(
     from pocketbert.quantize import quantize
     from pocketbert.quantize.table import row_for
 
-    plans = [plan_of(file, calibration) for _, file in pairs]
+    plans = [plan_of(file, calibration, model.weights) for _, file in pairs]
     for plan in plans:
         row_for(plan)
     failures: list[str] = []
@@ -61,8 +62,16 @@ def make_quantized(
     return failures
 
 
-def plan_of(file: ModelFile, calibration: Callable[[], Rows]) -> Plan:
-    """What the quantizer is asked for to make a file."""
+def plan_of(file: ModelFile, calibration: Callable[[], Rows], weights: Path) -> Plan:
+    """What the quantizer is asked for to make a file.
+
+    Args:
+        file: The file.
+        calibration: Returns the rows that static schemes measure ranges on.
+        weights: Folder of the model, which may hold ranges that it was trained with.
+    """
     from pocketbert.quantize import Plan
 
-    return Plan(file.format, file.scheme, file.runtime, calibration if file.scheme.static else None)
+    static = file.scheme.static
+    learned = read_learned(weights, file.scheme) if static else None
+    return Plan(file.format, file.scheme, file.runtime, calibration if static else None, learned=learned)

@@ -13,6 +13,7 @@ from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.compare.simulated import Simulated, write_simulated
 from pocketbert.core.host.progress import say
+from pocketbert.core.models.learned_ranges import read_learned
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
 from pocketbert.core.predict.readout import Matrix, run_rows, whole
 from pocketbert.core.predict.score import probabilities
@@ -84,7 +85,9 @@ def make_simulated(
                 if file.format not in modules:
                     modules[file.format] = _exported(model, reference, file.format, rows)
                 static = calibration() if how.static else ()
-                answers[key] = _answers(SimulatedPredictor(modules[file.format], how, static, saturates), model, rows)
+                learned = read_learned(model.weights, file.scheme) if how.static else None
+                simulated_file = SimulatedPredictor(modules[file.format], how, static, saturates, learned)
+                answers[key] = _answers(simulated_file, model, rows)
             errors[saturates][file.path] = _error(answers[key], rows, len(golden), score)
     broken = [path for path, error in errors[False].items() if not np.isfinite(error)]
     if broken:

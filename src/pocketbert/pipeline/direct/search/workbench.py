@@ -156,8 +156,8 @@ class Workbench:
         path = self.path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         remove(path)
-        tokenizer = self.material.model.tokenizer
-        plan = plan_of(file, lambda: [tokenizer.pad([row]) for row in self.material.calibration])
+        tokenizer, rows = self.material.model.tokenizer, self.material.calibration
+        plan = plan_of(file, lambda: [tokenizer.pad([row]) for row in rows], self.material.model.weights)
         try:
             with waiting(file.path):
                 quantize(self.source, path, plan)

@@ -1,0 +1,251 @@
+"""A module that computes with rounded numbers and can be trained: rounding passes gradients on as if it were not there.
+
+Source: Bengio et al. 2013, arXiv 1308.3432 (straight-through); Esser et al. 2020, arXiv 1902.08153, for steps that are learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+Rounding = Callable[[Tensor], Tensor]
+_STEPS = 255
+_LEAST = 1e-30
+"""A step that is never reached: it keeps a range of nothing from being divided by zero."""
+
+
+class Roundings(Protocol):
+    """How a scheme rounds; `pocketbert.quantize.simulation.Simulation` says what each attribute means."""
+
+    @property
+    def weights(self) -> Rounding:
+        """Of a linear layer's weights."""
+        ...
+
+    @property
+    def tables(self) -> Rounding:
+        """Of an embedding table that no product reads."""
+        ...
+
+    @property
+    def other_tables(self) -> Rounding | None:
+        """Of the tables other than the largest, where it differs."""
+        ...
+
+    @property
+    def inputs(self) -> Rounding | None:
+        """Of what weights are multiplied with, where its range is not static."""
+        ...
+
+    @property
+    def small(self) -> int:
+        """Weights of at most this many numbers stay float."""
+        ...
+
+    @property
+    def static(self) -> bool:
+        """Whether inputs have learned ranges."""
+        ...
+
+    @property
+    def outputs(self) -> bool:
+        """Whether results have learned ranges, too."""
+        ...
+
+    @property
+    def fixed_positions(self) -> bool:
+        """Whether a lookup of constant indices stays float."""
+        ...
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a range is: the input or the result of a product.
+
+    Attributes:
+        product: Path of the linear layer.
+        reads: Whether it is its input.
+    """
+
+    product: str
+    reads: bool
+
+
+class Ranges(nn.Module):
+    """Ranges that training moves: ``low * exp(a)`` to ``high * exp(b)``, so that none changes its sign.
+
+    Args:
+        measured: Smallest and largest number of each, where training begins.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, measured: Sequence[tuple[float, float]]) -> None:
+        super().__init__()
+        ends = torch.tensor(measured, dtype=torch.float32).reshape(-1, 2)
+        self.register_buffer("low", ends[:, 0].clone())
+        self.register_buffer("high", ends[:, 1].clone())
+        self.lower, self.upper = nn.Parameter(torch.zeros(len(ends))), nn.Parameter(torch.zeros(len(ends)))
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """All ranges as they are now, [N] and [N]."""
+        return self.low * self.lower.exp(), self.high * self.upper.exp()
+
+
+def through(values: Tensor, rounding: Rounding) -> Tensor:
+    """Round, with the gradient of not rounding."""
+    with torch.no_grad():
+        change = rounding(values) - values
+    return values + change
+
+
+def rounded_between(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Round to 256 steps from `low` to `high`, zero being one of them; gradients reach the values and both ends.
+
+    Args:
+        values: Any shape.
+        low: 0 or less, scalar.
+        high: 0 or more, scalar.
+    """
+    step = (high - low) / _STEPS + _LEAST
+    zero = through(-low / step, torch.round)
+    return ((through(values / step, torch.round) + zero).clamp(0, _STEPS) - zero) * step
+
+
+class RoundedModule:
+    """A prepared module that runs with the numbers of a scheme, its weights being handed in.
+
+    Args:
+        module: The module, in eval mode.
+        how: How the scheme rounds.
+
+    Attributes:
+        sites: Number of the range of each site; products that read one tensor share its range.
+        tables: Embedding tables after rounding, by the place of the table; none is trained.
+    """
+
+    def __init__(self, module: nn.Module, how: Roundings) -> None:
+        self.module, self.how = module, how
+        self.sites: dict[Site, int] = {}
+        self.tables: dict[int, Tensor] = {}
+        self._names = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+
+    def measure(self, feeds: Iterable[Sequence[Tensor]]) -> Ranges:
+        """Measure where ranges begin: the smallest and largest numbers of some rows, computed without rounding.
+
+        Args:
+            feeds: Inputs of each row, without padding.
+        """
+        if not self.how.static:
+            return Ranges([])
+        mode = _Measuring(self)
+        for feed in feeds:
+            mode.seen = []
+            with torch.no_grad(), mode:
+                self.module(*feed)
+        self.sites = mode.sites
+        return Ranges(mode.ranges)
+
+    def __call__(self, weights: Mapping[str, Tensor], ranges: Ranges, feed: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run with rounded numbers.
+
+        Args:
+            weights: Trained weights by name.
+            ranges: The ranges.
+            feed: Inputs, [B, L] each.
+        """
+        with _Rounding(self, weights, ranges):
+            made: tuple[Tensor, ...] = functional_call(self.module, dict(weights), tuple(feed))
+        return made
+
+    def product(self, weight: Tensor, weights: Mapping[str, Tensor]) -> str:
+        """Path of the linear layer that a weight is of; empty where it is of none."""
+        for name, module in self._names.items():
+            if weights.get(f"{name}.weight", module.weight) is weight:
+                return str(name)
+        return ""
+
+
+class _Measuring(TorchFunctionMode):
+    """Widens ranges by what products read and make."""
+
+    def __init__(self, owner: RoundedModule) -> None:
+        super().__init__()
+        self._owner = owner
+        self.sites: dict[Site, int] = {}
+        self.ranges: list[tuple[float, float]] = []
+        self.seen: list[tuple[Tensor, int]] = []
+        """Tensors of the row that is running, kept: memory that is freed could be another tensor's."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func is F.linear and (name := self._owner.product(args[1], {})):
+            self._widen(Site(name, reads=True), args[0])
+            if self._owner.how.outputs:
+                self._widen(Site(name, reads=False), made)
+        return made
+
+    def _widen(self, site: Site, values: Tensor) -> None:
+        known = next((n for tensor, n in self.seen if tensor is values), None)
+        if site not in self.sites:
+            self.sites[site] = len(self.ranges) if known is None else known
+            if known is None:
+                self.ranges.append((0.0, 0.0))
+        number = self.sites[site]
+        self.seen.append((values, number))
+        low, high = self.ranges[number]
+        self.ranges[number] = min(low, float(values.min())), max(high, float(values.max()))
+
+
+class _Rounding(TorchFunctionMode):
+    """Replaces the functions of torch that read stored weights, while it is entered."""
+
+    def __init__(self, owner: RoundedModule, weights: Mapping[str, Tensor], ranges: Ranges) -> None:
+        super().__init__()
+        self._owner, self._weights = owner, weights
+        self._low, self._high = ranges.ends()
+        tables = [m.weight for m in owner.module.modules() if isinstance(m, nn.Embedding)]
+        self._most = max((t.numel() for t in tables), default=0)
+        self._constants = {b.untyped_storage().data_ptr() for b in owner.module.buffers()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            return self._linear(*args, **(kwargs or {}))
+        if func is F.embedding:
+            return self._lookup(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        how, name = self._owner.how, self._owner.product(weight, self._weights)
+        small = weight.numel() <= how.small
+        given = self._between(Site(name, reads=True), values) if how.static else values
+        if how.inputs is not None:
+            given = through(given, how.inputs)
+        made = F.linear(given, weight if small else through(weight, how.weights), bias)
+        return self._between(Site(name, reads=False), made) if how.outputs else made
+
+    def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
+        how = self._owner.how
+        constant = how.fixed_positions and indices.untyped_storage().data_ptr() in self._constants
+        if constant or table.numel() <= how.small:
+            return F.embedding(indices, table, *more, **named)
+        read = bool(self._owner.product(table, self._weights))
+        other = how.other_tables if table.numel() < self._most else None
+        kind = how.weights if read else other or how.tables
+        place = table.data_ptr()
+        if place not in self._owner.tables:
+            with torch.no_grad():
+                self._owner.tables[place] = kind(table)
+        return F.embedding(indices, self._owner.tables[place], *more, **named)
+
+    def _between(self, site: Site, values: Tensor) -> Tensor:
+        number = self._owner.sites.get(site)
+        return values if number is None else rounded_between(values, self._low[number], self._high[number])

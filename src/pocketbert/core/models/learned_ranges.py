@@ -1,0 +1,79 @@
+"""Ranges of activations that training found, next to a model's weights: static schemes store them in place of measured ones.
+
+A range belongs to a matrix product and is found by the product's weights, which a file of any format holds: names of tensors
+differ from format to format, and a converter joins or renames them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.types import Format, Scheme
+
+FILE_NAME = "learned_ranges.json"
+Range = tuple[float, float]
+
+
+class ProductRanges(BaseModel):
+    """The ranges of one matrix product.
+
+    Attributes:
+        inputs: Smallest and largest number of its input; None where none was learned.
+        outputs: The same of its result.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    inputs: Range | None = None
+    outputs: Range | None = None
+
+
+class LearnedRanges(BaseModel):
+    """What a stage of method `qat` learned.
+
+    Attributes:
+        scheme: The scheme that was trained for.
+        format: The format whose rounding was simulated.
+        products: Ranges by `fingerprint` of the product's weights.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    scheme: Scheme
+    format: Format
+    products: dict[str, ProductRanges]
+
+    def of(self, weight: NDArray[np.generic]) -> ProductRanges:
+        """Look up the ranges of the product with these weights; without any where it was not trained."""
+        return self.products.get(fingerprint(weight), ProductRanges())
+
+
+def fingerprint(weight: NDArray[np.generic]) -> str:
+    """Identify the weights of a product, whatever their orientation, in fp32 or fp16.
+
+    Args:
+        weight: [out, in], [in, out], or either with further axes of size 1.
+    """
+    matrix = weight.reshape([n for n in weight.shape if n != 1] or [1]).astype(np.float16)
+    turned = (np.ascontiguousarray(m).tobytes() for m in (matrix, matrix.T))
+    return min(hashlib.sha256(content).hexdigest() for content in turned)
+
+
+def write_learned(folder: Path, ranges: LearnedRanges) -> None:
+    """Write the ranges next to the weights of a model."""
+    write_json(folder / FILE_NAME, ranges.model_dump(mode="json"))
+
+
+def read_learned(folder: Path, scheme: Scheme) -> LearnedRanges | None:
+    """Read the ranges that a model was trained with; None where it has none for a scheme."""
+    path = folder / FILE_NAME
+    if not path.is_file():
+        return None
+    found = LearnedRanges.model_validate(read_json(path))
+    return found if found.scheme is scheme and found.products else None
