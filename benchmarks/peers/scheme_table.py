@@ -1,0 +1,61 @@
+"""Print one table of what files of several data sets score, out of the results that `scheme_scores.py` keeps.
+
+Run: python benchmarks/peers/scheme_table.py docs/figures/schemes/sst2.json docs/figures/schemes/clinc150.json ...
+
+A column for each data set: the score in percent, and what the file gains or loses against the fp32 (Core ML: fp16) file of its
+format on the same rows, in points, with the interval of 95 %. Sizes are those of the first data set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from scheme_scores import SLOW, FileScore
+
+NAIVE = "naive static"
+ORDER = ("fp32", "fp16", "int8", "w8", NAIVE, "a8w8", "a16w8", "small", "w4")
+"""Schemes in the table's order; others follow."""
+
+
+def main() -> None:
+    """Read the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="+")
+    sets = {path.stem: read(path) for path in parser.parse_args().results}
+    titles = [f"{name} ({max(s.rows for s in scores.values()):,} rows)" for name, scores in sets.items()]
+    print(f"| format | scheme | MB | {' | '.join(titles)} |\n|---|---|---:|{'---|' * len(sets)}")
+    every = {key: None for scores in sets.values() for key in scores}
+    for key in sorted(every, key=_order):
+        cells = [_cell(scores.get(key)) for scores in sets.values()]
+        size = next(s[key].bytes for s in sets.values() if key in s)
+        print(f"| {key[0]} | {key[1]} | {size / 1e6:.2f} | {' | '.join(cells)} |")
+    print("\n" + "\n".join(sorted({s.machine for scores in sets.values() for s in scores.values()})))
+
+
+def read(path: Path) -> dict[tuple[str, str], FileScore]:
+    """Scores of one data set, by format and scheme."""
+    scores = [FileScore.model_validate(entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    return {(s.format.value, NAIVE if s.path == NAIVE else s.scheme): s for s in scores}
+
+
+def _order(key: tuple[str, str]) -> tuple[str, int, str]:
+    format, scheme = key
+    name = scheme.split(" for ")[0]
+    return format, ORDER.index(name) if name in ORDER else len(ORDER), scheme
+
+
+def _cell(score: FileScore | None) -> str:
+    if score is None:
+        return "–"
+    value = f"{100 * score.value:.2f}"
+    if score.scheme.split(" for ")[0] in SLOW:
+        value += f" of {score.rows} rows"
+    if score.low == score.high == 0.0:
+        return value
+    return f"{value}, {100 * (score.value - score.against):+.2f} [{100 * score.low:+.2f}, {100 * score.high:+.2f}]"
+
+
+if __name__ == "__main__":
+    main()
