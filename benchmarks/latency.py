@@ -11,7 +11,7 @@ from pocketbert.benchmarks import results, wording
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target, compile_for
-from pocketbert.benchmarks.devices.protocol import Answering, Connection
+from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
@@ -93,7 +93,7 @@ def benchmark(
 def _reached(
     names: Sequence[DeviceName], taken: Mapping[str, Sequence[Variant]]
 ) -> Iterator[tuple[dict[str, Connection], list[Target]]]:
-    """Reach all devices and compilers before anything is measured; wrong ones are told together."""
+    """Reach all devices and compilers, and bring them engines, before anything is measured; wrong ones are told together."""
     with contextlib.ExitStack() as held:
         connections, targets, errors = dict[str, Connection](), list[Target](), dict[str, PocketBertError]()
         for name in names:
@@ -101,11 +101,13 @@ def _reached(
                 if device(str(name)).compiler is not None:
                     targets.append(Target(name, compiler_of(str(name)), taken[str(name)]))
                     continue
-                connections[str(name)] = connect(str(name))
+                connection = connect(str(name))
+                held.callback(connection.close)
+                if isinstance(connection, Bringing):
+                    connection.bring([variant.file for variant in taken[str(name)]])
+                connections[str(name)] = connection
             except PocketBertError as error:
                 errors[str(name)] = error
-                continue
-            held.callback(connections[str(name)].close)
         if len(errors) == 1:
             raise next(iter(errors.values()))
         if errors:

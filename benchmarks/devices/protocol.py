@@ -124,6 +124,15 @@ class Answering(Protocol):
         ...
 
 
+@runtime_checkable
+class Bringing(Protocol):
+    """A connection that brings something to the device before files are opened there, such as engines."""
+
+    def bring(self, files: Sequence[EngineFile]) -> None:
+        """Bring what some files need, so that what is missing is noticed before anything is measured anywhere."""
+        ...
+
+
 @dataclass(frozen=True)
 class Compiled:
     """What a compiler made of one file; fields as in `Compilation`.

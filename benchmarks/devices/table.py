@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 
 from pocketbert.benchmarks.devices.adb.connection import adb_refusal, connect_adb
+from pocketbert.benchmarks.devices.litert.compiler import connect_litert, litert_missing, litert_refusal
 from pocketbert.benchmarks.devices.local import connect_local, local_refusal
 from pocketbert.benchmarks.devices.probe.over_ssh import probe_ssh
 from pocketbert.benchmarks.devices.probe.places import probe_adb, probe_local, probe_qemu
@@ -20,6 +21,7 @@ from pocketbert.core.devices import (
     ANDROID,
     COREML,
     DEVICES,
+    LITERT_NPU,
     LOCAL,
     QEMU,
     QNN,
@@ -49,6 +51,7 @@ _devices: dict[str, Device] = {
     ADB: Device(DEVICES[ADB], connect_adb, adb_refusal, missing=lambda: _absent("adb", "adb"), probe=probe_adb),
     QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal, missing=qemu_missing, probe=probe_qemu),
     QNN: Device(DEVICES[QNN], compiler=connect_qnn, missing=qnn_missing, refusal=qnn_refusal),
+    LITERT_NPU: Device(DEVICES[LITERT_NPU], compiler=connect_litert, missing=litert_missing, refusal=litert_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
 }

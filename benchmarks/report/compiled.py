@@ -10,7 +10,7 @@ from pocketbert.benchmarks.compilation import Compilation
 
 NO_LATENCY = (
     "Nothing was timed: no figure tells how long the NPU takes. Placement, size and compile time are of the compilation on this "
-    "machine; answers come from the emulator and are compared with this machine's CPU on the same file and inputs."
+    "machine; answers, where there are any, come from an emulator and are compared with this machine's CPU on the same file and inputs."
 )
 
 

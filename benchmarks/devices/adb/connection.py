@@ -169,6 +169,11 @@ class AdbConnection:
         """Tell nothing: the runners' figures of a start contain their own."""
         return
 
+    def bring(self, files: Sequence[EngineFile]) -> None:
+        """Send the runners of some files."""
+        for format in dict.fromkeys(file.format for file in files):
+            self.runner(format)
+
     def open(self, file: EngineFile, threads: int) -> LitertFile | OnnxFile:
         """Send a file and its runner."""
         return (LitertFile if file.format is Format.TFLITE else OnnxFile)(self, file, threads)

@@ -251,12 +251,17 @@ class RemoteConnection:
         """Remove everything from the target."""
         self._channel.close()
 
+    def bring(self, files: Sequence[EngineFile]) -> None:
+        """Install the engines of some files there, one after the other, with NumPy."""
+        for format in dict.fromkeys(file.format for file in files):
+            lacking = [name for name in (ENGINES[format], "numpy") if name not in self.installed]
+            if lacking:
+                install(self._channel, self.facts, lacking, self.own_pip)
+                self.installed.update(lacking)
+
     def opening(self, file: EngineFile, threads: int) -> dict[str, Any]:
         """The arguments that open a file there; the file and its engine are brought first."""
-        lacking = [name for name in (ENGINES[file.format], "numpy") if name not in self.installed]
-        if lacking:
-            install(self._channel, self.facts, lacking, self.own_pip)
-            self.installed.update(lacking)
+        self.bring([file])
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
             self._channel.ask("put", file.path, name=name)

@@ -111,6 +111,7 @@ SSH = "ssh"
 ADB = "adb"
 QEMU = "qemu-arm64"
 QNN = "qnn-host"
+LITERT_NPU = "litert-npu"
 COREML = "coreml"
 ANDROID = "android"
 
@@ -162,6 +163,13 @@ _BUILT_IN = (
         {Figure.ANSWERS: Provenance.EMULATED}
         | dict.fromkeys((Figure.PLACEMENT, Figure.COMPILED), Provenance.COMPILED_ONLY),
         "Qualcomm's NPU without a phone: the vendor's compiler and emulator, on x86-64 Linux",
+        argument="SOC",
+        pattern=r"[A-Za-z0-9-]+",
+    ),
+    DeviceInfo(
+        LITERT_NPU,
+        dict.fromkeys((Figure.PLACEMENT, Figure.COMPILED), Provenance.COMPILED_ONLY),
+        "a phone's NPU without a phone: LiteRT's compilers of Qualcomm and MediaTek, on x86-64 Linux",
         argument="SOC",
         pattern=r"[A-Za-z0-9-]+",
     ),

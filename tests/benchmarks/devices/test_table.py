@@ -15,7 +15,7 @@ from pocketbert.benchmarks.report import ModelRow, ReportData, render_report, su
 from pocketbert.benchmarks.report.output import latency_table, session_lines
 from pocketbert.cli.main import app
 from pocketbert.core.devices import DEVICES, DeviceInfo, Figure
-from pocketbert.core.errors import InputError
+from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Provenance, Runtime
@@ -143,6 +143,17 @@ def test_the_connection_is_closed_after_a_failure(connections, variants, texts, 
     assert connections[0].closed
 
 
+def test_nothing_is_measured_where_another_device_lacks_its_engine(connections, variants, texts, monkeypatch):
+    def bring(self, files):
+        if self.argument == "bare":
+            raise MissingBackendError(f"an engine for {len(files)} files", "export ENGINE=FOLDER")
+
+    monkeypatch.setattr("support.counting_device.CountingConnection.bring", bring, raising=False)
+    with pytest.raises(MissingBackendError, match="an engine for 2 files is not installed"):
+        benchmark(variants, texts, BenchmarkOptions(devices=[NAME, f"{NAME}:bare"], label=""))
+    assert [(one.opened, one.closed) for one in connections] == [([], True), ([], True)]
+
+
 def test_what_cannot_be_registered(connections):
     with pytest.raises(ValueError, match="registered already"):
         register_device(counting_device([]))
@@ -162,6 +173,7 @@ def test_the_commands_know_it(connections, phone):
         "adb[:[SERIAL][@CORES]]",
         "qemu-arm64[:CPU]",
         "qnn-host:SOC",
+        "litert-npu:SOC",
         "coreml",
         "android",
         "dummy[:CPU]",

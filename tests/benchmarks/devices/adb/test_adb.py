@@ -95,7 +95,7 @@ def test_no_client_and_no_runner(phone, reach, monkeypatch, tmp_path, exported):
     monkeypatch.setenv("POCKETBERT_ADB_RUNNERS", str(tmp_path))
     connection = connect(DEVICE)
     with pytest.raises(MissingBackendError, match="export POCKETBERT_ADB_RUNNERS=FOLDER .with onnxruntime_perf_test"):
-        connection.open(EngineFile(exported("bert"), Format.ONNX), 1)
+        connection.bring([EngineFile(exported("bert"), Format.ONNX)])  # before anything is measured on any device
     connection.close()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingBackendError, match="apt-get install adb") as caught:
