@@ -31,6 +31,7 @@ class WeightUse(BaseModel):
         per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None where it has
             one channel, as a regression head: both are the same then.
         static: Whether what it is multiplied with is int8 in a range that the file holds.
+        activations: The type of what it is multiplied with, where a range in the file makes it an integer.
         fused: Whether the file widens both operands of the product before it, for engines that fuse the three.
         block: How many numbers of a channel share a scale; None where all do.
     """
@@ -42,6 +43,7 @@ class WeightUse(BaseModel):
     dequantized: bool = False
     per_channel: bool | None = False
     static: bool = False
+    activations: str = ""
     fused: bool = False
     block: int | None = None
 
@@ -105,6 +107,7 @@ class Wanted:
         dequantized: Whether an operator turns them into fp32 before the use.
         per_channel: Whether they have a scale per output channel; None where both are right.
         static: Whether what they are multiplied with is int8 in a range that the file holds.
+        activations: What a range in the file makes of the numbers they are multiplied with; empty where it is not asked.
         fused: Whether the file widens both operands of a product before it, for engines that fuse the three.
         block: Most numbers of a channel that may share a scale; None where all of them do.
     """
@@ -113,6 +116,7 @@ class Wanted:
     dequantized: bool = False
     per_channel: bool | None = None
     static: bool = False
+    activations: str = ""
     fused: bool = False
     block: int | None = None
 
@@ -127,12 +131,14 @@ class ExpectedWeights:
         other_tables: What tables other than the largest may be instead; None where all are alike. A coarse table of positions
             or segments moves every token alike, which costs more than it saves.
         floats: Types that small weights may stay in.
+        whole: Whether norms, sums and softmax are computed in integers too; they may not be otherwise.
     """
 
     products: Wanted
     tables: Wanted
     other_tables: Wanted | None = field(default=None, kw_only=True)
     floats: tuple[str, ...] = ("float32",)
+    whole: bool = field(default=False, kw_only=True)
 
 
 def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> list[str]:
@@ -173,7 +179,9 @@ def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> l
     if other:
         still = "still float" if all(u.dtype.startswith("float") for u in other) else "of another type"
         out.append(f"{name}: {still}: {_listed(other)}.")
-    if types.integers:
+    if expected.whole and not types.integers:
+        out.append(f"{name}: only matrix products are computed in integers; an NPU takes graphs that are as a whole.")
+    if types.integers and not expected.whole:
         kinds = ", ".join(dict.fromkeys(types.integers))
         out.append(
             f"{name}: {kinds} computed in integers ({len(types.integers)} in all); the attention mask, sums and norms "
@@ -202,6 +210,9 @@ def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str) -> list[str]
     if ranged:
         how = "in a measured range" if ranged[0].static else "on the fly, not in a measured range"
         out.append(f"{name}: multiplied with numbers quantized {how}: {_listed(ranged)}.")
+    wide = [u for u, w in uses if w.activations and u.activations != w.activations]
+    if wide:
+        out.append(f"{name}: multiplied with numbers in {wide[0].activations or 'floats'}: {_listed(wide)}.")
     fused = [u for u, w in uses if u.fused is not w.fused]
     if fused:
         how = "widened before the product" if fused[0].fused else "multiplied as integers"

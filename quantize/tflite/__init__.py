@@ -1,5 +1,5 @@
 """Smaller TFLite files; importing this package registers its reader and its schemes."""
 
-from pocketbert.quantize.tflite import gpu, quantizer, reading, static
+from pocketbert.quantize.tflite import gpu, npu, quantizer, reading, static
 
-__all__ = ["gpu", "quantizer", "reading", "static"]
+__all__ = ["gpu", "npu", "quantizer", "reading", "static"]

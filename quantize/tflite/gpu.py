@@ -148,7 +148,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     """Write a file of the longest signature, with equal ranks and fp16 numbers."""
     model = load_model(source.read_bytes())
     keep_longest(model)
-    RankLeveller(model).run()
+    RankLeveller(model, model.subgraphs[0]).run()
     with temporary_folder(destination.parent) as folder:
         changed = folder / "changed.tflite"
         changed.write_bytes(dump_model(model))

@@ -34,12 +34,13 @@ class RankLeveller:
     The converter leaves axes of size 1 to broadcasting: a product of [tokens, width] is added to [1, tokens, width].
 
     Args:
-        model: A `ModelT` with one subgraph; changed in place by `run`.
+        model: A `ModelT`; changed in place by `run`.
+        graph: One of its subgraphs.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, graph: Any) -> None:
         self._model, self._schema = model, tflite_schema()
-        self._graph = model.subgraphs[0]
+        self._graph = graph
         names = self._schema.BuiltinOperator
         self._levelled = {names.ADD, names.SUB, names.MUL, names.DIV}
 

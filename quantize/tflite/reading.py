@@ -41,6 +41,7 @@ def weight_types(path: Path) -> WeightTypes:
         tensor = graph.tensors[index]
         scales_of_a_table = tensor.shape[-1:] == (1,) and use is Use.TABLE
         if tensor.stored and not scales_of_a_table:
+            read = graph.tensors[op.inputs[0]].dtype
             uses.append(
                 WeightUse(
                     name=tensor.name,
@@ -50,7 +51,8 @@ def weight_types(path: Path) -> WeightTypes:
                     dequantized=dequantized,
                     per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
                     block=tensor.block,
-                    static=use is Use.MATMUL and graph.tensors[op.inputs[0]].dtype in _SMALL,
+                    static=use is Use.MATMUL and read in _SMALL,
+                    activations=read if use is Use.MATMUL and read in _SMALL else "",
                 )
             )
     return WeightTypes(

@@ -6,7 +6,7 @@ FULLY_CONNECTED is quantized. Products have int8 results, too, which is where th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.tflite.one_shape import operator_code
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -46,7 +47,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     """
     if version_of("ai-edge-quantizer") is None:
         raise MissingBackendError("ai-edge-quantizer", "pip install 'pocketbert[tflite]'")
-    model = _Model(source.read_bytes())
+    model = MeasuredModel(source.read_bytes(), _MEASURED)
     with temporary_folder(destination.parent) as folder:
         ranges = model.measure(plan, folder / "measured.tflite", destination.name)
         renamed = folder / "renamed.tflite"
@@ -70,13 +71,18 @@ def _recipe() -> ModelQuantizationRecipe:
     return manager.get_quantization_recipe()
 
 
-class _Model:
+class MeasuredModel:
     """A file in which every operator's result has a name that no other tensor has, since ranges are handed over by name.
 
     The converter's names are those of modules; they repeat, and some belong to another module.
+
+    Args:
+        content: The file.
+        measured: Kinds of operators that get ranges.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, measured: Container[str]) -> None:
+        self._measured = measured
         self._model, self._schema = load_model(content), tflite_schema()
         self._names = {v: k for k, v in vars(self._schema.BuiltinOperator).items() if not k.startswith("_")}
         for number, graph in enumerate(self._model.subgraphs):
@@ -87,11 +93,14 @@ class _Model:
                         graph.tensors[index].name = f"operator{at:04d}_{place}_signature{number}".encode()
         self.content = dump_model(self._model)
 
+    def kind(self, operator: Any) -> str:
+        """Name what an operator computes."""
+        return str(self._names[operator_code(self._model, operator)])
+
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
         """The float activations that measured operators read and write; the same places in every signature."""
         for at, operator in enumerate(graph.operators):
-            code = self._model.operatorCodes[operator.opcodeIndex]
-            if self._names[max(int(code.builtinCode), int(code.deprecatedBuiltinCode))] not in _MEASURED:
+            if self.kind(operator) not in self._measured:
                 continue
             for reads, indices in ((True, operator.inputs), (False, operator.outputs)):
                 for place, index in enumerate(indices):
@@ -128,7 +137,9 @@ class _Model:
         predictor = TflitePredictor(path)
         graphs = {self._length(s): self._model.subgraphs[s.subgraphIndex] for s in self._model.signatureDefs}
         axes = _token_axes({n: self._shapes(graph) for n, graph in graphs.items()})
-        ranges = Ranges(map(_title, axes), plan.calibration)
+        known = self.known_ranges(predictor)
+        axes = {place: axis for place, axis in axes.items() if place not in known}
+        ranges = Ranges(map(place_title, axes), plan.calibration)
         for row in plan.rows() if plan.rows is not None else ():
             tokens = row[predictor.inputs[0]].shape[1]
             fitting = [n for n in predictor.lengths if n >= tokens]
@@ -136,9 +147,13 @@ class _Model:
                 continue
             padding = ((0, 0), (0, fitting[0] - tokens))
             found = predictor.run({name: np.pad(row[name], padding) for name in predictor.inputs})
-            ranges.add({_title(p): _cut(found[_title(p)], axis, tokens) for p, axis in axes.items()})
+            ranges.add({place_title(p): _cut(found[place_title(p)], cut, tokens) for p, cut in axes.items()})
         chosen = ranges.chosen(title)
-        return {place: chosen[_title(place)] for place in axes}
+        return known | {place: chosen[place_title(place)] for place in axes}
+
+    def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
+        """Return ranges that rows without padding cannot tell; here none are asked for."""
+        return {}
 
     def _with_outputs(self) -> bytes:
         model = load_model(self.content)
@@ -147,7 +162,7 @@ class _Model:
             outputs = [int(i) for i in graph.outputs]
             for place, index in self._places(graph):
                 named = self._schema.TensorMapT()
-                named.name, named.tensorIndex = _title(place).encode(), index
+                named.name, named.tensorIndex = place_title(place).encode(), index
                 signature.outputs.append(named)
                 outputs += [] if index in outputs else [index]
             graph.outputs = outputs
@@ -161,13 +176,14 @@ class _Model:
         return {place: tuple(int(n) for n in graph.tensors[index].shape) for place, index in self._places(graph)}
 
 
-def _title(place: Place) -> str:
+def place_title(place: Place) -> str:
+    """Name a place in words, which is also the name of its output in the measured copy."""
     at, reads, which = place
     return f"{'input' if reads else 'output'} {which} of operator {at}"
 
 
-def _token_axes(shapes: Mapping[int, Mapping[Place, tuple[int, ...]]]) -> dict[Place, int | None]:
-    """The axis of tokens of each measured tensor: its size differs from signature to signature.
+def _token_axes(shapes: Mapping[int, Mapping[Place, tuple[int, ...]]]) -> dict[Place, list[int]]:
+    """The axes of tokens of each measured tensor: their size differs from signature to signature.
 
     Where there is one signature, it is the axis before the last, if that has its length.
     """
@@ -178,13 +194,15 @@ def _token_axes(shapes: Mapping[int, Mapping[Place, tuple[int, ...]]]) -> dict[P
             axes = [i for i, (n, other) in enumerate(zip(shape, others[0][1][place], strict=True)) if n != other]
         else:
             axes = [len(shape) - 2] if len(shape) > 1 and shape[-2] == length else []
-        out[place] = axes[0] if axes else None
+        out[place] = axes
     return out
 
 
-def _cut(values: NDArray[Any], axis: int | None, tokens: int) -> NDArray[np.floating]:
+def _cut(values: NDArray[Any], axes: Sequence[int], tokens: int) -> NDArray[np.floating]:
     """What real tokens have."""
-    return values if axis is None else values.take(range(tokens), axis)
+    for axis in axes:
+        values = values.take(range(tokens), axis)
+    return values
 
 
 register_scheme(

@@ -199,7 +199,7 @@ def quantize(
         output: The new artefact folder.
         schemes: Schemes of smaller files, the default file's first; default ``int8``, with a budget all are considered.
         runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO,
-            ``gpu`` for the GPU of a phone (``fp16``).
+            ``gpu`` for the GPU of a phone (``fp16``), ``npu`` for neural processors (``a16w8``, ``a8w8``).
         overwrite: Whether an existing folder may be replaced.
         calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates.
         budget: Limits inside which the best file of each format is chosen.

@@ -85,6 +85,8 @@ def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
         "onnx a8w8",
         "onnx a8w8 for openvino",
         "tflite a8w8",
+        "tflite a8w8 for npu",
+        "tflite a16w8 for npu",
         "coreml a8w8",
     }
 

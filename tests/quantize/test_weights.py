@@ -9,6 +9,7 @@ from pocketbert.quantize.table import all_rows, row_of
 from pocketbert.quantize.weights import SMALL, Use, WeightTypes, WeightUse
 
 INT8 = {"dtype": "int8", "per_channel": True}
+COARSE = {"dtype": "int8", "per_channel": False}
 INT4 = {"dtype": "int4", "per_channel": True, "block": 32}
 Weights = dict[str, object]
 Row = tuple[Format, Scheme, Runtime | None]
@@ -27,6 +28,8 @@ RIGHT: dict[Row, tuple[Weights, Weights, Weights]] = {
     (Format.TFLITE, Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}, {"dtype": "float32"}),
     (Format.TFLITE, Scheme.FP16, None): ({"dtype": "float16", "dequantized": True},) * 3,
     (Format.TFLITE, Scheme.FP16, Runtime.GPU): ({"dtype": "float16", "dequantized": True},) * 3,
+    (Format.TFLITE, Scheme.A8W8, Runtime.NPU): ({**INT8, "static": True, "activations": "int8"}, COARSE, COARSE),
+    (Format.TFLITE, Scheme.A16W8, Runtime.NPU): ({**INT8, "static": True, "activations": "int16"}, COARSE, COARSE),
     (Format.TFLITE, Scheme.W8, None): ({**INT8, "dequantized": True},) * 3,
     (Format.TFLITE, Scheme.INT8, None): (INT8, {"dtype": "int8"}, {"dtype": "int8"}),
     (Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16): ({"dtype": "int8"}, {"dtype": "int8"}, {"dtype": "int8"}),
@@ -44,7 +47,8 @@ def weight(name: str, use: Use = Use.MATMUL, dtype: object = "int8", **more: obj
 
 
 def types(*uses: WeightUse) -> WeightTypes:
-    return WeightTypes(uses=list(uses), int8_bytes=3_000_000, float_bytes=250_000, operators={})
+    integers = ["SOFTMAX"] if any(u.activations for u in uses) else []  # only rows of whole graphs ask for activations
+    return WeightTypes(uses=list(uses), int8_bytes=3_000_000, float_bytes=250_000, operators={}, integers=integers)
 
 
 def type_problems(

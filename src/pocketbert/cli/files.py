@@ -37,7 +37,7 @@ Runtimes = Annotated[
     sets(
         "--runtime",
         "Add a file for a further runtime: tflite216 for TFLite up to 2.16 (int8), openvino for OpenVINO (with --scheme a8w8), "
-        "gpu for the GPU of a phone (with --scheme fp16).",
+        "gpu for the GPU of a phone (with --scheme fp16), npu for neural processors (with --scheme a16w8 or a8w8).",
         "quantize.files",
     ),
 ]
@@ -45,7 +45,7 @@ Calibrate = Annotated[
     Path | None,
     sets(
         "--calibrate",
-        "Measure the ranges of a8w8 files on the labelled training rows of this .jsonl[.gz], .csv, .tsv or .parquet file. Its "
+        "Measure the ranges of a8w8 and a16w8 files on the labelled training rows of this .jsonl[.gz], .csv, .tsv or .parquet file. Its "
         "columns are those of --text, --text-pair and --label.",
     ),
 ]

@@ -35,6 +35,8 @@ class Scheme(StrEnum):
     """Weights in 8 bits, 32 numbers of an output channel sharing a scale; activations in blocks of 32 on the fly."""
     A8W8 = "a8w8"
     """Static: int8 weights per output channel, 8-bit activations in ranges measured on texts, int8 embeddings."""
+    A16W8 = "a16w8"
+    """Static: as a8w8 with 16-bit activations, which NPUs compute fast and CPUs slowly."""
     SMALL = "small"
     """As int8, with embedding tables in 4 bits, blocks of 32 sharing a scale; in Core ML palettes of 6 and 4 bits."""
     W4 = "w4"
@@ -47,7 +49,7 @@ class Scheme(StrEnum):
     @property
     def static(self) -> bool:
         """Whether ranges of activations are measured on calibration rows before the file is written."""
-        return self is Scheme.A8W8
+        return self in (Scheme.A8W8, Scheme.A16W8)
 
 
 class Calibration(StrEnum):
@@ -70,6 +72,8 @@ class Runtime(StrEnum):
     """OpenVINO on a computer: slow with dynamic int8, fast with static int8."""
     GPU = "gpu"
     """The GPU of a phone: fp16, one length, operators of LiteRT's GPU delegate."""
+    NPU = "npu"
+    """A neural processor behind LiteRT or a compiler of TFLite files: integers in the whole graph, one length."""
 
     @property
     def own_engine(self) -> str | None:
@@ -82,7 +86,7 @@ class Runtime(StrEnum):
     @property
     def accelerator(self) -> bool:
         """Whether it is a chip next to the CPU, for which files take one length and are not timed on a CPU."""
-        return self is Runtime.GPU
+        return self in (Runtime.GPU, Runtime.NPU)
 
 
 class Client(StrEnum):

@@ -53,7 +53,7 @@ def test_the_gate_passes_where_the_gpu_takes_the_products_and_names_the_rest(
     one = subject(file, Runtime.GPU)
     [good] = place.gates(one, ())
     assert (good.name, good.passed, good.value) == ("placement", True, 0.0)
-    assert good.detail.endswith("Compiled-only: read from the graph, not run on a GPU.")
+    assert good.detail.endswith("Compiled-only: read from the graph, not run on the chip.")
     monkeypatch.delitem(gpu.RULES, "GELU")
     [partly] = place.gates(one, ())
     assert (partly.passed, partly.value) == (True, 2.0)

@@ -112,6 +112,8 @@ def test_measured_bounds() -> None:
         **{("coreml", s, None): Bounds(reference=0.5, padding=0.05, golden=0.1) for s in ("a8w8", "small", "w4", "lut6", "lut4")},
         ("tflite", "fp16", None): Bounds(reference=0.02),
         ("tflite", "fp16", "gpu"): Bounds(reference=0.02, golden=0.1),
+        ("tflite", "a16w8", "npu"): Bounds(reference=0.15, padding=0.1, golden=0.1),
+        ("tflite", "a8w8", "npu"): Bounds(reference=0.3, padding=0.1, golden=0.25),
         ("tflite", "w8", None): Bounds(reference=0.5),
         ("tflite", "int8", None): Bounds(reference=0.5, padding=0.02, golden=0.05),
         ("tflite", "int8", "tflite216"): Bounds(reference=0.5, padding=0.02, golden=0.25),

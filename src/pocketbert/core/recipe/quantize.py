@@ -70,7 +70,8 @@ class QuantizeSection(Section):
         min_length=1,
         description="Smaller files, each a scheme or {scheme, runtime, format}; the first scheme is the default file's. For runtimes: "
         "{scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: openvino} for OpenVINO on a "
-        "computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU of a phone.",
+        "computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU of a phone; "
+        "{scheme: a16w8, runtime: npu} for a neural processor, calibrated too.",
     )
     budget: BudgetSection | None = Field(
         None,

@@ -86,9 +86,9 @@ class TflitePlace(FormatPlace):
             write_client_data(model, path)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Check the metadata of MediaPipe's file, and whether the delegate of a GPU takes the file that is made for it."""
-        if subject.runtime is Runtime.GPU:
-            return [_on_gpu(subject)]
+        """Check the metadata of MediaPipe's file, and what an accelerator leaves to the CPU of the file made for it."""
+        if subject.runtime is not None and subject.runtime.accelerator:
+            return [unread_gate(subject, "placement") or _placement(subject)]
         return [_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
 
     def constants(self, path: Path) -> list[list[Constant]]:
@@ -212,19 +212,25 @@ def _metadata(subject: Subject) -> Gate:
     )
 
 
-def _on_gpu(subject: Subject) -> Gate:
-    """Whether LiteRT's GPU delegate takes the matrix products; other operators that it refuses are named."""
-    if unread := unread_gate(subject, "placement"):
-        return unread
-    from pocketbert.quantize.tflite.gpu import gpu_refusals, leaves_products
+def _placement(subject: Subject) -> Gate:
+    """Whether an accelerator takes the matrix products; other operators that stay on the CPU are named."""
+    from pocketbert.quantize.tflite import gpu, npu
 
-    refusals = gpu_refusals(subject.path)
-    listed = "; ".join(f"{r.count} {r.operator} ({r.reason})" for r in refusals)
-    said = f"stays on the CPU: {listed}" if refusals else "all operators are in the list of LiteRT's GPU delegate"
+    if subject.runtime is Runtime.GPU:
+        refusals = gpu.gpu_refusals(subject.path)
+        listed = [f"{r.count} {r.operator} ({r.reason})" for r in refusals]
+        count, fails = sum(r.count for r in refusals), gpu.leaves_products(refusals)
+        all_taken = "all operators are in the list of LiteRT's GPU delegate"
+    else:
+        floats = npu.float_operators(subject.path)
+        listed = [f"{n} {kind}" for kind, n in floats.most_common()]
+        count, fails = floats.total(), npu.leaves_products(floats)
+        all_taken = "all operators compute in integers of 8 and 16 bits"
+    said = f"stays on the CPU: {', '.join(listed)}" if listed else all_taken
     return Gate(
         name="placement",
         file=subject.name,
-        passed=not leaves_products(refusals),
-        value=float(sum(r.count for r in refusals)),
-        detail=f"{said}. {Provenance.COMPILED_ONLY.value.capitalize()}: read from the graph, not run on a GPU.",
+        passed=not fails,
+        value=float(count),
+        detail=f"{said}. {Provenance.COMPILED_ONLY.value.capitalize()}: read from the graph, not run on the chip.",
     )

@@ -1,0 +1,224 @@
+"""a16w8 and a8w8 for NPUs: one length, embeddings with one scale, and the whole graph in integers.
+
+Ranges come from rows without padding, in which a mask is all ones: the tensors that only mask and segments decide get theirs
+from a row of both kinds, and none reaches below -DEPTH. With the constant 1e4 inside a range, every score is lost in one step
+of int8, and most answers are wrong. In a8w8 the sums and norms between the products have 16 bits: in 8 they cost most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pocketbert.core.disk.ownership import temporary_folder
+from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.host.quiet import quiet
+from pocketbert.core.host.versions import version_of
+from pocketbert.core.packages.tflite import dump_model, load_model
+from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.quantize.calibration import Range
+from pocketbert.quantize.plan import Plan, Rows
+from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.tflite.one_shape import RankLeveller, keep_longest
+from pocketbert.quantize.tflite.static import MeasuredModel, Place, place_title
+from pocketbert.quantize.weights import ExpectedWeights, Wanted
+from pocketbert.runtime.tflite import TflitePredictor
+
+if TYPE_CHECKING:
+    from ai_edge_quantizer.qtyping import ModelQuantizationRecipe
+
+DEPTH = 16.0
+"""How far a mask may lower a score: what is masked has a share of e**-16 of the score at its height."""
+BELOW = 8.0
+"""How far the range of masked scores reaches below the lowest score of a real token."""
+MASK, SEGMENTS = "attention_mask", "token_type_ids"
+_SUMS = ("ADD", "SUB", "MUL", "DIV", "MEAN", "SUM", "RSQRT", "SQRT", "SQUARED_DIFFERENCE")
+"""What norms and sums are made of."""
+_SMALL = ("int8", "int16", "bool")
+_PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL")
+
+
+class _Everything:
+    """All kinds of operators."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+class _Whole(MeasuredModel):
+    """A file whose every float result gets a range.
+
+    Args:
+        content: The file, with all its signatures: shorter rows run in shorter ones.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content, _Everything())
+        signature = self._model.signatureDefs[0]
+        self._first = self._model.subgraphs[signature.subgraphIndex]
+        self._ends = {_text(i.name): int(i.tensorIndex) for i in signature.inputs}
+        self._masked = self._decided_by(MASK)
+        self._given = self._masked | self._decided_by(SEGMENTS)
+
+    def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
+        """Results only: everything that an operator reads is one, or stored."""
+        return ((place, index) for place, index in super()._places(graph) if not place[1])
+
+    def _decided_by(self, name: str) -> set[int]:
+        """Numbers of the operators whose result depends on one input of the graph and nothing else."""
+        known, out = {self._ends[name]} if name in self._ends else set(), set()
+        for at, op in enumerate(self._first.operators):
+            read = [int(i) for i in op.inputs if i >= 0 and not self._stored(int(i))]
+            if read and all(i in known for i in read):
+                known |= {int(i) for i in op.outputs}
+                out.add(at)
+        return out
+
+    def _stored(self, index: int) -> bool:
+        data = self._model.buffers[self._first.tensors[index].buffer].data
+        return data is not None and len(data) > 0
+
+    def _joins(self) -> set[int]:
+        """Numbers of the operators that add a mask to scores."""
+        masks = {int(i) for at in self._masked for i in self._first.operators[at].outputs}
+        operators = enumerate(self._first.operators)
+        return {at for at, op in operators if at not in self._masked and any(int(i) in masks for i in op.inputs)}
+
+    def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
+        """Return the ranges of masks and segments, from a row that has zeros and ones of both."""
+        length = predictor.lengths[0]
+        row = {name: np.zeros((1, length), np.int64) for name in predictor.inputs}
+        for name in (MASK, SEGMENTS):
+            if name in row:
+                row[name][0, ::2] = 1
+        found = predictor.run(row)
+        out = {}
+        for place, _ in self._places(self._first):
+            if place[0] in self._given:
+                values = found[place_title(place)]
+                out[place] = max(-DEPTH, min(0.0, float(values.min()))), max(0.0, float(values.max()))
+        return out
+
+    def lowered(self, ranges: Mapping[Place, Range]) -> dict[Place, Range]:
+        """Return the ranges with room for what is masked."""
+        joins = self._joins()
+        return {p: (low - BELOW, high) if p[0] in joins else (low, high) for p, (low, high) in ranges.items()}
+
+    def sums(self) -> list[str]:
+        """Names of the results of norms and sums, without those of masks and masked scores."""
+        graph, kept = self._model.subgraphs[-1], self._masked | self._joins()
+        operators = [(at, op) for at, op in enumerate(graph.operators) if at not in kept and self.kind(op) in _SUMS]
+        return [_text(graph.tensors[op.outputs[0]].name) for _, op in operators]
+
+    def keep_longest(self) -> bytes:
+        """Remove all signatures but the longest, and return the file."""
+        keep_longest(self._model)
+        self.content = dump_model(self._model)
+        return self.content
+
+
+def _write(source: Path, destination: Path, plan: Plan) -> None:
+    """Write a copy in integers; nothing is written where a range cannot be measured.
+
+    Raises:
+        MissingBackendError: If ai-edge-quantizer is not installed.
+        InputError: If there are no rows that the file takes, or a product reads the word table.
+        GateError: If the range of a tensor could not be measured.
+    """
+    if version_of("ai-edge-quantizer") is None:
+        raise MissingBackendError("ai-edge-quantizer", "pip install 'pocketbert[tflite]'")
+    _refuse_tied(source)
+    loaded = load_model(source.read_bytes())
+    for graph in loaded.subgraphs:
+        RankLeveller(loaded, graph).run()
+    model = _Whole(dump_model(loaded))
+    with temporary_folder(destination.parent) as folder:
+        filled = _filled(plan, TflitePredictor(source).lengths)
+        ranges = model.lowered(model.measure(filled, folder / "measured.tflite", destination.name))
+        renamed = folder / "renamed.tflite"
+        renamed.write_bytes(model.keep_longest())
+        with quiet():
+            from ai_edge_quantizer.quantizer import Quantizer
+
+            quantizer = Quantizer(str(renamed))
+            quantizer.load_quantization_recipe(_recipe(plan.scheme, model.sums()))
+            content = bytes(quantizer.quantize(model.statistics(ranges)).quantized_model)
+    destination.write_bytes(content)
+
+
+def _filled(plan: Plan, lengths: Sequence[int]) -> Plan:
+    """The plan, with rows repeated up to the length where there is one: which axes have tokens is then not to be seen."""
+
+    def rows() -> Rows:
+        for row in plan.rows() if plan.rows is not None else ():
+            fits = row["input_ids"].shape[1] <= lengths[0]
+            yield {name: np.resize(value, (1, lengths[0])) if fits else value for name, value in row.items()}
+
+    return plan if len(lengths) > 1 else replace(plan, rows=rows)
+
+
+def _refuse_tied(source: Path) -> None:
+    graph = TfliteGraph(source)
+    tables, weights = (
+        {graph.tensors[op.inputs[1]].buffer for op in graph.operators if op.name == kind}
+        for kind in ("EMBEDDING_LOOKUP", "FULLY_CONNECTED")
+    )
+    if tables & weights:
+        raise InputError(
+            Problem(
+                str(source),
+                "a matrix product reads the word table, which has one scale for an NPU and one per word for a product.",
+                "Choose a scheme without a runtime, e.g. int8.",
+            )
+        )
+
+
+def _recipe(scheme: Scheme, sums: Sequence[str]) -> ModelQuantizationRecipe:
+    from ai_edge_quantizer.algorithm_manager import AlgorithmName
+    from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
+    from ai_edge_quantizer.recipe_manager import RecipeManager
+
+    manager, every = RecipeManager(), TFLOperationName.ALL_SUPPORTED
+    bits = 16 if scheme is Scheme.A16W8 else 8
+    manager.add_static_config(".*", every, activation_num_bits=bits, weight_num_bits=8)
+    lookup = TFLOperationName.EMBEDDING_LOOKUP
+    manager.add_dynamic_config(".*", lookup, num_bits=8, granularity=QuantGranularity.TENSORWISE)
+    # answers stay fp32, as those of every other file: no client has to know a scale
+    manager.add_quantization_config(".*", TFLOperationName.OUTPUT, algorithm_key=AlgorithmName.NO_QUANTIZE)
+    for name in sums if scheme is Scheme.A8W8 else ():
+        manager.add_static_config(f"{name}.*", every, activation_num_bits=16, weight_num_bits=8)
+    return manager.get_quantization_recipe()
+
+
+def float_operators(path: Path) -> Counter[str]:
+    """Count the operators that an NPU for integers leaves to the CPU: those that read or write floats, and integers of 32 bits."""
+    graph, counts = TfliteGraph(path), Counter[str]()
+    for op in graph.operators:
+        read = [i for i in op.inputs if i >= 0 and not graph.tensors[i].stored]
+        if any(graph.tensors[i].dtype not in _SMALL for i in (*read, *op.outputs)):
+            counts[op.name] += 1
+    return counts
+
+
+def leaves_products(counts: Mapping[str, int]) -> bool:
+    """Tell whether a matrix product is not in integers."""
+    return any(counts.get(kind, 0) for kind in _PRODUCTS)
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+def _expected(activations: str) -> ExpectedWeights:
+    products = Wanted("int8", per_channel=True, static=True, activations=activations)
+    return ExpectedWeights(products, Wanted("int8", per_channel=False), whole=True)
+
+
+register_scheme(SchemeRow(Format.TFLITE, Scheme.A16W8, _expected("int16"), _write, Runtime.NPU))
+register_scheme(SchemeRow(Format.TFLITE, Scheme.A8W8, _expected("int8"), _write, Runtime.NPU))

@@ -1,0 +1,142 @@
+"""a16w8 and a8w8 for NPUs: the whole graph in integers, padding masked in set ranges, and what the constant 1e4 does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
+
+from pocketbert.core.compare.evaluate import rms_error
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.errors import GateError, InputError
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
+from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.quantize import weights
+from pocketbert.quantize.door import quantize
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.tflite import npu
+from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.tflite.npu import float_operators, leaves_products
+from pocketbert.quantize.tflite.one_shape import operator_code
+from pocketbert.runtime.tflite import TflitePredictor
+
+Exported = Callable[[str], Path]
+Rows = list[dict[str, Any]]
+SCHEMES = (Scheme.A16W8, Scheme.A8W8)
+
+
+@pytest.fixture(autouse=True)
+def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no matrix above the usual bound."""
+    monkeypatch.setattr(weights, "SMALL", 512)
+
+
+@pytest.fixture(scope="module")
+def rows(open_tiny: Callable[..., Any]) -> Rows:
+    """Calibration rows without padding."""
+    tokenizer = open_tiny("bert", 2)[2]
+    return [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+
+
+def plan(scheme: Scheme, rows: Rows) -> Plan:
+    return Plan(Format.TFLITE, scheme, Runtime.NPU, lambda: rows)
+
+
+@pytest.fixture(scope="module")
+def made(exported_tflite: Exported, rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> dict[Scheme, Path]:
+    folder = tmp_path_factory.mktemp("npu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "SMALL", 512)
+        for scheme in SCHEMES:
+            quantize(exported_tflite("bert"), folder / f"{scheme}.tflite", plan(scheme, rows))
+    return {scheme: folder / f"{scheme}.tflite" for scheme in SCHEMES}
+
+
+def error(exact: Path, path: Path, rows: Rows) -> float:
+    """RMS error of padded rows against unpadded ones in fp32."""
+    one, other = TflitePredictor(exact, 1), TflitePredictor(path, 1)
+    [length] = other.lengths
+
+    def answer(predictor: TflitePredictor, row: dict[str, Any], tokens: int) -> Any:
+        more = tokens - row["input_ids"].shape[1]
+        return predictor.run({k: np.pad(v, ((0, 0), (0, more))) for k, v in row.items()})["logits"]
+
+    fitting = [min(n for n in one.lengths if n >= row["input_ids"].shape[1]) for row in rows]
+    right = np.concatenate([answer(one, row, n) for row, n in zip(rows, fitting, strict=True)])
+    return rms_error(np.concatenate([answer(other, row, length) for row in rows]), right)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_whole_graph_is_in_integers_and_padding_is_masked(
+    scheme: Scheme, made: dict[Scheme, Path], exported_tflite: Exported, rows: Rows
+) -> None:
+    bounds = FORMATS[Format.TFLITE].bounds
+    assert error(exported_tflite("bert"), made[scheme], rows) < bounds[scheme, Runtime.NPU].reference
+    left = float_operators(made[scheme])
+    assert set(left) <= {"RESHAPE", "CAST", "EMBEDDING_LOOKUP", "QUANTIZE", "DEQUANTIZE"}
+    assert left["DEQUANTIZE"] == 1  # the answer
+    assert not leaves_products(left)
+    graph = TfliteGraph(made[scheme])
+    kinds = {op.name: {graph.tensors[op.outputs[0]].dtype} for op in graph.operators}
+    assert kinds["SOFTMAX"] == {"int16" if scheme is Scheme.A16W8 else "int8"}
+    assert kinds["RSQRT"] == {"int16"}  # norms and sums, in both schemes
+    assert TflitePredictor(made[scheme], 1).signature.outputs[0].dtype == "float32"
+
+
+def test_the_constant_of_a_mask_in_a_range_ruins_int8(
+    made: dict[Scheme, Path], exported_tflite: Exported, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(npu, "DEPTH", 1e4)
+    monkeypatch.setattr(npu, "BELOW", 1e4)
+    broken = tmp_path / "broken.tflite"
+    quantize(exported_tflite("bert"), broken, plan(Scheme.A8W8, rows))
+    bound = FORMATS[Format.TFLITE].bounds[Scheme.A8W8, Runtime.NPU].reference
+    assert (
+        error(exported_tflite("bert"), broken, rows) > bound > error(exported_tflite("bert"), made[Scheme.A8W8], rows)
+    )
+
+
+def test_a_mask_without_a_set_range_is_attended_to(
+    made: dict[Scheme, Path], exported_tflite: Exported, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(npu, "DEPTH", 1e-3)
+    monkeypatch.setattr(npu, "BELOW", 0.0)
+    quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(Scheme.A16W8, rows))
+    right = error(exported_tflite("bert"), made[Scheme.A16W8], rows)
+    assert error(exported_tflite("bert"), tmp_path / "a.tflite", rows) > 3 * right
+
+
+def test_a_quantizer_that_leaves_the_graph_float_is_found_out(
+    exported_tflite: Exported, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pocketbert.quantize.tflite import static
+
+    monkeypatch.setattr(npu, "_recipe", lambda scheme, sums: static._recipe())
+    with pytest.raises(GateError, match="only matrix products are computed in integers"):
+        quantize(exported_tflite("bert"), tmp_path / "a.tflite", plan(Scheme.A8W8, rows))
+
+
+def test_the_other_scheme_has_other_activations(made: dict[Scheme, Path]) -> None:
+    from pocketbert.quantize import row_of, weight_types
+
+    row = row_of(Format.TFLITE, Scheme.A16W8, Runtime.NPU)
+    found = row.problems(weight_types(made[Scheme.A8W8], Format.TFLITE), "a")
+    assert any("multiplied with numbers in int8" in line for line in found)
+
+
+def test_a_table_that_a_product_reads_is_refused(exported_tflite: Exported, rows: Rows, tmp_path: Path) -> None:
+    model, names = load_model(exported_tflite("bert").read_bytes()), tflite_schema().BuiltinOperator
+    graph, kinds = model.subgraphs[0], {}
+    for op in graph.operators:
+        kinds.setdefault(operator_code(model, op), graph.tensors[op.inputs[-1 if len(op.inputs) < 2 else 1]])
+    kinds[names.FULLY_CONNECTED].buffer = kinds[names.EMBEDDING_LOOKUP].buffer
+    (tmp_path / "tied.tflite").write_bytes(dump_model(model))
+    with pytest.raises(InputError, match="a matrix product reads the word table"):
+        quantize(tmp_path / "tied.tflite", tmp_path / "a.tflite", plan(Scheme.A8W8, rows))
+    assert not (tmp_path / "a.tflite").exists()
