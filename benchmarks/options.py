@@ -30,6 +30,7 @@ class BenchmarkOptions:
         seed: Decides the order of turns and texts.
         profile: Whether to profile per operator (at the first thread count).
         label: Text of the progress bar; empty for none.
+        app: Whether phones behind adb are measured by the demo app on them instead of the runners.
         data: Labelled rows on which emulated files are scored in place of golden rows and texts; of one folder's task.
     """
 
@@ -45,6 +46,7 @@ class BenchmarkOptions:
     profile: bool = True
     label: str = "benchmark"
     data: DataSource | None = None
+    app: bool = False
 
     def check(self, names: Sequence[str]) -> None:
         """Check the options for variants of these names.

@@ -49,6 +49,10 @@ def benchmark(
             "lists them. (recipe: benchmark.devices)",
         ),
     ] = None,
+    app: Annotated[
+        bool,
+        typer.Option("--app", help="Let the demo app on the phone of `--device adb` measure instead of the runners."),
+    ] = False,
     threads: Annotated[
         str, sets("--threads", "Measure with these numbers of threads, comma-separated.", "benchmark.threads")
     ] = "1,2",
@@ -147,6 +151,7 @@ def benchmark(
             runs=runs,
             repeats=repeats,
             gaps_ms=_idle_times(gaps),
+            app=app,
             budget_s=budget,
             data=options.rows(data, None, None, None) if data else None,
         ),

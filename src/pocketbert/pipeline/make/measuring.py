@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 from pocketbert.core.artefacts import artefact_folder, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.devices import LOCAL, devices_named
+from pocketbert.core.devices import ADB, LOCAL, devices_named, parse_device
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
@@ -149,7 +151,14 @@ def benchmark_folders(
     models = [artefact_folder(folder) for folder in models]
     chosen = options or FOLDER_OPTIONS
     names = [str(name) for name in devices_named(list(chosen.devices), "--device")]
-    imported = import_results(imports, models)
+    by_app = [name for name in names if chosen.app and parse_device(name).info.name == ADB]
+    if chosen.app and not by_app:
+        raise InputError(Problem("--app", "needs a phone over adb, and none is named.", "Add --device adb"))
+    names = [name for name in names if name not in by_app]
+    chosen = dataclasses.replace(chosen, devices=names) if by_app else chosen
+    with tempfile.TemporaryDirectory(prefix="pocketbert-app-") as folder:
+        measured = [_measured_by_app(name, models, chosen, Path(folder) / f"{n}.json") for n, name in enumerate(by_app)]
+        imported = import_results([*imports, *measured], models)
     variants = folder_variants(models, names) if names else []
     if imported and not variants:
         return imported[0].model_copy(update={"others": imported[1:]})
@@ -163,6 +172,23 @@ def benchmark_folders(
         )
     result = measure(variants, texts, chosen, labelled=_labelled(models, chosen))
     return result.model_copy(update={"others": [*result.others, *imported]})
+
+
+def _measured_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions, destination: Path) -> Path:
+    """The record of the demo app of one phone, which carries one folder."""
+    from pocketbert.benchmarks.devices.adb.app import AppPlan, measure_by_app
+
+    if len(models) != 1:
+        raise InputError(
+            Problem("--app", f"the app carries one folder, got {len(models)}.", "Give one folder with -m.")
+        )
+    records = [r for r in read_artefacts(models[0]).models() if r.format in (Format.ONNX, Format.TFLITE)]
+    lengths = [int(x) for x in options.lengths if x != "text"] or [0]
+    paths = [r.path for r in records if r.runtime is None or r.runtime.own_engine is None]
+    measure_by_app(
+        parse_device(name).argument, AppPlan(paths, list(options.threads), lengths, options.runs), destination
+    )
+    return destination
 
 
 def _labelled(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
