@@ -20,6 +20,7 @@ class SearchRow:
 
     Attributes:
         name: Its path.
+        student: The student that it is made of; empty where there is one only.
         size: Its size.
         error: How far it is from the exported file.
         same: Share of rows with the same label.
@@ -31,6 +32,7 @@ class SearchRow:
     """
 
     name: str
+    student: str
     size: str
     error: str
     same: str
@@ -50,6 +52,7 @@ def _row(candidate: Candidate, metric: str) -> SearchRow:
     none = wording.NONE
     return SearchRow(
         name=candidate.path,
+        student=candidate.student or "",
         size=none if candidate.bytes is None else wording.size(candidate.bytes),
         error=none if candidate.rel is None else f"{candidate.rel:.4f}",
         same=none if candidate.agreement is None else f"{candidate.agreement:.1%}",
@@ -91,4 +94,18 @@ def search_plots(search: BudgetSearch) -> list[tuple[str, str]]:
 
 def _point(c: Candidate) -> plots.Considered:
     assert c.drop is not None and c.bytes is not None
-    return plots.Considered(c.scheme, c.bytes / 1e6, 100 * c.drop, c.front, bool(c.inside), c.chosen)
+    return plots.Considered(c.scheme, c.bytes / 1e6, 100 * c.drop, c.front, bool(c.inside), c.chosen, c.student or "")
+
+
+def student_rows(search: BudgetSearch) -> list[tuple[str, str, str, str]]:
+    """Name, weights, loss before any scheme, and what became of each student, where several were considered."""
+    metric, none = METRICS[search.metric], wording.NONE
+    return [
+        (
+            s.name,
+            none if s.parameters is None else f"{s.parameters / 1e6:.2f} M",
+            none if s.lost is None else metric.lost(s.lost),
+            "chosen" if s.chosen else s.note,
+        )
+        for s in search.students
+    ]

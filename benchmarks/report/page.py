@@ -12,7 +12,7 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Profile
 from pocketbert.benchmarks.report import plots
-from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows
+from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows, student_rows
 from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row
 from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
@@ -155,6 +155,7 @@ def render_report(data: ReportData) -> str:
         curves=_curves(data),
         searched=_searched(data),
         considered=search_rows(data.search) if data.search else [],
+        contest=student_rows(data.search) if data.search else [],
         limits=limits_in_words(data.search) if data.search else "",
     )
 

@@ -28,6 +28,8 @@ _INK, _MUTED, _LINE = "#1f2328", "#57606a", "#d8dee4"
 SERIES = tuple(
     "#64748b #2563eb #d97706 #059669 #9333ea #dc2626 #0891b2 #be185d #65a30d #7c2d12 #1e3a8a #e879f9 #0f5132 #eab308".split()
 )
+_SHAPES = "os^DvP"
+"""Shapes of students in the plot of a search."""
 _VARIABLES = {
     _INK: "--ink",
     _MUTED: "--muted",
@@ -77,6 +79,7 @@ class Considered:
         front: Whether no other file is both smaller and closer to the exported one.
         inside: Whether it is inside every limit.
         chosen: Whether it was chosen.
+        student: The student that it is made of, which gives it its shape; empty where there is one only.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Considered:
     front: bool
     inside: bool
     chosen: bool
+    student: str = ""
 
 
 def require() -> None:
@@ -168,9 +172,11 @@ def front(points: Sequence[Considered], limits: tuple[float | None, float | None
         axes = canvas.axes
         line = sorted((p for p in points if p.front), key=lambda p: p.megabytes)
         axes.plot([p.megabytes for p in line], [p.lost for p in line], color=_color(1), linewidth=1.2)
+        students = list(dict.fromkeys(p.student for p in points))
         for number, p in enumerate(points := sorted(points, key=lambda p: p.megabytes)):
             color = _color(1 if p.inside else 0)
-            axes.scatter([p.megabytes], [p.lost], s=90 if p.chosen else 34, color=color, zorder=3)
+            shape = _SHAPES[students.index(p.student) % len(_SHAPES)]
+            axes.scatter([p.megabytes], [p.lost], s=90 if p.chosen else 34, color=color, marker=shape, zorder=3)
             last = number > 0 and number == len(points) - 1
             falling = last and p.lost < points[number - 1].lost
             axes.annotate(
@@ -191,7 +197,8 @@ def front(points: Sequence[Considered], limits: tuple[float | None, float | None
         axes.set_xlabel("file size in MB")
         axes.set_ylabel(scale)
         entries = [("inside", 1), ("outside", 0)] + ([("limit", 5)] if limits != (None, None) else [])
-        _legend(canvas.figure, entries, columns=3)
+        shapes = {name: _SHAPES[i % len(_SHAPES)] for i, name in enumerate(students) if name}
+        _legend(canvas.figure, entries, columns=3, shapes=shapes)
         return canvas.svg(title)
 
 
@@ -354,12 +361,18 @@ def _log_axis(axes: Axes, which: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: Figure, entries: Sequence[tuple[str, int]], columns: int) -> None:
+def _legend(
+    figure: Figure, entries: Sequence[tuple[str, int]], columns: int, shapes: Mapping[str, str] | None = None
+) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], marker="o", linestyle="", color=_color(number), markersize=6, label=name)
         for name, number in entries
+    ]
+    handles += [
+        Line2D([], [], marker=shape, linestyle="", color=_MUTED, markersize=6, label=f"student {name}")
+        for name, shape in (shapes or {}).items()
     ]
     figure.legend(
         handles=handles,

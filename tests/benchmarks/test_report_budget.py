@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from pocketbert.benchmarks.report import ReportData, render_report
-from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows
-from pocketbert.core.artefacts import BudgetSearch, Candidate
+from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows, student_rows
+from pocketbert.core.artefacts import BudgetSearch, Candidate, ConsideredStudent
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
@@ -60,3 +60,27 @@ def test_the_table_has_every_candidate_and_says_why_figures_are_missing() -> Non
     assert "&lt;b&gt;about 17.5 MB" in page
     assert 'href="#budget"' in page
     assert 'href="#budget"' not in render_report(data.model_copy(update={"search": None}))
+
+
+def test_students_have_shapes_a_legend_and_a_table_of_their_figures() -> None:
+    students = [
+        ConsideredStudent(name="own", parameters=17_000_000, lost=0.0),
+        ConsideredStudent(name="narrow", note="not exported: <b>"),
+    ]
+    one = search(max_drop=0.02)
+    told = one.model_copy(
+        update={
+            "students": students,
+            "candidates": [
+                c.model_copy(update={"student": n})
+                for c, n in zip(one.candidates, ("own", "narrow", "own", "own"), strict=True)
+            ],
+        }
+    )
+    ((svg, _),) = search_plots(told)
+    assert "student own" in svg
+    assert "student narrow" in svg
+    assert "student own" not in search_plots(one)[0][0]
+    assert student_rows(told)[0] == ("own", "17.00 M", "no difference", "")
+    assert student_rows(told)[1][3] == "not exported: <b>"
+    assert [r.student for r in search_rows(told)][:2] == ["own", "narrow"]

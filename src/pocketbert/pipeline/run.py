@@ -38,7 +38,7 @@ from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn import training, vocabulary
 from pocketbert.pipeline.learn.augmenting import write_copies
 from pocketbert.pipeline.learn.corpora import write_corpora
-from pocketbert.pipeline.learn.data import RunData, check_files, load_data
+from pocketbert.pipeline.learn.data import RunData, calibration_rows, check_files, load_data
 from pocketbert.pipeline.learn.finishing import head_with, read_training, teacher_vectors
 from pocketbert.pipeline.learn.first_look import check_head, is_local
 from pocketbert.pipeline.learn.stages import Learning
@@ -161,10 +161,8 @@ class Run:
         require_for(self.recipe, until)
         if until is None:
             self.inputs.check_exported()
-        steps = self.steps()  # before the lock: a model that is not there leaves no folder behind
+        steps = self._steps_until(until)  # before the lock: a model that is not there leaves no folder behind
         with self.folder.locked():
-            if until is not None:
-                steps = steps[: [s.name for s in steps].index(until) + 1]
             self.folder.hash(steps)
             self.folder.recover(steps)
             plan = self.folder.plan(steps)
@@ -184,8 +182,12 @@ class Run:
                     if step.name == STUDENT and until != STUDENT:
                         self._judge_student()
 
-    def plan(self) -> list[tuple[str, str, str, str]]:
-        """Name, output and state of every step, and why it is made again, without running anything.
+    def _steps_until(self, last: str | None) -> list[Step]:
+        steps = self.steps()
+        return steps if last is None else steps[: [s.name for s in steps].index(last) + 1]
+
+    def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
+        """Name, output and state of every step up to `until`, and why it is made again, without running anything.
 
         Raises:
             InputError: If the folder holds results of other settings, or the run would find something wrong with its
@@ -194,7 +196,7 @@ class Run:
         check_files(self.recipe.data)
         self.inputs.check_exported()
         check_head(self.recipe, self.model)
-        steps = self.steps()
+        steps = self._steps_until(until)
         self.folder.refuse_foreign()
         plan = self.folder.plan(steps)
         again = {**plan.anew, **plan.retried}
@@ -280,9 +282,7 @@ class Run:
     def _calibration(self) -> list[dict[str, NDArray[np.int64]]]:
         """Rows alone: padding has no part in a range."""
         tokenizer = TextTokenizer(self.weights, self.length)
-        own = self.recipe.student is not None and self.recipe.student.vocabulary is not None
-        data = self.data.read_by(tokenizer, "train") if own else self.data
-        return [tokenizer.pad([row]) for row in data.calibration(tokenizer)]
+        return [tokenizer.pad([row]) for row in calibration_rows(self.recipe, self.data, tokenizer)]
 
     def _make_golden(self, at: Places) -> Sequence[str]:
         model = self.exported

@@ -26,7 +26,7 @@ from pocketbert.core.artefacts.records import (
     Signature,
     Tensor,
 )
-from pocketbert.core.artefacts.search import SEARCH_FILE, BudgetSearch, Candidate
+from pocketbert.core.artefacts.search import SEARCH_FILE, BudgetSearch, Candidate, ConsideredStudent
 
 __all__ = [
     "CARD",
@@ -36,6 +36,7 @@ __all__ = [
     "Artefacts",
     "BudgetSearch",
     "Candidate",
+    "ConsideredStudent",
     "FileRecord",
     "Kind",
     "MadeFor",

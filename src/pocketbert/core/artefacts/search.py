@@ -26,6 +26,7 @@ class Candidate(_Record):
         format: What opens it.
         scheme: How its numbers are stored.
         runtime: The one runtime that it is made for.
+        student: The student that it is made of, where several were considered.
         sha256: Digest of the file; None where none was written.
         bytes: Size of the file; None where none was written.
         rel: RMS difference from the exported file's answers on calibration rows, relative to their spread.
@@ -43,6 +44,7 @@ class Candidate(_Record):
     format: Format
     scheme: Scheme
     runtime: Runtime | None = None
+    student: str | None = None
     sha256: str | None = None
     bytes: int | None = None
     rel: float | None = None
@@ -60,6 +62,25 @@ class Candidate(_Record):
         return self.bytes is not None and self.rel is not None and math.isfinite(self.rel) and not self.note
 
 
+class ConsideredStudent(_Record):
+    """A student whose files were considered.
+
+    Attributes:
+        name: What the candidates call it.
+        parameters: Number of its weights; None where it was not trained.
+        lost: Loss of the deciding metric against the recipe's own student, both in fp32, on the rows that choose, a fraction;
+            None where it was not scored.
+        chosen: Whether the folder is of this student.
+        note: Why its files were not searched, in words.
+    """
+
+    name: str
+    parameters: int | None = None
+    lost: float | None = None
+    chosen: bool = False
+    note: str = ""
+
+
 class BudgetSearch(_Record):
     """A search inside a budget.
 
@@ -72,6 +93,7 @@ class BudgetSearch(_Record):
         scored_on: Number of rows that had no part in the choice.
         rows: Which rows chose and which scored, in words.
         machine: CPU and ISA of the figures.
+        students: The students that were considered, the recipe's own first; empty where it was the only one.
         candidates: Every file that was considered.
         made_from: Digest of everything that decides the search.
     """
@@ -84,6 +106,7 @@ class BudgetSearch(_Record):
     scored_on: int
     rows: str = ""
     machine: str = ""
+    students: list[ConsideredStudent] = []
     candidates: list[Candidate]
     made_from: str = ""
 
@@ -91,6 +114,11 @@ class BudgetSearch(_Record):
     def chosen(self) -> list[Candidate]:
         """The files that were chosen, one for each format."""
         return [c for c in self.candidates if c.chosen]
+
+    @property
+    def student(self) -> str | None:
+        """The student that was chosen; None where there was no choice."""
+        return next((s.name for s in self.students if s.chosen), None)
 
     def as_written(self, digests: Mapping[str, str]) -> BudgetSearch:
         """The same with the digests of the chosen files as they were written again; a format may not write the same bytes twice.

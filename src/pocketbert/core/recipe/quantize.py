@@ -15,8 +15,8 @@ from pydantic import (
 )
 
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.recipe.section import Section
+from pocketbert.core.recipe.smaller import RecipeBudget
 from pocketbert.core.types import Format, Runtime, Scheme
 
 
@@ -73,7 +73,7 @@ class QuantizeSection(Section):
         "computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU of a phone; "
         "{scheme: a16w8, runtime: npu} for a neural processor, calibrated too.",
     )
-    budget: BudgetSection | None = Field(
+    budget: RecipeBudget | None = Field(
         None,
         description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, data.eval "
         "decides. files then lists the schemes to consider; default all.",

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import FILE_NAME
+from pocketbert.core.artefacts import FILE_NAME, SEARCH_FILE, BudgetSearch
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import file_destination
-from pocketbert.core.disk.files import digests, write_json
+from pocketbert.core.disk.files import digests, read_json, write_json
 from pocketbert.core.disk.marker import is_marked
 from pocketbert.core.disk.workspace import finish_interrupted
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.recipe import VerifySection
+from pocketbert.pipeline.direct.students import FOLDER as STUDENTS
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import report_gates, verify_artefacts
 from pocketbert.pipeline.make.labelled import labelled_rows
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def open_run(folder: Path) -> Run:
-    """A run folder with the recipe it was made with.
+    """A run folder with the recipe it was made with: where a budget chose a smaller student, that of this student.
 
     Raises:
         InputError: If it is none.
@@ -45,6 +46,10 @@ def open_run(folder: Path) -> Run:
                 "Make one: pocketbert run RECIPE -o FOLDER",
             )
         )
+    search = read_json(folder / SEARCH_FILE) if (folder / SEARCH_FILE).is_file() else None
+    student = BudgetSearch.model_validate(search).student if search is not None else None
+    if student is not None and is_marked(folder / STUDENTS / student, KIND):
+        folder = folder / STUDENTS / student
     return Run(load_recipe(folder / RECIPE_FILE), folder)
 
 

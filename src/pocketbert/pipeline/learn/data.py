@@ -91,6 +91,18 @@ class RunData:
         return [task_text(self.head.task, e.input, tokenizer) for e in chosen]
 
 
+def calibration_rows(recipe: Recipe, data: RunData, tokenizer: TextTokenizer) -> list[Encoded]:
+    """Return the training rows that ranges are measured on, in the pieces that the exported model reads.
+
+    Args:
+        recipe: What was done: the student may have a vocabulary that is not the teacher's.
+        data: Its data, as the teacher reads them.
+        tokenizer: The exported model's tokenizer.
+    """
+    own = recipe.student is not None and recipe.student.vocabulary is not None
+    return (data.read_by(tokenizer, "train") if own else data).calibration(tokenizer)
+
+
 def check_files(section: DataSection) -> None:
     """Refuse the data files of a recipe that are not there, are no regular files or of an unknown kind; none is read.
 

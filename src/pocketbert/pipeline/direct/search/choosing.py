@@ -55,9 +55,9 @@ def best(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | 
 
 def nearest_outside(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | None:
     """Find the candidate that exceeds its limits by the smallest factor; None where none has all figures."""
-    known = [c for c in candidates if c.sound and not math.isinf(_excess(c, budget))]
+    known = [c for c in candidates if c.sound and not math.isinf(excess(c, budget))]
     order = _order(budget)
-    return min(known, key=lambda c: (_excess(c, budget), *order(c)), default=None)
+    return min(known, key=lambda c: (excess(c, budget), *order(c)), default=None)
 
 
 def limits_for(candidate: Candidate, budget: BudgetSection) -> BudgetSection:
@@ -75,7 +75,8 @@ def _order(budget: BudgetSection) -> Callable[[Candidate], tuple[float, float]]:
     return _size_and_error if budget.smallest_wins else _error_and_size
 
 
-def _excess(candidate: Candidate, budget: BudgetSection) -> float:
+def excess(candidate: Candidate, budget: BudgetSection) -> float:
+    """By which factor a candidate exceeds its limits; 1 inside them, infinity where a figure is missing."""
     ratios = [1.0]
     for name, limit in budget.set_limits.items():
         value = value_of(candidate, name)

@@ -34,6 +34,8 @@ class Material:
         choosing: Rows whose score decides whether a candidate is inside.
         scoring: Data of the run that writes the folder.
         kept_apart: Number of its rows that are scored and took no part in the choice.
+        student: Name of the student, where several are considered.
+        against: The same of the recipe's own student, whose exported files decide what is lost; None for its own material.
     """
 
     model: RunModel
@@ -42,6 +44,8 @@ class Material:
     choosing: EvalSet
     scoring: RunData
     kept_apart: int
+    student: str | None = None
+    against: Material | None = None
 
     @cached_property
     def calibration_digest(self) -> str:

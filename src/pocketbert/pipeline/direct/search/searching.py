@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pocketbert.core.artefacts import Candidate
@@ -26,12 +26,16 @@ FIGURES = "figures.json"
 MARGIN = 1.25
 """A candidate is written where its expected size is at most this many times the limit: the estimate was never 10 % off."""
 
+PREDICTION = 1.2
+"""A predicted error may be this much too large (10 % was measured), so that another file must be closer by this factor."""
+
 
 def search(
     material: Material,
     budget: BudgetSection,
     schemes: Sequence[Scheme],
     folder: Path,
+    errors: Mapping[str, float] | None = None,
 ) -> list[Finding]:
     """Find the best file of each format.
 
@@ -40,22 +44,40 @@ def search(
         budget: The limits.
         schemes: The schemes to consider; empty for all.
         folder: A folder that this process holds. Candidates are written below it and removed at the end; the figures stay.
+        errors: RMS differences of the recipe's own student's files, by path; the errors of a smaller student's are predicted
+            from them. None for the own student.
     """
     out, ledger = [], Ledger(folder / FIGURES)
     for format in material.bases:
         wanted = {FORMATS[format].smaller(s) for s in schemes if FORMATS[format].takes(s)}  # int8 means w8 in Core ML
         files = [f for f in every_candidate(format) if f.scheme in wanted or not schemes]
         say(f"{format}: {len(files)} candidates inside {budget.text}?")
-        out.append(_Hunt(Workbench(material, format, folder, ledger), budget, files).find())
+        out.append(_Hunt(Workbench(material, format, folder, ledger), budget, files, errors or {}).find())
     remove(folder / FOLDER)
     return out
+
+
+def exported_error(material: Material, folder: Path) -> float:
+    """Compare the exported file of a smaller student with that of the own student, in the first format.
+
+    Args:
+        material: The smaller student's.
+        folder: Where the figures are kept.
+
+    Returns:
+        RMS difference of their answers on calibration rows, relative to their spread.
+    """
+    bench = Workbench(material, next(iter(material.bases)), folder, Ledger(folder / FIGURES))
+    return bench.ranked(bench.base).rel
 
 
 class _Hunt:
     """The search in one format; candidates by path, their figures filled in as they are measured."""
 
-    def __init__(self, bench: Workbench, budget: BudgetSection, files: Sequence[ModelFile]) -> None:
-        self.bench, self.budget = bench, budget
+    def __init__(
+        self, bench: Workbench, budget: BudgetSection, files: Sequence[ModelFile], errors: Mapping[str, float]
+    ) -> None:
+        self.bench, self.budget, self.errors = bench, budget, errors
         expected = {f.path: bench.expected_bytes(f) for f in files}
         self.files = {f.path: f for f in sorted(files, key=lambda f: expected[f.path])}
         self.expected = expected
@@ -80,11 +102,18 @@ class _Hunt:
     def _ranked(self, file: ModelFile, least: bool) -> Candidate:
         """Write and rank a candidate, unless it is surely too large; of all, the one that should be the smallest is written."""
         candidate = Candidate(
-            path=file.path, format=file.format, scheme=file.scheme, runtime=file.runtime, inside=False
+            path=file.path,
+            format=file.format,
+            scheme=file.scheme,
+            runtime=file.runtime,
+            student=self.bench.material.student,
+            inside=False,
         )
         limit, expected = self.budget.max_size_mb, self.expected[file.path] / 1e6
         if limit is not None and expected > MARGIN * limit and not least:
             return candidate.model_copy(update={"note": f"not written: about {expected:.1f} MB"})
+        if closer := self._closer(file):
+            return candidate.model_copy(update={"note": closer})
         written = self.bench.written(file)
         if written.failure:
             say(f"  {file.path}: {written.failure}", style="red")
@@ -98,6 +127,24 @@ class _Hunt:
         candidate = candidate.model_copy(update=known)
         say(f"  {figures_line(candidate)}")
         return candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
+
+    def _closer(self, file: ModelFile) -> str:
+        """Say why a smaller student's candidate need not be written; empty where it must be.
+
+        The errors of a student and of a scheme are independent, so their squares add. A file that is slower has to be timed.
+        """
+        if self.errors.get(file.path) is None or self.budget.max_p90_ms is not None:
+            return ""
+        predicted = math.hypot(self.bench.ranked(self.bench.base).rel, self.errors[file.path])
+        for other in self.found.values():
+            smaller = other.sound and (other.bytes or 0) <= self.expected[file.path]
+            if smaller and other.rel is not None and other.rel * PREDICTION < predicted:
+                megabytes = self.expected[file.path] / 1e6
+                return (
+                    f"not written: about {megabytes:.1f} MB and an RMS difference of about {predicted:.3g} are predicted, and "
+                    f"{other.path} is smaller and closer"
+                )
+        return ""
 
     def _measure(self, paths: Sequence[str]) -> None:
         """Time candidates where time is limited, then check and score those of them that no other one dominates."""

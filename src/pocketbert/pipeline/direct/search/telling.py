@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pocketbert.core.artefacts import BudgetSearch
+from pocketbert.core.artefacts import BudgetSearch, ConsideredStudent
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.hardware import machine
 from pocketbert.core.recipe.budget import BudgetSection
@@ -33,7 +33,13 @@ def check_inside(findings: Sequence[Finding], budget: BudgetSection, only: str) 
         raise GateError([*outside, "No folder was written."])
 
 
-def told_of(findings: Sequence[Finding], material: Material, budget: BudgetSection, rows: str) -> BudgetSearch:
+def told_of(
+    findings: Sequence[Finding],
+    material: Material,
+    budget: BudgetSection,
+    rows: str,
+    students: Sequence[ConsideredStudent] = (),
+) -> BudgetSearch:
     """Record a search that found a file in each format.
 
     Args:
@@ -41,6 +47,7 @@ def told_of(findings: Sequence[Finding], material: Material, budget: BudgetSecti
         material: What was read.
         budget: The limits.
         rows: Which rows chose and which scored, in words.
+        students: The students that were considered, where there were several.
     """
     return BudgetSearch(
         budget=budget.set_limits,
@@ -51,5 +58,6 @@ def told_of(findings: Sequence[Finding], material: Material, budget: BudgetSecti
         scored_on=material.kept_apart,
         rows=rows,
         machine=machine().summary,
+        students=[*students],
         candidates=[c for f in findings for c in f.candidates],
     )

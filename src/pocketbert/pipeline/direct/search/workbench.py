@@ -113,6 +113,8 @@ class Workbench:
         self.material, self.format, self.ledger = material, format, ledger
         self.source, self.folder = material.bases[format], folder / FOLDER / format
         self.base = exported_file(format, place_of(format).exported_scheme(material.model.recipe))
+        other = material.against
+        self.reference = self if other is None else Workbench(other, format, folder, ledger)
 
     @cached_property
     def source_digest(self) -> str:
@@ -182,19 +184,21 @@ class Workbench:
         return path
 
     def ranked(self, file: ModelFile) -> Ranked:
-        """Compare a candidate with the exported file on the calibration rows."""
+        """Compare a candidate, or the exported file of another student, with the exported file on the calibration rows."""
 
         def compare() -> Ranked:
-            answers, exact = self._answers(file, self._there(file)), self._exact
+            path = self.source if file is self.base else self._there(file)
+            answers, exact = self._answers(file, path), self.reference.exact
             named = self.material.model.task.labels in (LabelKind.NAME, LabelKind.SPANS)
             if answers.shape != exact.shape:
                 return Ranked(rel=float("nan"), agreement=None)
             return Ranked(rel=rms_error(answers, exact), agreement=agreement(answers, exact) if named else None)
 
-        return self._measured(Ranked, file, [self.material.calibration_digest], compare)
+        return self._measured(Ranked, file, [self.material.calibration_digest, *self._against], compare)
 
     @cached_property
-    def _exact(self) -> Matrix:
+    def exact(self) -> Matrix:
+        """What the exported file answers on the calibration rows."""
         return self._answers(self.base, self.source)
 
     def _answers(self, file: ModelFile, path: Path) -> Matrix:
@@ -213,7 +217,8 @@ class Workbench:
 
     def drop(self, file: ModelFile) -> float:
         """Return what a candidate loses of the deciding metric on the rows that choose, as a fraction; NaN-sticky."""
-        before = self._scored(self.base, lambda: self.source)
+        other = self.reference
+        before = other._scored(other.base, lambda: other.source)
         after = self._scored(file, lambda: self._there(file))
         return METRICS[before.metric].drop(before.value, after.value)
 
@@ -251,6 +256,12 @@ class Workbench:
         digests = [self.written(f).sha256 for f in files]
         decides = [digests, self.material.choosing_digest, machine().summary, installed()]
         return self.ledger.recall(Timed, decides, measure_all).p90_ms
+
+    @property
+    def _against(self) -> list[str]:
+        """Digests of what candidates are compared with, where that is another student's file."""
+        other = self.reference
+        return [] if other is self else [other.source_digest, other.material.calibration_digest]
 
     def _measured(self, kind: type[Kept], file: ModelFile, rows: list[str], make: Callable[[], Kept]) -> Kept:
         own = self.source_digest if file is self.base else self.written(file).sha256
