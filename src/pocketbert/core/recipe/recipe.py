@@ -18,7 +18,7 @@ from pocketbert.core.recipe.data import DataSection
 from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
 from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
 from pocketbert.core.recipe.section import Fraction, Section, StudentFamily
-from pocketbert.core.recipe.smaller import OwnStudent, smaller_problems
+from pocketbert.core.recipe.smaller import smaller_problems
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.recipe.vocabulary import VocabularySection, vocabulary_problems
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
@@ -317,9 +317,7 @@ class Recipe(Section):
                 f"quantize.budget.max_drop: takes files that lose {budget.max_drop:g}, which fail verify.max_drop "
                 f"({self.verify.max_drop:g}): set verify.max_drop to {budget.max_drop:g} too"
             )
-        s, task = self.student, self.task
-        own = OwnStudent(task, s.vocabulary is not None, s.intermediate) if s is not None else None
-        return problems + smaller_problems(budget.students, own)
+        return problems + smaller_problems(budget.students, self.task, self.student)
 
     def _form_problems(self) -> list[str]:
         """What does not go together with further inputs: training knows text only."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -64,26 +64,24 @@ class RecipeBudget(BudgetSection):
         return self
 
 
-@dataclass(frozen=True)
-class OwnStudent:
-    """What a smaller student is pruned from.
+class OwnStudent(Protocol):
+    """What a smaller student is pruned from: the section `student` of a recipe."""
 
-    Attributes:
-        task: What it does.
-        pruned: Whether its vocabulary is pruned already.
-        width: Feed-forward neurons of each layer, where the recipe names them.
-    """
+    @property
+    def vocabulary(self) -> VocabularySection | None:
+        """The pieces that it keeps."""
 
-    task: TaskName
-    pruned: bool
-    width: int | None
+    @property
+    def intermediate(self) -> int | None:
+        """Feed-forward neurons of each layer, where the recipe names them."""
 
 
-def smaller_problems(students: Sequence[SmallerStudent], own: OwnStudent | None) -> list[str]:
+def smaller_problems(students: Sequence[SmallerStudent], task: TaskName, own: OwnStudent | None) -> list[str]:
     """List what does not go together with smaller students, each with the fix and without a full stop.
 
     Args:
         students: What the budget lists.
+        task: What they do.
         own: The recipe's own student, if it has one.
     """
     key = "quantize.budget.students"
@@ -92,17 +90,17 @@ def smaller_problems(students: Sequence[SmallerStudent], own: OwnStudent | None)
     if own is None:
         return [f"{key}: there is no student to prune: add a student and a distill stage, or leave students out"]
     problems = []
-    if own.pruned:
+    if own.vocabulary is not None:
         problems.append(
             f"{key}: the recipe's own student has a pruned vocabulary, which cannot be pruned again: leave student.vocabulary out, and "
             "list {vocabulary: {}} in students"
         )
     for number, student in enumerate(students):
         if student.vocabulary is not None:
-            found = vocabulary_problems(student.vocabulary, own.task, (), has_rows=True)
+            found = vocabulary_problems(student.vocabulary, task, (), has_rows=True)
             problems += [p.replace("student.vocabulary", f"{key}.{number}.vocabulary") for p in found]
-        if own.width is not None and student.intermediate is not None:
-            found = [width_problem(student.intermediate, own.width)]
+        if own.intermediate is not None and student.intermediate is not None:
+            found = [width_problem(student.intermediate, own.intermediate)]
             problems += [f"{key}.{number}.intermediate: {p}" for p in found if p]
     return problems
 
