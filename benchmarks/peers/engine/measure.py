@@ -12,7 +12,7 @@ import psutil
 from pydantic import BaseModel
 
 from engine.columns import FASTEST
-from engine.pool import Column, EngineError, Worker
+from engine.pool import Burst, Column, EngineError, Worker
 
 TEXT = "text"
 BURST_MS, BURST_LEAST, BURST_MOST = 25.0, 1, 12
@@ -30,6 +30,8 @@ WINDOW_S = 1.0
 processes in steps of 10 ms, which a round of 0.2 s cannot be judged by."""
 DISTURBED_MOST = 3
 """On a busy machine no more than this multiple of the wanted rounds is made: the file keeps them all."""
+SINGLES = 3
+"""Single calls of one turn, where each comes after idle time."""
 LISTEN_S = 0.2
 """After a round that was not quiet, others are listened to for so long."""
 
@@ -93,10 +95,13 @@ class Pool:
     Args:
         columns: What to open; what cannot be opened is said and left out.
         threads: Threads within an operator.
+
+    Attributes:
+        gap_ms: Idle time before each timed inference; 0 for bursts.
     """
 
     def __init__(self, columns: Sequence[Column], threads: int) -> None:
-        self.threads = threads
+        self.threads, self.gap_ms = threads, 0.0
         self.workers: dict[str, Worker] = {}
         self.load = _Load(lambda: sum(w.cpu_ms() for w in self.workers.values()) / 1000)
         for column in columns:
@@ -163,6 +168,23 @@ class Pool:
         part.round_s = round(spent / max(len(part.others) - made, 1), 3)
         return part
 
+    def turn(self, name: str, length: str, first: int, count: int, untimed: int) -> Burst:
+        """One turn of an engine: a burst, or where there is an idle time, an untimed inference and some single calls.
+
+        The untimed one leaves the caches as the call before leaves them in an app that has this engine only. The request
+        then wakes the process, as an event wakes an app.
+        """
+        worker = self.workers[name]
+        if not self.gap_ms:
+            return worker.run(length, first, count, untimed)
+        worker.run(length, first + SINGLES - 1, 1, 0)
+        calls = []
+        for i in range(first, first + SINGLES):
+            time.sleep(self.gap_ms / 1000)
+            calls.append(worker.run(length, i, 1, 0))
+        cpu, after = (float(np.mean(values)) for values in ([c.cpu for c in calls], [c.after for c in calls]))
+        return Burst([c.wall[0] for c in calls], cpu, after)
+
     def _cost(self, name: str, length: str) -> float:
         """About what an inference takes, in ms; a slow one is not tried for long."""
         worker = self.workers[name]
@@ -192,7 +214,7 @@ class _Rounds:
         names = list(turns)
         for i in self._order.permutation(len(names)):
             count, untimed = turns[names[i]]
-            burst = self._pool.workers[names[i]].run(self._part.length, self._first, count, untimed)
+            burst = self._pool.turn(names[i], self._part.length, self._first, count, untimed)
             engine = self._part.engines[names[i]]
             engine.wall.append([_digits(ms) for ms in burst.wall])
             engine.cpu.append(_digits(burst.cpu))

@@ -67,7 +67,7 @@ class Model:
     key: str
 
 
-def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = None) -> Model:
+def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = None, own_only: bool = False) -> Model:
     """Make whatever is missing.
 
     Args:
@@ -75,6 +75,7 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
         cache: Where files are kept.
         texts: Real texts, to calibrate static int8 on: the toolkit's and OpenVINO's own.
         ready: Folder with environments that exist already.
+        own_only: Whether to leave out what is made in other environments.
 
     Returns:
         Where everything is.
@@ -97,6 +98,8 @@ def build(name: str, cache: Path, texts: Sequence[str], ready: Path | None = Non
     int8 = _once(cache / f"{title}-int8-{int8_key}", lambda out: _quantize(fp32, folder, texts, out))
 
     def peer(env: str, depends: str, *arguments: str) -> Path | None:
+        if own_only:
+            return None
         try:
             python = environment(env, ready)
             key = _digest(depends, _frozen(python), sha256_file(Path(__file__).parent / "builder.py"))

@@ -140,9 +140,9 @@ class OpenVino:
 
 
 class Fastest:
-    """The toolkit's own choice among its int8 files; padding to a signature is inside the clock."""
+    """The toolkit's own choice among its int8 files; padding to a signature is inside the clock. Options: cadence."""
 
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, cadence: str = "batch") -> None:
         from pocketbert.core.types import Format, Runtime
         from pocketbert.runtime.engines import EngineFile
         from pocketbert.runtime.fastest import fastest
@@ -152,7 +152,7 @@ class Fastest:
             EngineFile(Path(path) / "model_int8.onnx", Format.ONNX),
             EngineFile(Path(path) / "model_a8w8_openvino.onnx", Format.ONNX, Runtime.OPENVINO),
         ]
-        self._predictor = fastest(files, threads, 384, 0, "right")
+        self._predictor = fastest(files, threads, 384, 0, "right", **_called(cadence))
         self.version = self._predictor.engine_version
         plan = self._predictor.plan
         self.choices = {str(n): _say(plan.timings[plan.best([n])]) for n in (16, 32, 64, 128, 384)}
@@ -164,6 +164,14 @@ class Fastest:
 
     def run(self, feed: Feed) -> np.ndarray:
         return next(iter(self._predictor.run(feed).values()))
+
+
+def _called(cadence: str) -> dict[str, Any]:
+    if cadence == "batch":  # the default
+        return {}
+    from pocketbert.runtime.plan import Cadence
+
+    return {"cadence": Cadence(cadence)}
 
 
 _SPIN = {"no": "", "run": ", spin + stop", "on": ", spinning"}
