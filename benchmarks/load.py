@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
+from pocketbert.benchmarks.energy import Energy, PackageWatch
 from pocketbert.core.host.hardware import load_average
 
 
@@ -24,6 +25,7 @@ class Load(BaseModel):
             guests meanwhile; 0 on a quiet machine; None where it was not counted.
         thermal: Temperature or thermal state, in the device's own words; empty where it does not tell.
         clock: Governor and clock rate before and after, in words; empty where the device does not tell.
+        energy: Energy meanwhile, of everything that the device's counter sees; None where none was looked for.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -33,6 +35,7 @@ class Load(BaseModel):
     others: float | None
     thermal: str = ""
     clock: str = ""
+    energy: Energy | None = None
 
     @property
     def summary(self) -> str:
@@ -45,7 +48,8 @@ class Load(BaseModel):
         others = [] if self.others is None else [f"other processes used {self.others * 100:.0f} % of the CPU time"]
         thermal = [self.thermal] if self.thermal else []
         clock = [self.clock] if self.clock else []
-        return ", ".join([*average, *others, *thermal, *clock]) or "load not known"
+        energy = [self.energy.words] if self.energy else []
+        return ", ".join([*average, *others, *thermal, *clock, *energy]) or "load not known"
 
 
 def hottest_words(before: Sequence[float], after: Sequence[float]) -> str:
@@ -66,6 +70,7 @@ class LoadWatch:
 
     def __init__(self) -> None:
         self._before, self._celsius, self._mhz = _average(), _temperatures(), _clock_rates()
+        self._energy = PackageWatch()
         self._busy, self._own, self._wall = _busy_seconds(), time.process_time(), time.monotonic()
 
     def stop(self) -> Load:
@@ -79,6 +84,7 @@ class LoadWatch:
             others=min(1.0, max(0.0, share)),
             thermal=hottest_words(self._celsius, _temperatures()),
             clock=clock_words(_governors(), self._mhz, _clock_rates()),
+            energy=self._energy.stop(wall),
         )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import tempfile
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +23,7 @@ from pocketbert.benchmarks.devices.adb.runners import (
     tensor_proto,
 )
 from pocketbert.benchmarks.devices.protocol import Burst, Sample
+from pocketbert.benchmarks.energy import battery_between
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
 from pocketbert.core.devices import ADB, DEVICES
@@ -113,19 +115,22 @@ class OnnxFile:
 
 
 class AdbWatch:
-    """Notes load and thermal state when it is made, and again when it is stopped."""
+    """Notes load, thermal state and battery when it is made, and again when it is stopped."""
 
     def __init__(self, adb: Adb) -> None:
-        self._adb, self._load, self._thermal = adb, _load(adb), _thermal(adb)
+        self._adb, self._load, self._battery, self._began = adb, _load(adb), _battery(adb), time.monotonic()
+        self._thermal = _thermal(adb, self._battery)
 
     def stop(self) -> Load:
         """The load and the thermal facts since this object was made."""
-        thermal = _thermal(self._adb)
+        battery, seconds = _battery(self._adb), time.monotonic() - self._began
+        thermal = _thermal(self._adb, battery)
         return Load(
             before=self._load,
             after=_load(self._adb),
             others=None,
             thermal=f"{self._thermal} → {thermal}" if thermal and self._thermal else "",
+            energy=battery_between(self._battery, battery, seconds),
         )
 
 
@@ -228,8 +233,12 @@ def _load(adb: Adb) -> float | None:
     return float(told[0]) if told else None
 
 
-def _thermal(adb: Adb) -> str:
-    return read_thermal(adb.told("dumpsys", "thermalservice"), adb.told("dumpsys", "battery"))
+def _battery(adb: Adb) -> str:
+    return adb.told("dumpsys", "battery")
+
+
+def _thermal(adb: Adb, battery: str) -> str:
+    return read_thermal(adb.told("dumpsys", "thermalservice"), battery)
 
 
 def connect_adb(argument: str) -> AdbConnection:

@@ -41,6 +41,8 @@ def test_both_runners_are_pushed_run_and_removed(phone, reach, tiny_model, expor
         assert m.machine.cores == 3
         assert m.engine_version.startswith("sha256 ")
         assert m.load.thermal.startswith("thermal status 1, battery 31.2 °C, charge 81 % →")
+        assert m.load.energy is not None
+        assert "not discharging" in m.load.energy.words  # it is powered by the cable
     assert {c.variant for c in result.comparisons} == {"tflite"}
     assert {c.cpu for c in result.comparisons} == {None}
     assert set(result.versions) == {"benchmark_model", "onnxruntime_perf_test"}

@@ -1,0 +1,142 @@
+"""Energy that a system counts while something is measured: processor packages (RAPL), and the battery of a phone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+POWERCAP = Path("/sys/class/powercap")
+"""Where Linux shows the counters of Intel's and AMD's processors. Since 2020 only root may read them."""
+_PACKAGE = re.compile(r"intel-rapl:\d+")  # AMD's counters have this name too; parts of a package have a second number
+_DISCHARGING = 3
+
+
+class Energy(BaseModel):
+    """Energy between two readings, of everything that the counter sees: all files, idle times and other processes.
+
+    Attributes:
+        joules: Energy; None where it could not be read.
+        seconds: Time between the readings.
+        source: What counted it.
+        why: Why it could not be read; empty where it was.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    joules: float | None
+    seconds: float
+    source: str
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """For the line under a figure."""
+        if self.joules is None:
+            return f"energy not readable ({self.why})"
+        watts = f", {self.joules / self.seconds:.2f} W on average" if self.seconds > 0 else ""
+        return f"energy {self.joules:.1f} J in {self.seconds:.0f} s{watts} ({self.source})"
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter of energy that starts again at zero after its range.
+
+    Attributes:
+        microjoules: Its value.
+        range: Its largest value.
+    """
+
+    microjoules: int
+    range: int
+
+
+def read_packages(root: Path = POWERCAP) -> dict[str, Counter]:
+    """Counters of the processor packages by name.
+
+    Raises:
+        OSError: If there are none, or if they may not be read.
+    """
+    zones = sorted(path for path in root.iterdir() if _PACKAGE.fullmatch(path.name))
+    if not zones:
+        raise FileNotFoundError("no counter of a processor package")
+    return {zone.name: Counter(_number(zone / "energy_uj"), _number(zone / "max_energy_range_uj")) for zone in zones}
+
+
+def packages_between(before: Mapping[str, Counter], after: Mapping[str, Counter], seconds: float) -> Energy:
+    """Energy of all packages between two readings, less than one range of the counters apart."""
+    spent = 0
+    for name, then in before.items():
+        difference = after[name].microjoules - then.microjoules
+        spent += difference if difference >= 0 else difference + then.range + 1
+    return Energy(joules=spent / 1e6, seconds=seconds, source="RAPL, processor packages")
+
+
+class PackageWatch:
+    """Reads the counters of the processor packages when it is made, and again when it is stopped.
+
+    Args:
+        root: Where the system shows them.
+    """
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        self._root, self._why = root, ""
+        self._before: dict[str, Counter] = {}
+        try:
+            self._before = read_packages(root)
+        except (OSError, ValueError) as error:
+            self._why = _reason(error)
+
+    def stop(self, seconds: float) -> Energy:
+        """Energy since this object was made, so many seconds ago."""
+        why = self._why
+        if not why:
+            try:
+                return packages_between(self._before, read_packages(self._root), seconds)
+            except (OSError, ValueError, KeyError) as error:
+                why = _reason(error)
+        return Energy(joules=None, seconds=seconds, source="RAPL", why=why)
+
+
+def battery_between(before: str, after: str, seconds: float) -> Energy | None:
+    """Energy that a phone's battery gave between two outputs of ``dumpsys battery``.
+
+    The charge counter has steps of about 1 mAh, so that it takes minutes to say anything.
+
+    Returns:
+        Charge (µAh) times mean voltage (mV); None where the phone tells neither.
+    """
+    then, now = _battery(before), _battery(after)
+    source = "battery's charge counter times voltage, whole phone"
+    if not then or not now:
+        return None
+    if {then["status"], now["status"]} != {_DISCHARGING}:
+        return Energy(
+            joules=None, seconds=seconds, source=source, why="the battery is not discharging: connect by Wi-Fi"
+        )
+    charge_c = (then["charge"] - now["charge"]) * 3600e-6
+    if charge_c <= 0:
+        return Energy(joules=None, seconds=seconds, source=source, why="too short for the steps of the charge counter")
+    return Energy(joules=charge_c * (then["voltage"] + now["voltage"]) / 2000, seconds=seconds, source=source)
+
+
+def _battery(text: str) -> dict[str, int]:
+    """Charge counter, voltage and status; empty where one of them is missing."""
+    fields = {"charge": "Charge counter", "voltage": "voltage", "status": "status"}
+    found = {key: re.search(rf"^\s*{name}: (\d+)\s*$", text, re.MULTILINE) for key, name in fields.items()}
+    return {key: int(match[1]) for key, match in found.items() if match} if all(found.values()) else {}
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text())
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return "the counters are readable by root only"
+    return (
+        "the system has no counter" if isinstance(error, FileNotFoundError | NotADirectoryError) else "unknown content"
+    )
