@@ -91,7 +91,11 @@ class PackageWatch:
             self._why = _reason(error)
 
     def stop(self, seconds: float) -> Energy:
-        """Energy since this object was made, so many seconds ago."""
+        """Return the energy since this object was made.
+
+        Args:
+            seconds: How long ago that was.
+        """
         why = self._why
         if not why:
             try:
