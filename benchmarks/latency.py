@@ -11,8 +11,8 @@ from pocketbert.benchmarks import results, wording
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target, compile_for
-from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection
-from pocketbert.benchmarks.devices.table import compiler_of, connect, device
+from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection, Service
+from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
@@ -78,11 +78,12 @@ def benchmark(
     for problem in left_out:
         say(f"  {problem.where}: {problem.what}")
     sessions = list[BenchmarkResult]()
-    with _reached(used, taken) as (connections, targets):
+    with _reached(used, taken) as (connections, services, targets):
         end, count = time.monotonic() + options.budget_s, len(used)
         for number, name in enumerate(name for name in used if str(name) in connections):
             budget_s = (end - time.monotonic()) / (count - number)
             sessions.append(_Session(name, connections[str(name)], taken[str(name)], chosen, options, budget_s).run())
+        sessions += [service.measure(taken[name], options) for name, service in services.items()]
         # last, so that compilers disturb no timing
         compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
     first = sessions[0] if sessions else results.nothing_timed(targets, options)
@@ -92,14 +93,18 @@ def benchmark(
 @contextlib.contextmanager
 def _reached(
     names: Sequence[DeviceName], taken: Mapping[str, Sequence[Variant]]
-) -> Iterator[tuple[dict[str, Connection], list[Target]]]:
+) -> Iterator[tuple[dict[str, Connection], dict[str, Service], list[Target]]]:
     """Reach all devices and compilers, and bring them engines, before anything is measured; wrong ones are told together."""
     with contextlib.ExitStack() as held:
-        connections, targets, errors = dict[str, Connection](), list[Target](), dict[str, PocketBertError]()
+        connections, services, targets = dict[str, Connection](), dict[str, Service](), list[Target]()
+        errors = dict[str, PocketBertError]()
         for name in names:
             try:
                 if device(str(name)).compiler is not None:
                     targets.append(Target(name, compiler_of(str(name)), taken[str(name)]))
+                    continue
+                if device(str(name)).service is not None:
+                    services[str(name)] = service_of(str(name))
                     continue
                 connection = connect(str(name))
                 held.callback(connection.close)
@@ -112,7 +117,7 @@ def _reached(
             raise next(iter(errors.values()))
         if errors:
             raise InputError([p for name, error in errors.items() for p in _problems_of(name, error)])
-        yield connections, targets
+        yield connections, services, targets
 
 
 def _problems_of(name: str, error: PocketBertError) -> Sequence[Problem]:

@@ -19,6 +19,8 @@ from pocketbert.benchmarks.compilation import LeftNodes
 from pocketbert.benchmarks.devices.probed import Probe
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.core.devices import DeviceInfo
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime
@@ -196,6 +198,25 @@ class Compiler(Protocol):
         ...
 
 
+class Service(Protocol):
+    """A service that measures files on devices by itself, without bursts and turns."""
+
+    def measure(self, variants: Sequence[Variant], options: BenchmarkOptions) -> BenchmarkResult:
+        """Measure every file at every length.
+
+        Args:
+            variants: The files.
+            options: What was asked for; a service may take the lengths only.
+
+        Returns:
+            One session; files that were not measured are named in its notes.
+
+        Raises:
+            InputError: If nothing was measured; lists why.
+        """
+        ...
+
+
 def takes_everything(format: Format, runtime: Runtime | None) -> str:
     """Refuse no file."""
     return ""
@@ -209,6 +230,7 @@ class Device:
         info: Its facts.
         connect: Reaches it, given the argument of its name; None for a device that is compiled for or only imported.
         refusal: Why it cannot run files of a format that are made for a runtime; empty where it can.
+        service: Prepares a service that measures by itself, given the argument of its name.
         compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.
         missing: Tells what keeps this machine from using it; empty where nothing is known to.
         probe: Runs the probe on it, given the argument of its name; None where it has no processor to run it on.
@@ -218,5 +240,6 @@ class Device:
     connect: Callable[[str], Connection] | None = None
     refusal: Callable[[Format, Runtime | None], str] = takes_everything
     compiler: Callable[[str], Compiler] | None = None
+    service: Callable[[str], Service] | None = None
     missing: Callable[[], str] = str
     probe: Callable[[str], Probe] | None = None

@@ -11,7 +11,8 @@ from pocketbert.benchmarks.devices.local import connect_local, local_refusal
 from pocketbert.benchmarks.devices.probe.over_ssh import probe_ssh
 from pocketbert.benchmarks.devices.probe.places import probe_adb, probe_local, probe_qemu
 from pocketbert.benchmarks.devices.probed import Probe
-from pocketbert.benchmarks.devices.protocol import Compiler, Connection, Device
+from pocketbert.benchmarks.devices.protocol import Compiler, Connection, Device, Service
+from pocketbert.benchmarks.devices.qaihub.service import connect_qai_hub, qai_hub_missing, qai_hub_refusal
 from pocketbert.benchmarks.devices.qemu.connection import connect_qemu, qemu_missing
 from pocketbert.benchmarks.devices.qnn.compiler import connect_qnn, qnn_missing, qnn_refusal
 from pocketbert.benchmarks.devices.remote.connection import remote_refusal
@@ -23,6 +24,7 @@ from pocketbert.core.devices import (
     DEVICES,
     LITERT_NPU,
     LOCAL,
+    QAI_HUB,
     QEMU,
     QNN,
     SSH,
@@ -52,6 +54,7 @@ _devices: dict[str, Device] = {
     QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal, missing=qemu_missing, probe=probe_qemu),
     QNN: Device(DEVICES[QNN], compiler=connect_qnn, missing=qnn_missing, refusal=qnn_refusal),
     LITERT_NPU: Device(DEVICES[LITERT_NPU], compiler=connect_litert, missing=litert_missing, refusal=litert_refusal),
+    QAI_HUB: Device(DEVICES[QAI_HUB], service=connect_qai_hub, missing=qai_hub_missing, refusal=qai_hub_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing
 }
@@ -67,8 +70,11 @@ def register_device(device: Device) -> None:
     Raises:
         ValueError: If its name is taken or wrong, or it has several or none of the three.
     """
-    if sum((device.connect is not None, device.compiler is not None, bool(device.info.instead))) != 1:
-        raise ValueError(f"device '{device.info.name}': give one of 'connect', 'compiler' and 'info.instead'.")
+    ways = (device.connect, device.compiler, device.service, device.info.instead or None)
+    if sum(way is not None for way in ways) != 1:
+        raise ValueError(
+            f"device '{device.info.name}': give one of 'connect', 'compiler', 'service' and 'info.instead'."
+        )
     add_device(device.info)
     _devices[device.info.name] = device
 
@@ -125,6 +131,13 @@ def probe(name: str) -> Probe:
         known = ", ".join(d.info.spelled for d in _devices.values() if d.probe is not None)
         raise InputError(Problem(name, f"the probe does not run there; it runs on {known}."))
     return run(parse_measuring_device(name).argument)
+
+
+def service_of(name: str) -> Service:
+    """Prepare a service that measures by itself; errors as of `connect`."""
+    prepare = device(name).service
+    assert prepare is not None  # as above
+    return prepare(parse_measuring_device(name).argument)
 
 
 def missing(name: str) -> str:

@@ -112,6 +112,7 @@ ADB = "adb"
 QEMU = "qemu-arm64"
 QNN = "qnn-host"
 LITERT_NPU = "litert-npu"
+QAI_HUB = "qai-hub"
 COREML = "coreml"
 ANDROID = "android"
 
@@ -172,6 +173,13 @@ _BUILT_IN = (
         "a phone's NPU without a phone: LiteRT's compilers of Qualcomm and MediaTek, on x86-64 Linux",
         argument="SOC",
         pattern=r"[A-Za-z0-9-]+",
+    ),
+    DeviceInfo(
+        QAI_HUB,
+        dict.fromkeys((Figure.LATENCY, Figure.PLACEMENT), Provenance.MEASURED),
+        "a phone of Qualcomm AI Hub, a service in the cloud that takes the file and needs an account",
+        argument="PHONE",
+        pattern=r"[\w][\w .()+-]{0,99}",
     ),
     DeviceInfo(
         COREML,

@@ -158,7 +158,7 @@ def test_what_cannot_be_registered(connections):
     with pytest.raises(ValueError, match="registered already"):
         register_device(counting_device([]))
     info = DeviceInfo("empty", {Figure.LATENCY: Provenance.MEASURED}, "")
-    with pytest.raises(ValueError, match="one of 'connect', 'compiler' and 'info.instead'"):
+    with pytest.raises(ValueError, match="one of 'connect', 'compiler', 'service' and 'info.instead'"):
         register_device(Device(info))
     assert "empty" not in DEVICES
 
@@ -174,6 +174,7 @@ def test_the_commands_know_it(connections, phone):
         "qemu-arm64[:CPU]",
         "qnn-host:SOC",
         "litert-npu:SOC",
+        "qai-hub:PHONE",
         "coreml",
         "android",
         "dummy[:CPU]",

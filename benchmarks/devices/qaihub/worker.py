@@ -1,0 +1,60 @@
+"""Profile one file on a phone of Qualcomm AI Hub by its client, in a separate process.
+
+``python -m pocketbert.benchmarks.devices.qaihub.worker FOLDER``
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from pocketbert.benchmarks.devices.qaihub.job import JOB_FILE, TOLD_FILE, HubJob, HubTold
+
+TARGET = "--target_runtime onnx"
+
+
+def profile(job: HubJob) -> HubTold:
+    """Upload a file, have its shapes fixed if needed, profile it, and wait for the result."""
+    import qai_hub
+
+    phone, model = qai_hub.Device(job.phone), job.model
+    if job.specs:
+        compiled = qai_hub.submit_compile_job(model=model, device=phone, input_specs=job.specs, options=TARGET)
+        model = compiled.get_target_model()
+        if model is None:
+            return HubTold(failed=f"the service does not compile it: {compiled.get_status().message}")
+    made = qai_hub.submit_profile_job(model=model, device=phone)
+    content: Any = made.download_profile()
+    if not content:
+        return HubTold(failed=f"the service does not profile it: {made.get_status().message}")
+    summary = content["execution_summary"]
+    times = list(summary.get("all_inference_times") or [])
+    return HubTold(
+        inference_us=times or [summary["estimated_inference_time"]],
+        estimated=not times,
+        load_us=summary.get("first_load_time") or None,
+        nodes=content.get("execution_detail") or [],
+        url=str(getattr(made, "url", "")),
+    )
+
+
+def without_secrets(text: str) -> str:
+    """A message without anything that may be a token."""
+    return re.sub(r"[A-Za-z0-9_-]{24,}", "…", text)
+
+
+def main(folder: Path) -> None:
+    """Do the job of a folder."""
+    job = HubJob.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
+    try:
+        told = profile(job)
+    except Exception as error:
+        words = " ".join(without_secrets(str(error)).split()) or "no message"
+        told = HubTold(failed=f"{type(error).__name__}: {words}"[:400])
+    (folder / TOLD_FILE).write_text(told.model_dump_json(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,148 @@
+"""The device `qai-hub` against a local stand-in of the service's client: uploaded, compiled, profiled, collected, refused."""
+
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from pocketbert.benchmarks.devices.qaihub import service
+from pocketbert.benchmarks.devices.qaihub.service import connect_qai_hub, qai_hub_missing, qai_hub_refusal
+from pocketbert.benchmarks.devices.qaihub.worker import without_secrets
+from pocketbert.benchmarks.latency import benchmark
+from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.options import BenchmarkOptions
+from pocketbert.cli.main import app
+from pocketbert.core.errors import InputError, MissingBackendError
+from pocketbert.core.types import Format, Provenance, Runtime, Scheme
+
+PHONE = "Samsung Galaxy S24"
+TOKEN = "abcdefghijklmnop0123456789ABCDEFGHIJ"
+CLIENT = '''
+"""As qai_hub 0.56.0: the calls that the adapter makes, and profiles of the form that its client returns."""
+import json, os, types
+LOG = os.environ["QAI_HUB_LOG"]
+def note(**what):
+    with open(LOG, "a") as log:
+        log.write(json.dumps(what) + "\\n")
+class Device:
+    def __init__(self, name):
+        self.name = name
+class Job:
+    url = "https://example.invalid/jobs/1"
+    def __init__(self, target=None, profile=None, message=""):
+        self.target, self.profile, self.message = target, profile, message
+    def get_target_model(self):
+        return self.target
+    def download_profile(self):
+        return self.profile
+    def get_status(self):
+        return types.SimpleNamespace(message=self.message)
+def submit_compile_job(model, device, input_specs, options):
+    note(compile=os.path.basename(model), device=device.name, specs=input_specs, options=options)
+    return Job(message="an operator is not supported") if os.environ.get("QAI_HUB_MODE") == "uncompiled" else Job(target="mtarget")
+def submit_profile_job(model, device):
+    note(profile=os.path.basename(model), device=device.name)
+    mode = os.environ.get("QAI_HUB_MODE", "")
+    if mode == "login":
+        raise RuntimeError("Failed to authenticate with the token TOKEN. See the documentation.")
+    if mode == "crash":
+        os._exit(9)
+    if mode == "failed":
+        return Job(profile={}, message="the phone went away")
+    summary = {"estimated_inference_time": 1500, "first_load_time": 1374293, "inference_memory_peak_range": (1, 2)}
+    if mode == "negative":
+        summary["estimated_inference_time"] = -1
+    elif mode != "old":
+        summary["all_inference_times"] = [2000, 1500, 1750]
+    detail = [{"name": "a", "type": "FullyConnected", "compute_unit": unit, "execution_time": 3} for unit in ("NPU", "NPU", "CPU")]
+    return Job(profile={"execution_summary": summary, "execution_detail": detail})
+'''
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """`hub(mode)`: the client is installed; returns what it was asked for."""
+    place = tmp_path / "client"
+    (place / "qai_hub").mkdir(parents=True)
+    (place / "qai_hub/__init__.py").write_text(CLIENT.replace("TOKEN", TOKEN))
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", f"{place}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("QAI_HUB_LOG", str(tmp_path / "log"))
+
+    def use(mode=""):
+        monkeypatch.setenv("QAI_HUB_MODE", mode)
+        return lambda: [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+
+    return use
+
+
+@pytest.fixture
+def one(folder):
+    return Variant.of("student", folder / "student.onnx", folder, 32, Scheme.FP32)
+
+
+def measured(variants, texts):
+    return benchmark(variants, texts, BenchmarkOptions(devices=[f"qai-hub:{PHONE}"], lengths=["text", 16], label=""))
+
+
+def test_a_file_is_compiled_for_one_length_and_profiled(hub, one, texts):
+    asked = hub()
+    result = measured([one], texts)
+    (m,) = result.measurements
+    assert (m.device, m.provenance, m.length, m.machine.cpu) == (f"qai-hub:{PHONE}", Provenance.MEASURED, 16, PHONE)
+    assert m.wall_ms == [[2.0, 1.5, 1.75]]
+    assert m.wall.p50 == 1.75
+    assert m.cold is m.cpu is None
+    assert result.comparisons == []
+    assert [(p.provider, p.nodes) for p in result.profiles[0].placement] == [("CPU", 1), ("NPU", 2)]
+    assert "2 operators on NPU, 1 operators on CPU, first load 1374.3 ms" in "\n".join(result.protocol.notes)
+    compiled, profiled = asked()
+    assert (compiled["compile"], compiled["device"], compiled["options"]) == (
+        "student.onnx",
+        PHONE,
+        "--target_runtime onnx",
+    )
+    assert set(map(str, compiled["specs"].values())) == {"[[1, 16], 'int64']"}
+    assert profiled == {"profile": "mtarget", "device": PHONE}
+    assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_an_older_profile_has_an_estimate_only(hub, one, texts):
+    hub("old")
+    result = measured([one], texts)
+    assert result.measurements[0].wall_ms == [[1.5]]
+    assert "the service told its estimate only" in result.protocol.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("uncompiled", "the service does not compile it: an operator is not supported"),
+        ("failed", "the service does not profile it: the phone went away"),
+        ("login", "RuntimeError: Failed to authenticate with the token …"),
+        ("crash", "the client ended with status 9"),
+        ("negative", "inference_us"),
+    ],
+)
+def test_what_is_not_measured_is_told_without_the_token(hub, one, texts, mode, why):
+    hub(mode)
+    with pytest.raises(InputError) as caught:
+        measured([one], texts)
+    assert why in str(caught.value)
+    assert TOKEN not in str(caught.value)
+
+
+def test_without_the_client(monkeypatch, one, texts):
+    monkeypatch.setattr(service.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingBackendError, match="pip install qai-hub; then: qai-hub configure"):
+        connect_qai_hub(PHONE)
+    assert "pip install qai-hub" in qai_hub_missing()
+    assert "qai-hub:PHONE" in CliRunner().invoke(app, ["devices"]).stdout
+
+
+def test_files_that_it_does_not_run():
+    assert qai_hub_refusal(Format.COREML, None) == "Core ML does not run on phones with Android"
+    assert qai_hub_refusal(Format.ONNX, Runtime.OPENVINO) == "the service does not run openvino"
+    assert qai_hub_refusal(Format.TFLITE, None) == ""
+    assert without_secrets(f"token={TOKEN}!") == "token=…!"
