@@ -70,6 +70,11 @@ class Numbers:
         """Multiply with numbers that broadcast to these; the integers of a compressed tensor with their scales, too."""
         by = factor.value.astype(np.float32)
         step = None if self.step is None else np.asarray(np.abs(self.step * by), np.float32)
+        if (
+            step is not None and factor.step is not None
+        ):  # both were rounded, so no range tells how coarse the steps may be
+            step = np.asarray(step + np.abs(self.value) * factor.step, np.float32)
+            return replace(self, value=self.value * by, step=step, halves=self.halves + factor.halves, bits=32)
         size = None if self.size is None else np.asarray(self.size * np.abs(by), np.float32)
         ends = None if self.ends is None else (self.ends[0] * by, self.ends[1] * by)
         if ends is not None:

@@ -19,8 +19,10 @@ def tflite_constants(path: Path) -> list[list[Constant]]:
     return _File(load_model(path.read_bytes())).run()
 
 
-_READ = ("float32", "float16", "int8", "uint8", "int4", "int32", "int64")
+_READ = ("float32", "float16", "int8", "uint8", "int4", "int16", "int32", "int64")
 """Types of stored tensors that are numbers."""
+_WIDE = {"int16": 16, "int32": 32, "int64": 64}
+"""Bits of what norms and sums read, and of what is added to the sums of products of 8 and of 16 bits."""
 
 
 def _array(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -56,9 +58,9 @@ class _File:
             numbers = numbers_of(_array(np.asarray(data, np.uint8), kind, shape), name)
             if kind == "int4":
                 numbers = replace(numbers, bits=4)
-            elif kind == "int32" and scale is not None and scale.size:  # what is added to the sums of an int8 product
+            elif kind in _WIDE and scale is not None and scale.size:
                 ones = np.ones((1,) * len(shape), np.float32)
-                numbers = replace(numbers, value=numbers.value.astype(np.float32), step=ones, bits=32)
+                numbers = replace(numbers, value=numbers.value.astype(np.float32), step=ones, bits=_WIDE[kind])
             if found is not None and found.detailsType == self.schema.QuantizationDetails.BlockwiseQuantization:
                 numbers = self._in_blocks(graph, numbers, found.details)
             if scale is not None and scale.size:
@@ -126,6 +128,7 @@ class _Graph:
         self.tracker.keep(out, inputs[0])
 
     on_dequantize = on_cast  # the numbers of a tensor are read with its scales
+    on_quantize = on_cast
 
     def on_embedding_lookup(self, _: Any, inputs: list[int], out: int) -> None:
         self.tracker.lookup(out, inputs[1], inputs[0])
