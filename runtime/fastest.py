@@ -21,7 +21,7 @@ from pocketbert.core.types import Format
 from pocketbert.runtime.cache import remembered
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.onnx import Spin
-from pocketbert.runtime.plan import Candidate, Plan
+from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate, Plan
 from pocketbert.runtime.race import LENGTHS, race_apart
 
 STEADY = 3
@@ -48,6 +48,7 @@ class FastestPredictor:
         side: Where that padding goes.
         opened: Predictors of candidates that are open already, by their number.
         answered: The file that computed the last batch.
+        cadence: How the model is called: what the plan was measured for.
     """
 
     candidates: Sequence[Candidate]
@@ -58,6 +59,7 @@ class FastestPredictor:
     engine: str = "fastest"
     lengths: tuple[int, ...] = ()
     answered: Path = Path()
+    cadence: Cadence = Cadence.BATCH
     _routes: dict[int, int] = field(default_factory=dict)
     _costs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _recent: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -99,7 +101,8 @@ class FastestPredictor:
         ]
         others = f"; slower: {', '.join(named[1:])}" if named[1:] else ""
         disturbed = ". The machine was busy: the times are measured again next time" if self.plan.disturbed else ""
-        return f"fastest at {length} tokens: {named[0]}{others}{disturbed}"
+        called = f", called after {IDLE_MS:g} ms idle" if self.cadence is Cadence.INTERACTIVE else ""
+        return f"fastest at {length} tokens{called}: {named[0]}{others}{disturbed}"
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch of any length; see `pocketbert.core.predict.predictor.Predictor`."""
@@ -152,17 +155,19 @@ def fastest(
     pad_id: int,
     side: str,
     opened: Mapping[EngineFile, FilePredictor] | None = None,
+    cadence: Cadence = Cadence.BATCH,
 ) -> FastestPredictor:
     """Race files of one model against each other, or remember how a race ended.
 
     Args:
         files: Files that may be chosen, of one scheme.
         threads: Most threads within an operator; default `default_threads`. One thread is tried as well, and ONNX
-            Runtime's several threads also waiting busily, until a run ends or longer.
+            Runtime's several threads also waiting busily, until a run ends or, in a batch, longer.
         max_length: Longest input in tokens.
         pad_id: Padding token.
         side: Padding side.
         opened: Those that are open already, with so many threads.
+        cadence: How the model will be called. The races of both are remembered, each under its own key.
 
     Returns:
         A predictor that routes by length. Timings are of one text at a time, as on a phone.
@@ -170,11 +175,13 @@ def fastest(
     most = threads or default_threads()
     candidates = [Candidate(f, n) for f in files for n in sorted({1, most})]
     waiting = [f for f in files if (f.format, f.runtime) == (Format.ONNX, None) and most > 1]
-    candidates += [Candidate(f, most, spin) for f in waiting for spin in (Spin.RUN, Spin.ON)]
-    mark = remembered("fastest", _key(candidates, max_length))
+    # threads that stay busy for 50 ms after a run are asleep again before the next single call
+    spins = (Spin.RUN, Spin.ON) if cadence is Cadence.BATCH else (Spin.RUN,)
+    candidates += [Candidate(f, most, spin) for f in waiting for spin in spins]
+    mark = remembered("fastest", _key(candidates, max_length, cadence))
     plan = _remembered(mark, len(candidates)) if mark is not None else None
     if plan is None:
-        plan = race_apart(candidates, max_length)
+        plan = race_apart(candidates, max_length, cadence)
         if not plan.disturbed and mark is not None:
             with contextlib.suppress(OSError):  # a read-only home only means that the race is run again
                 mark.parent.mkdir(parents=True, exist_ok=True)
@@ -184,10 +191,10 @@ def fastest(
         for i, c in enumerate(candidates)
         if opened and c.file in opened and (c.threads, c.spin) == (most, Spin.NO)
     }
-    return FastestPredictor(candidates, plan, pad_id, side, there)
+    return FastestPredictor(candidates, plan, pad_id, side, there, cadence=cadence)
 
 
-def _key(candidates: Sequence[Candidate], max_length: int) -> str:
+def _key(candidates: Sequence[Candidate], max_length: int, cadence: Cadence) -> str:
     from pocketbert.core.formats import FORMATS
     from pocketbert.core.host.versions import installed
 
@@ -198,7 +205,8 @@ def _key(candidates: Sequence[Candidate], max_length: int) -> str:
     ]
     digests = {f: sha256_path(f.path) for f in files}
     raced = [[digests[c.file], c.file.runtime, c.threads, c.spin] for c in candidates]
-    return sha256_json([_VERSION, machine().model_dump(), installed(tuple(dict.fromkeys(names))), raced, max_length])
+    versions = installed(tuple(dict.fromkeys(names)))
+    return sha256_json([_VERSION, machine().model_dump(), versions, raced, max_length, cadence])
 
 
 def _remembered(mark: Path, count: int) -> Plan | None:

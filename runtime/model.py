@@ -38,6 +38,7 @@ from pocketbert.core.tasks import TASKS, LabelKind, Task, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.fastest import FastestPredictor, fastest
+from pocketbert.runtime.plan import Cadence
 from pocketbert.runtime.selftest import self_test
 
 BATCH = 32
@@ -197,6 +198,7 @@ def load(
     format: str | None = None,
     engine: str | None = None,
     file: str | None = None,
+    cadence: str | None = None,
 ) -> Model:
     """Open an artefact folder.
 
@@ -208,6 +210,8 @@ def load(
         engine: ``"fastest"`` for the fastest of the scheme's files at each length: measured once, in 10 to 60 seconds, on
             this machine, then remembered. None for the one engine of the file.
         file: Path of one file of the folder, instead of scheme and format.
+        cadence: With the engine ``"fastest"``: ``"batch"`` (the default) measures calls right after one another,
+            ``"interactive"`` measures single calls after 100 ms of idle time, as in an app in which a user types.
 
     Returns:
         A model whose `predict` takes texts.
@@ -223,10 +227,11 @@ def load(
         raise InputError(
             Problem("engine", f"'{engine}' is unknown; known: fastest.", "Choose a file by format and scheme.")
         )
+    called = _cadence(cadence, engine)
     if engine == "fastest":
         if format is not None or file is not None:
             raise InputError(Problem("engine", "'fastest' chooses the format and the file itself.", "Leave them out."))
-        return _fastest(path, artefacts, scheme, threads)
+        return _fastest(path, artefacts, scheme, threads, called)
     record = _variant(artefacts, scheme, format, file)
     digest = _check(path, record)
     predictor = _file(path, record).open(threads)
@@ -237,7 +242,16 @@ def load(
     return model
 
 
-def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None) -> Model:
+def _cadence(name: str | None, engine: str | None) -> Cadence:
+    known = [c.value for c in Cadence]
+    if name is not None and name not in known:
+        raise InputError(Problem("cadence", f"'{name}' is unknown; {nearest(name, known)}."))
+    if name is not None and engine is None:
+        raise InputError(Problem("cadence", "only engine 'fastest' measures for a cadence.", "Add engine='fastest'."))
+    return Cadence(name or Cadence.BATCH)
+
+
+def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None, cadence: Cadence) -> Model:
     """Race the files of one scheme that an engine installed here computes right; by default also those for one runtime."""
     default = _variant(artefacts, scheme, None, None)
     records = [r for r in artefacts.models() if r.for_toolkit and _timed(r) and _serves(r, default, scheme)]
@@ -272,7 +286,8 @@ def _fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int 
         right[_file(path, record)], first = predictor, first or record
     if first is None:
         raise refused[0]
-    chosen = fastest([*right], threads, processing.max_length, tokenizer.pad_id, tokenizer.padding_side, right)
+    pad_id, side = tokenizer.pad_id, tokenizer.padding_side
+    chosen = fastest([*right], threads, processing.max_length, pad_id, side, right, cadence)
     return Model(path, artefacts, first, chosen)
 
 

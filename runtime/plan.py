@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,19 @@ from pocketbert.runtime.onnx import OnnxPredictor, Spin
 
 SPIN_ON_PRICE = 1.02
 """Threads that wait busily between runs use a core for nobody: they have to be worth so much."""
+
+
+class Cadence(StrEnum):
+    """How an app calls the model, which decides what `fastest` measures."""
+
+    BATCH = "batch"
+    """One call right after the other: caches are full, the clock is high, threads are awake."""
+    INTERACTIVE = "interactive"
+    """Single calls, each after an idle time of `IDLE_MS`, as when a user types."""
+
+
+IDLE_MS = 100.0
+"""Idle time before each call of the cadence `interactive`."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ no more: the time goes to those that are close. A turn looks like use: some text
 length, texts of one length in a row until the caches are warm. (One text after another engine's tells little: a small
 model takes twice its usual time there.)
 
+For the cadence `interactive` a turn is one untimed call, which fills the caches, and then calls after an idle time each.
+
 It is run by a process of its own: what it opens and closes would leave the memory of this one in pieces, and a model of a
 millisecond 5 % slower for good.
 """
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +30,14 @@ from pocketbert.core.errors import MachineError
 from pocketbert.core.predict.predictor import fitting
 from pocketbert.runtime.engines import FilePredictor, filled
 from pocketbert.runtime.onnx import Spin
-from pocketbert.runtime.plan import Candidate, Plan, Timing
+from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate, Plan, Timing
 
 LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
 """Where a file that takes any length is raced; between them its time is interpolated."""
+SINGLE_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+"""The same for single calls, of which each costs the idle time."""
+SINGLES = 2
+"""Timed calls of a turn of the cadence `interactive`."""
 ROUNDS = 24
 BUDGET_S = 25.0
 """Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3. A length at which everybody but
@@ -70,11 +76,13 @@ class Request(BaseModel):
         candidates: What to time.
         max_length: Longest input in tokens.
         rounds: Most rounds.
+        cadence: How the model will be called.
     """
 
     candidates: list[Candidate]
     max_length: int
     rounds: int
+    cadence: Cadence = Cadence.BATCH
 
 
 @dataclass
@@ -90,15 +98,15 @@ class _Runner:
     contested: list[int] = field(default_factory=list)
 
 
-def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
+def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadence = Cadence.BATCH) -> Plan:
     """Run `race` in a separate process, or in this one if no Python with these packages can be started.
 
     Raises:
         MachineError: If the process crashes or hangs, as this one then would.
     """
-    request = Request(candidates=list(candidates), max_length=max_length, rounds=ROUNDS)
+    request = Request(candidates=list(candidates), max_length=max_length, rounds=ROUNDS, cadence=cadence)
     if not sys.executable or getattr(sys, "frozen", False):  # it would start the application once more
-        return race(candidates, max_length, ROUNDS)
+        return race(candidates, max_length, ROUNDS, cadence)
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -111,7 +119,7 @@ def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
             check=False,
         )
     except OSError:
-        return race(candidates, max_length, ROUNDS)
+        return race(candidates, max_length, ROUNDS, cadence)
     except subprocess.TimeoutExpired as error:
         raise MachineError(
             f"engine 'fastest': timing the files took more than {TIMEOUT_S:.0f} s. {_LEAVE_OUT}"
@@ -123,23 +131,28 @@ def race_apart(candidates: Sequence[Candidate], max_length: int) -> Plan:
     try:
         return Plan.model_validate_json((done.stdout.splitlines() or [""])[-1])
     except ValidationError:  # an embedding program that is no Python, or another set of packages
-        return race(candidates, max_length, ROUNDS)
+        return race(candidates, max_length, ROUNDS, cadence)
 
 
-def race(candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS) -> Plan:
+def race(
+    candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS, cadence: Cadence = Cadence.BATCH
+) -> Plan:
     """Time the candidates at all lengths.
 
     Args:
         candidates: What to time.
         max_length: Longest input in tokens.
         rounds: Most rounds.
+        cadence: How the model will be called. Of single calls, the time after texts of another length is not told apart.
 
     Returns:
         Wall times of one text.
     """
-    runners = [_Runner(c, p, _grid(p, max_length)) for c, p in ((c, c.open()) for c in candidates)]
+    single = cadence is Cadence.INTERACTIVE
+    grid = SINGLE_LENGTHS if single else LENGTHS
+    runners = [_Runner(c, p, _grid(p, max_length, grid)) for c, p in ((c, c.open()) for c in candidates)]
     for runner in sorted(runners, key=lambda r: -r.candidate.threads):
-        _first_times(runner, runners)
+        _first_times(runner, runners, _single_time if single else _burst_time)
         _rest(runner)
     one = next((r for r in runners if r.candidate.threads == 1), None)
     order, shares, started = np.random.default_rng(0), list[float](), time.perf_counter()
@@ -151,30 +164,45 @@ def race(candidates: Sequence[Candidate], max_length: int, rounds: int = ROUNDS)
         spent = time.perf_counter() - started
         if not undecided or (done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > BUDGET_S):
             break
-        _round(runners, undecided, order)
+        (_round_of_singles if single else _round)(runners, undecided, order)
     return Plan(
         timings=_timings(runners),
         disturbed=bool(shares) and float(np.quantile(shares, 0.25)) < QUIET,
     )
 
 
-def _grid(predictor: FilePredictor, max_length: int) -> list[int]:
-    free = sorted({min(n, max_length) for n in LENGTHS})
+def _grid(predictor: FilePredictor, max_length: int, lengths: Sequence[int]) -> list[int]:
+    free = sorted({min(n, max_length) for n in lengths})
     listed = [n for n in predictor.lengths if n <= max_length or n == fitting(predictor.lengths, max_length)]
     return listed or free
 
 
-def _first_times(runner: _Runner, runners: Sequence[_Runner]) -> None:
+def _first_times(
+    runner: _Runner, runners: Sequence[_Runner], timed: Callable[[FilePredictor, dict[str, NDArray[Any]]], float]
+) -> None:
     """Plan the memory and pack the weights of each length, which the first run does, then a first time."""
     more = next((r for r in runners if r.first and _same_file(r, runner)), None)
     for n in runner.grid:
         feed = _sample(n, runner.predictor)
         _time(runner.predictor, feed)
-        again = int(np.clip(FIRST_MS / max(ms := _time(runner.predictor, feed), 0.01), 1, 3))
-        runner.first[n] = min(ms, *(_time(runner.predictor, feed) for _ in range(again)))
+        runner.first[n] = timed(runner.predictor, feed)
         runner.contested.append(n)
         if more is not None and more.first.get(n, np.inf) * THREADS_PAY < runner.first[n]:
             break  # one thread falls back further the longer the text
+
+
+def _burst_time(predictor: FilePredictor, feed: dict[str, NDArray[Any]]) -> float:
+    again = int(np.clip(FIRST_MS / max(ms := _time(predictor, feed), 0.01), 1, 3))
+    return min(ms, *(_time(predictor, feed) for _ in range(again)))
+
+
+def _single_time(predictor: FilePredictor, feed: dict[str, NDArray[Any]]) -> float:
+    return min(_after_idle(predictor, feed) for _ in range(SINGLES))
+
+
+def _after_idle(predictor: FilePredictor, feed: dict[str, NDArray[Any]]) -> float:
+    time.sleep(IDLE_MS / 1000)
+    return _time(predictor, feed)
 
 
 def _same_file(other: _Runner, runner: _Runner) -> bool:
@@ -271,6 +299,18 @@ def _round(runners: Sequence[_Runner], undecided: set[int], order: np.random.Gen
         _rest(runner)  # once for all its lengths: ten rests would take most of the time there is
 
 
+def _round_of_singles(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
+    """Everybody's single calls after idle times at each length."""
+    for n in order.permutation(sorted(undecided)):
+        there = [r for r in runners if n in r.contested]
+        for i in order.permutation(len(there)):
+            predictor = there[i].predictor
+            feed = _sample(int(n), predictor)
+            predictor.run(feed)  # the caches hold the weights of the engine before
+            calls = [_after_idle(predictor, feed) for _ in range(SINGLES)]
+            there[i].steady.setdefault(int(n), []).append(float(np.median(calls)))
+
+
 def _mix(runner: _Runner, order: np.random.Generator) -> None:
     quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < MIXED_MS]
     kinds = [n for n in quick if n <= SENTENCE], [n for n in quick if n > SENTENCE]
@@ -329,7 +369,7 @@ def _sample(length: int, predictor: FilePredictor) -> dict[str, NDArray[Any]]:
 def main() -> None:
     """The child: a request on stdin, a plan on the last line of stdout."""
     request = Request.model_validate_json(sys.stdin.read())
-    print(race(request.candidates, request.max_length, request.rounds).model_dump_json())
+    print(race(request.candidates, request.max_length, request.rounds, request.cadence).model_dump_json())
 
 
 if __name__ == "__main__":

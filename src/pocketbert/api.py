@@ -268,6 +268,7 @@ def predict(
     format: str | None = None,
     engine: str | None = None,
     file: str | None = None,
+    cadence: str | None = None,
 ) -> list[Answer]:
     """Run the model of an artefact folder on texts; see `pocketbert.load` for how its file is chosen.
 
@@ -279,10 +280,11 @@ def predict(
         format: ``onnx``, ``tflite`` or ``coreml``; default that of the folder's default file.
         engine: ``"fastest"``, or None.
         file: One file of the folder by its path, instead of scheme and format.
+        cadence: With ``"fastest"``: ``"batch"`` or ``"interactive"``.
     """
     from pocketbert.runtime.model import load
 
-    opened = load(model, scheme, threads, format=format, engine=engine, file=file)
+    opened = load(model, scheme, threads, format=format, engine=engine, file=file, cadence=cadence)
     return opened.predict(texts, progress="predict")
 
 

@@ -21,7 +21,7 @@ from pocketbert.runtime import race as race_module
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.fastest import FastestPredictor, fastest
 from pocketbert.runtime.onnx import Spin
-from pocketbert.runtime.plan import Candidate, Plan, Timing
+from pocketbert.runtime.plan import Cadence, Candidate, Plan, Timing
 from pocketbert.runtime.race import race
 
 
@@ -219,9 +219,10 @@ def test_answers_have_the_temperature_of_the_file_that_computed_them(both: Path)
 def test_a_race_is_run_once_per_files_and_machine(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def counted(candidates: Any, length: int) -> Plan:
-        calls.append(length)
-        return race(candidates, length).model_copy(update={"disturbed": False})
+    def counted(candidates: Any, length: int, cadence: Cadence) -> Plan:
+        calls.append(cadence)
+        plan = race(candidates, length, 1, Cadence.BATCH)
+        return plan.model_copy(update={"disturbed": False})
 
     monkeypatch.setattr(module, "race_apart", counted)
     for _ in range(2):
@@ -230,6 +231,30 @@ def test_a_race_is_run_once_per_files_and_machine(both: Path, monkeypatch: pytes
     pocketbert.load(both, scheme="int8", engine="fastest", threads=1)  # other files
     pocketbert.load(both, scheme="fp32", engine="fastest", threads=2)  # other threads
     assert len(calls) == 3
+    for _ in range(2):  # both cadences are remembered, each under its own key
+        called = pocketbert.load(both, scheme="fp32", engine="fastest", threads=1, cadence="interactive")
+        pocketbert.load(both, scheme="fp32", engine="fastest", threads=1, cadence="batch")
+    assert calls == [Cadence.BATCH] * 3 + [Cadence.INTERACTIVE]
+    assert "called after 100 ms idle" in called.choice
+
+
+@pytest.mark.parametrize(("cadence", "engine"), [("often", "fastest"), ("batch", None)])
+def test_a_cadence_is_a_known_one_of_the_engine_that_measures(both: Path, cadence: str, engine: str | None) -> None:
+    with pytest.raises(InputError, match="cadence"):
+        pocketbert.load(both, engine=engine, cadence=cadence)
+
+
+def test_for_single_calls_no_thread_stays_busy_after_a_run(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spins = {}
+
+    def raced(candidates: Any, length: int, cadence: Cadence) -> Plan:
+        spins[cadence] = {c.spin for c in candidates}
+        return Plan(timings=[FREE] * len(candidates), disturbed=True)
+
+    monkeypatch.setattr(module, "race_apart", raced)
+    for cadence in Cadence:
+        fastest([EngineFile(both / "onnx/model.onnx", Format.ONNX)], 2, 32, 0, "right", None, cadence)
+    assert spins == {Cadence.BATCH: set(Spin), Cadence.INTERACTIVE: {Spin.NO, Spin.RUN}}
 
 
 def test_a_disturbed_race_is_not_remembered(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +274,7 @@ def test_a_disturbed_race_is_not_remembered(both: Path, monkeypatch: pytest.Monk
 def test_a_damaged_memory_is_made_anew(both: Path, own_cache: Path, content: str) -> None:
     files = [EngineFile(both / "onnx/model.onnx", Format.ONNX)]
     folder = own_cache / "fastest"
-    mark = folder / f"{module._key([Candidate(files[0], 1)], 32)}.json"
+    mark = folder / f"{module._key([Candidate(files[0], 1)], 32, Cadence.BATCH)}.json"
     folder.mkdir(parents=True)
     mark.write_text(content)
     assert fastest(files, 1, 32, 0, "right").plan.timings[0].file == "model.onnx"

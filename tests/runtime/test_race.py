@@ -13,7 +13,7 @@ from pocketbert.core.types import Format
 from pocketbert.runtime import race as module
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.onnx import Spin
-from pocketbert.runtime.plan import Candidate
+from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate
 from pocketbert.runtime.race import race, race_apart
 
 
@@ -24,6 +24,7 @@ class Clock:
     ns: int = 0
     busy: float = 1.0
     slow_until: float = 0.0
+    slept: float = 0.0
 
     def perf_counter_ns(self) -> int:
         return self.ns
@@ -36,6 +37,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.ns += round(seconds * 1e9)
+        self.slept = seconds
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Engine:
     """Takes `ms(length)`, and `cold` times as long until it has run so many times in a row at one length.
 
     After a text of more than 64 tokens a shorter one takes `after_long` times as long; the inferences number `slow` take
-    seven times as long.
+    seven times as long. After an idle time one takes `asleep` ms more.
     """
 
     clock: Clock
@@ -53,6 +55,7 @@ class Engine:
     warm_after: int = 3
     after_long: float = 1.0
     slow: Sequence[int] = ()
+    asleep: float = 0.0
     engine: str = "toy"
     engine_version: str = "1"
     inputs: tuple[str, ...] = ("input_ids",)
@@ -70,7 +73,9 @@ class Engine:
         self.ran.append(length)
         lost = (7.0 if len(self.ran) in self.slow else 1.0) * (self.after_long if emptied else 1.0)
         lost *= 2.0 if self.clock.ns < self.clock.slow_until * 1e9 else 1.0
-        self.clock.ns += round(ms * 1e6 * (1.0 if warm else self.cold) * lost)
+        idle = self.clock.slept >= IDLE_MS / 1000
+        self.clock.slept = 0.0
+        self.clock.ns += round((ms * (1.0 if warm else self.cold) * lost + idle * self.asleep) * 1e6)
         return {}
 
 
@@ -110,6 +115,17 @@ def test_a_small_model_is_timed_warm_in_its_own_row(clock: Clock, monkeypatch: p
     assert plan.best([16], steady=False) == 1
     assert plan.timings[0].at(16) == pytest.approx(0.7)
     assert plan.timings[0].at(16, steady=False) == pytest.approx(1.12)
+
+
+def test_for_single_calls_an_engine_that_wakes_at_once_wins(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after one another the sleepy engine is faster, and short texts show it most."""
+    engines = {("sleepy", 1): Engine(clock, LINE, asleep=20.0), ("awake", 1): Engine(clock, {1: 1.3, 512: 665.6})}
+    both = candidates(monkeypatch, engines)
+    batch, single = (race(both, 256, cadence=cadence) for cadence in Cadence)
+    assert [batch.best([n]) for n in (8, 32, 256)] == [0, 0, 0]
+    assert [single.best([n]) for n in (8, 32, 256)] == [1, 1, 0]
+    assert single.timings[0].at(32) == pytest.approx(52)
+    assert single.timings[0].mixed == single.timings[0].steady
 
 
 def test_who_is_far_behind_does_not_run_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

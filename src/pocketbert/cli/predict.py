@@ -68,6 +68,14 @@ def predict(
             help="Use fastest here to let PocketBERT measure once which file is fastest at each length, and open that one.",
         ),
     ] = None,
+    cadence: Annotated[
+        str | None,
+        typer.Option(
+            "--cadence",
+            help="With --engine fastest, measure calls right after one another (batch, the default) or single calls after "
+            "100 ms of idle time (interactive).",
+        ),
+    ] = None,
     model_file: Annotated[
         str | None,
         typer.Option("--model-file", help="Open this file of the folder, e.g. tflite/model_int8.tflite."),
@@ -104,7 +112,7 @@ def predict(
     # of texts that are no file, only the limits count
     source = options.rows(file or "stdin", text, text_pair, None, max_line_mb, max_rows)
     read = _read(texts or [], file, source, _columns(model), with_rows=json or output is not None)
-    opened = load(model, scheme, threads, format=format, engine=engine, file=model_file)
+    opened = load(model, scheme, threads, format=format, engine=engine, file=model_file, cadence=cadence)
     if opened.choice:
         say(opened.choice)
     check_texts(opened.head.task, read.texts)
