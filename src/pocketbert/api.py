@@ -130,9 +130,8 @@ def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_
     from pocketbert.core.errors import InputError, Problem
 
     if recipe.student is None:
-        raise InputError(
-            Problem("student", "the recipe has no student section.", "Add student: {layers: 3} and a distill stage.")
-        )
+        why = "the recipe has no student section."
+        raise InputError(Problem("student", why, "Add student: {layers: 3} and a distill stage."))
     whole = _run_at(recipe, output, overwrite, resume_anyway)
     whole.execute(until="student")
     return whole.path / "student"
@@ -198,8 +197,7 @@ def quantize(
         model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder.
         schemes: Schemes of smaller files, the default file's first; default ``int8``, with a budget all are considered.
-        runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO,
-            ``gpu`` for the GPU of a phone (``fp16``), ``npu`` for neural processors (``a16w8``, ``a8w8``).
+        runtimes: Runtimes that get a further file: ``tflite216``, ``openvino``, ``gpu`` (``fp16``), ``npu`` (``a16w8``, ``a8w8``).
         overwrite: Whether an existing folder may be replaced.
         calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates.
         budget: Limits inside which the best file of each format is chosen.
