@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.calibration import Range, Ranges
 from pocketbert.quantize.coreml.quantizer import W8_SIMULATION, linear_w8, write_smaller
@@ -25,6 +26,7 @@ from pocketbert.quantize.table import SchemeRow, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 from pocketbert.runtime.coreml.package import read_package
+from pocketbert.runtime.coreml.stored import StoredTensors
 
 _IOS = 17
 _MEASURED = {"linear": -2, "conv": -1}
@@ -44,7 +46,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     if oldest_ios(source) < _IOS:
         what = f"is for iOS {oldest_ios(source)}; activations in 8 bits need iOS {_IOS}."
         raise InputError(Problem(str(source), what, "Choose the scheme w8, or export with --ios 17 or 18."))
-    ranges = _measure(source, plan, destination.name)
+    ranges = {**_measure(source, plan, destination.name), **_learned(source, plan.learned)}
     weights = linear_w8(source)
 
     def compress(model: Any) -> Any:
@@ -83,6 +85,24 @@ def _measure(source: Path, plan: Plan, title: str) -> dict[str, Range]:
         evaluator.run({f.name: np.pad(row[f.name], padding).astype(np.int32) for f in evaluator.inputs}, keep)
         ranges.add(found)
     return ranges.chosen(title)
+
+
+def _learned(source: Path, learned: LearnedRanges | None) -> dict[str, Range]:
+    """Find the ranges that training learned for what linear layers read and make; none without any.
+
+    Where an activation function follows, coremltools quantizes its result, whose range is measured.
+    """
+    out: dict[str, Range] = {}
+    if learned is None:
+        return out
+    stored = dict(StoredTensors(source).arrays())
+    for operation in read_package(source).block.operations:
+        weight = operation.inputs["weight"].arguments[0].name if operation.type in _MEASURED else ""
+        if weight in stored:
+            own = learned.of(stored[weight])
+            ends = (operation.inputs["x"].arguments[0].name, own.inputs), (operation.outputs[0].name, own.outputs)
+            out.update({name: found for name, found in ends if found is not None})
+    return out
 
 
 def _axes(source: Path) -> Mapping[str, int]:

@@ -17,6 +17,7 @@ from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
+from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schema
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.calibration import Range, Ranges
@@ -50,6 +51,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     model = MeasuredModel(source.read_bytes(), _MEASURED)
     with temporary_folder(destination.parent) as folder:
         ranges = model.measure(plan, folder / "measured.tflite", destination.name)
+        ranges |= {place: own for place, own in model.learned(plan.learned).items() if place in ranges}
         renamed = folder / "renamed.tflite"
         renamed.write_bytes(model.content)
         with quiet():
@@ -154,6 +156,23 @@ class MeasuredModel:
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
         """Return ranges that rows without padding cannot tell; here none are asked for."""
         return {}
+
+    def learned(self, learned: LearnedRanges | None) -> dict[Place, Range]:
+        """Find the ranges that training learned for what products with stored weights read and make; none without any."""
+        out: dict[Place, Range] = {}
+        graph = self._model.subgraphs[0]
+        for at, reads, which in {place for place, _ in self._places(graph)} if learned is not None else ():
+            weight = graph.tensors[int(graph.operators[at].inputs[1])]
+            data = self._model.buffers[weight.buffer].data
+            if data is None or not len(data) or weight.type != self._schema.TensorType.FLOAT32:
+                continue
+            numbers = np.frombuffer(bytes(data), np.float32).reshape([int(n) for n in weight.shape])
+            assert learned is not None
+            own = learned.of(numbers)
+            found = own.inputs if reads else own.outputs
+            if found is not None:
+                out[at, reads, which] = found
+        return out
 
     def _with_outputs(self) -> bytes:
         model = load_model(self.content)

@@ -29,6 +29,7 @@ from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
+from support.learned import SMALL, learned_of
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 
@@ -96,6 +97,20 @@ def test_the_package_answers_as_its_scheme_simulated(
     error = rms_error(wanted, right)
     assert 0.005 < error < 0.5
     assert 0.5 * error < rms_error(found, right) < 1.6 * error
+
+
+def test_learned_ranges_take_the_place_of_measured_ones(
+    exported: Callable[..., Path], rows: list[dict[str, Any]], open_tiny: Callable[..., Any]
+) -> None:
+    model, folder, _ = open_tiny("bert", 1)
+    module = prepare(model, folder.family, TASK, Format.COREML)
+    learned = learned_of(module, Format.COREML)
+    found, measured = static._learned(exported(), learned), static._measure(exported(), plan(rows), "a")
+    assert set(found) <= set(measured)
+    outputs = [name for name, own in found.items() if own == SMALL.outputs]
+    assert len(outputs) == len(learned.products), "every linear layer was found by its weights in fp16"
+    assert SMALL.inputs in found.values()
+    assert static._learned(exported(), None) == {}
 
 
 def test_ranges_are_those_of_all_rows_without_their_padding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import row_of
 from pocketbert.quantize.tflite import static
 from pocketbert.runtime.tflite import TflitePredictor
+from support.learned import learned_of
 
 Exported = Callable[[str], Path]
 TASK = task_of("text-classification")
@@ -78,6 +80,33 @@ def test_the_file_answers_as_its_scheme_simulated_at_every_length(
     answers = [predictor.run(tokenizer.pad([short], length))["logits"] for length in predictor.lengths]
     assert len(answers) > 1
     assert all(rms_error(a, answers[0]) < 0.02 for a in answers)
+
+
+def test_learned_ranges_take_the_place_of_measured_ones(
+    exported_tflite: Exported, rows: list[dict[str, Any]], open_tiny: Callable[..., Any], tmp_path: Path
+) -> None:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.TFLITE), folder.family, TASK)
+    learned = learned_of(exact.module, Format.TFLITE)
+    path = tmp_path / "a.tflite"
+    quantize(exported_tflite("bert"), path, replace(plan(rows), learned=learned))
+    how = row_of(Format.TFLITE, Scheme.A8W8).simulation
+    assert how is not None
+    encoded = [e for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+    found, simulated, measured = (
+        whole(run_rows(p, tokenizer, encoded, TASK))
+        for p in (
+            TflitePredictor(path, 1),
+            SimulatedPredictor(exact, how, rows, learned=learned),
+            SimulatedPredictor(exact, how, rows),
+        )
+    )
+    change = rms_error(simulated, measured)
+    assert change > 0.3, "ranges that are far too small"
+    assert rms_error(found, simulated) < 0.3 * change
+    stored = static._Model(exported_tflite("bert").read_bytes()).learned(learned)
+    assert {reads for _, reads, _ in stored} == {True, False}
+    assert len(stored) == 2 * len(learned.products)
 
 
 def test_padding_is_in_no_range(
