@@ -1,6 +1,6 @@
 """Compare quantized files of several folders with the fp32 answers of one student: what training for a scheme is worth.
 
-Run: python benchmarks/peers/trained_students.py STUDENT DATA.jsonl.gz FOLDER [FOLDER ...] --scheme a8w8,w4 --rows 1192
+Run: python benchmarks/peers/loops/trained_students.py STUDENT DATA.jsonl.gz FOLDER [FOLDER ...] --scheme a8w8,w4 --rows 1192
 
 STUDENT is the model folder before the training; each FOLDER is an artefact folder with files of its own or of the trained
 student. Prints a table: `rel` is the RMS difference of the logits over the spread of STUDENT's fp32 logits, `agree` the share of
