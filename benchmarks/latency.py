@@ -17,8 +17,8 @@ from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, TokenizerTime
-from pocketbert.benchmarks.timing import BURST, Cell, interleave
+from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Sustained, TokenizerTime
+from pocketbert.benchmarks.timing import BURST, Cell, interleave, sustain
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
 from pocketbert.core.errors import InputError, PocketBertError, Problem
@@ -164,7 +164,8 @@ class _Session:
         }
         counts = self.threads
         steps = len(lengths) + len(self._gaps)
-        work = len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * steps)
+        minutes = len(self.variants) * bool(options.sustained_min)
+        work = minutes + len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * steps)
         label = options.label and (options.label if len(options.devices) == 1 else f"{options.label} on {self.name}")
         with Meter(label, work) as meter:
 
@@ -183,6 +184,7 @@ class _Session:
                 measurements += [measured.measurement(c, cold[c.variant.name, count]) for c in cells]
                 self.made += [len(repeat) for c in cells for repeat in c.repeats if not c.gap_ms]
                 comparisons += measured.comparisons(cells, self.baseline)
+            sustained = self._sustained(inputs, lengths[0], tick)
         profiles = results.profiles(self.variants, {n: c for (n, t), c in cold.items() if t == counts[0]}, counts[0])
         if options.profile and Figure.OPERATORS in self.name.info.figures:
             self.notes += results.missing_profiles(self.variants, profiles)
@@ -196,6 +198,7 @@ class _Session:
             tokenizers=times,
             profiles=profiles,
             answers=self._answers(inputs),
+            sustained=sustained,
         )
 
     @property
@@ -244,6 +247,18 @@ class _Session:
                 tick(f"{variant.name}: load and memory")
         return out
 
+    def _sustained(self, inputs: dict[tuple[str, Length], list[Feed]], length: Length, tick: Tick) -> list[Sustained]:
+        """Every variant for minutes, one after the other and opened only then: another one's threads would take its cores."""
+        minutes, count = self.options.sustained_min, self.threads[0]
+        if not minutes or Figure.LATENCY not in self.name.info.figures:
+            return []
+        out = []
+        for v in self.variants:
+            tick(f"{v.name}: {minutes:g} min without a pause")
+            cell = Cell(v, self.connection.open(v.file, count), length, inputs[v.name, length])
+            out.append(sustain(self.connection, cell, minutes, str(self.name), count))
+        return out
+
     def _answers(self, inputs: dict[tuple[str, Length], list[Feed]]) -> list[AnswerCheck]:
         """Compare the device's answers with those of this machine, where that is a figure of the device."""
         if Figure.ANSWERS not in self.name.info.figures or not isinstance(self.connection, Answering):
@@ -282,14 +297,16 @@ class _Session:
         idle = [[c.after_idle(gap) for c in groups[0]] for gap in self._gaps]
         idle_s = sum(c.gap_ms + c.cost_ms for group in idle for c in group) / 1000
         watch, runs, singles = self.connection.watch(), self.options.runs, min(SINGLES, self.options.runs)
+        least_s = self.options.least_s / self.options.repeats if timed else 0.0
         for repeat in range(self.options.repeats):
             # Planned again each time and only ever downwards: the machine may have become slower meanwhile.
             left = (deadline - time.monotonic()) / (self.options.repeats - repeat)
             singles = min(singles, max(BURST, int(IDLE_SHARE * left / idle_s))) if idle else 0
             left -= singles * idle_s
-            runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
+            if not least_s:  # else all runs are made, whatever they take
+                runs = min(runs, max(BURST, int(left / max(cost_s, 1e-9)) // BURST * BURST))
             for group in [*groups, *idle]:
                 count = singles if group[0].gap_ms else runs
-                interleave(group, count, order)
+                interleave(group, count, order, 0.0 if group[0].gap_ms else least_s)
                 tick(f"{wording.threads(threads)}, {wording.pace(group[0].length, group[0].gap_ms)}, {count} runs")
         return [*cells, *(c for group in idle for c in group)], watch.stop()

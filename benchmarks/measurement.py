@@ -10,7 +10,16 @@ from pydantic import Field, ValidationError
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.compilation import Compilation
 from pocketbert.benchmarks.load import Load
-from pocketbert.benchmarks.records import AnswerCheck, ColdStart, Length, Profile, Protocol, Record, TokenizerTime
+from pocketbert.benchmarks.records import (
+    AnswerCheck,
+    ColdStart,
+    Length,
+    Profile,
+    Protocol,
+    Record,
+    Sustained,
+    TokenizerTime,
+)
 from pocketbert.benchmarks.statistics import Interval, Ratio, Statistics
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, sha256_path, write_atomic
 from pocketbert.core.errors import InputError, Problem
@@ -174,6 +183,7 @@ class Comparison(Record):
 
 
 _RAW: Any = {"__all__": {"wall_ms", "cpu_ms", "engine_ms"}}
+_SESSION_RAW: Any = {"measurements": _RAW, "sustained": _RAW}
 """Raw samples of measurements."""
 
 
@@ -195,6 +205,7 @@ class BenchmarkResult(Record):
         answers: Checks of the answers where the measuring device made them (a Mac).
         others: Sessions of other devices, measured after this one or imported.
         compilations: Files compiled for devices on which nothing is timed.
+        sustained: Files that ran for minutes without a pause.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -209,6 +220,7 @@ class BenchmarkResult(Record):
     answers: list[AnswerCheck] = Field(default_factory=list)
     others: list[BenchmarkResult] = Field(default_factory=list)
     compilations: list[Compilation] = Field(default_factory=list)
+    sustained: list[Sustained] = Field(default_factory=list)
 
     def __repr__(self) -> str:
         devices = ", ".join(dict.fromkeys([*(s.device for s in self.sessions), *(c.device for c in self.compilations)]))
@@ -228,9 +240,7 @@ class BenchmarkResult(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it, without the raw samples; `write` keeps those."""
-        return self.model_dump(
-            mode="json", exclude={"measurements": _RAW, "others": {"__all__": {"measurements": _RAW}}}
-        )
+        return self.model_dump(mode="json", exclude={**_SESSION_RAW, "others": {"__all__": _SESSION_RAW}})
 
     @property
     def sessions(self) -> list[BenchmarkResult]:

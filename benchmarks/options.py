@@ -9,6 +9,10 @@ from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import LOCAL, MOST_GAP_MS, parse_measuring_device
 from pocketbert.core.errors import InputError, Problem, nearest
+from pocketbert.core.recipe.presets import PRESETS, Preset
+
+MOST_SUSTAINED_MIN = 240.0
+"""Longest sustained measurement of a file, in minutes."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class BenchmarkOptions:
         label: Text of the progress bar; empty for none.
         app: Whether phones behind adb are measured by the demo app on them instead of the runners.
         data: Labelled rows on which emulated files are scored in place of golden rows and texts; of one folder's task.
+        sustained_min: Minutes that each file runs without a pause at the end, at the first thread count and length; 0 for none.
+            They are not part of the budget.
+        least_s: Seconds of timed inferences that every figure without idle time has at least, all repeats together; `runs`
+            are made at any rate then, whatever the budget. 0 for no such bound.
     """
 
     devices: Sequence[str] = (LOCAL,)
@@ -47,6 +55,8 @@ class BenchmarkOptions:
     label: str = "benchmark"
     data: DataSource | None = None
     app: bool = False
+    least_s: float = 0.0
+    sustained_min: float = 0.0
 
     def check(self, names: Sequence[str]) -> None:
         """Check the options for variants of these names.
@@ -79,11 +89,37 @@ class BenchmarkOptions:
             bad.append(Problem("lengths", f"{list(self.lengths)}; allowed: whole numbers from 3, and 'text'."))
         if any(not 0 < gap <= MOST_GAP_MS for gap in self.gaps_ms):
             bad.append(Problem("gaps", f"{list(self.gaps_ms)}; allowed: milliseconds above 0, up to {MOST_GAP_MS:g}."))
+        if not 0 <= self.sustained_min <= MOST_SUSTAINED_MIN:
+            allowed = f"allowed: minutes from 0 to {MOST_SUSTAINED_MIN:g}."
+            bad.append(Problem("sustained", f"{self.sustained_min:g}; {allowed}"))
         numbers = {"runs": self.runs, "repeats": self.repeats, "budget_s": self.budget_s}
         return [*bad, *(Problem(k, f"{n}; allowed: above 0.") for k, n in numbers.items() if n <= 0)]
 
 
-FOLDER_OPTIONS = BenchmarkOptions(
-    threads=(1, 2), lengths=(TEXT, 32, 64, 128), runs=100, repeats=3, gaps_ms=(100.0,), budget_s=120.0
-)
+def preset_options(name: str) -> BenchmarkOptions:
+    """Return the options of a preset.
+
+    Args:
+        name: ``quick``, ``standard`` or ``mlperf``.
+
+    Raises:
+        InputError: If there is no such preset.
+    """
+    known = [p.value for p in Preset]
+    if name not in known:
+        raise InputError(Problem("preset", f"'{name}' is unknown; {nearest(name, known)}."))
+    preset = PRESETS[Preset(name)]
+    return BenchmarkOptions(
+        threads=(1, 2),
+        lengths=(TEXT, *preset.lengths),
+        runs=preset.runs,
+        repeats=preset.repeats,
+        gaps_ms=preset.gaps_ms,
+        budget_s=preset.budget_s,
+        least_s=preset.least_s,
+        profile=preset.profile,
+    )
+
+
+FOLDER_OPTIONS = preset_options(Preset.STANDARD)
 """Options of `pocketbert benchmark` where none are given."""

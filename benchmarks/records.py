@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.benchmarks.statistics import Statistics
+from pocketbert.benchmarks.statistics import Ratio, Statistics
 from pocketbert.core.types import Provenance
 
 TEXT: Literal["text"] = "text"
@@ -144,6 +144,52 @@ class Protocol(Record):
     took_s: float
     shortened: bool
     notes: list[str] = []
+
+
+class Slice(Record):
+    """A part of a sustained measurement.
+
+    Attributes:
+        after_s: Seconds since the first inference when it began.
+        wall: Wall time per inference.
+        thermal: Temperature or thermal state, in the device's own words; empty where it does not tell.
+        clock: Governor and clock rate before and after; empty where the device does not tell.
+        others: Share of the CPU time that other processes used; None where it was not counted.
+        energy: Energy meanwhile in words, or why it cannot be read; empty where none was looked for.
+    """
+
+    after_s: float
+    wall: Statistics
+    thermal: str = ""
+    clock: str = ""
+    others: float | None = None
+    energy: str = ""
+
+
+class Sustained(Record):
+    """One file that ran for minutes.
+
+    Attributes:
+        variant: Name of the variant.
+        device: Where it ran.
+        threads: Threads within an operator.
+        length: Tokens, or ``"text"``.
+        minutes: How long.
+        slices: In order of time.
+        drift: Time of the last slice over that of the first one, paired by input.
+        provenance: How the figures came about.
+        wall_ms: Raw wall times in ms, [slices][runs].
+    """
+
+    variant: str
+    device: str
+    threads: int
+    length: Length
+    minutes: float
+    slices: list[Slice]
+    drift: Ratio
+    provenance: Provenance
+    wall_ms: list[list[float]]
 
 
 class AnswerCheck(Record):

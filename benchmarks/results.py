@@ -180,7 +180,7 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
     options, made = session.options, session.made
     budget_s = options.budget_s if len(options.devices) == 1 else round(session.budget_s, 1)
     return Protocol(
-        description=_describe(session.connection.method, measurements),
+        description=_describe(session.connection.method, measurements) + _least(options),
         baseline=session.baseline,
         threads=session.threads,
         lengths=lengths,
@@ -189,7 +189,7 @@ def protocol(session: Session, lengths: list[Length], measurements: Sequence[Mea
         runs_made=(min(made), max(made)),
         repeats=options.repeats,
         burst=BURST,
-        budget_s=budget_s,
+        budget_s=0.0 if options.least_s else budget_s,
         took_s=round(took_s, 2),
         shortened=min(made) < options.runs,
         notes=[*session.notes, *_notes(measurements, made, options.runs, budget_s)],
@@ -245,6 +245,15 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
     if many:
         out.append(f"Threads {', '.join(map(str, many))}: more than the {cores} cores this process may use.")
     return out
+
+
+def _least(options: BenchmarkOptions) -> str:
+    if not options.least_s:
+        return ""
+    return (
+        f" Each figure has at least {options.runs * options.repeats:,} inferences and {options.least_s:g} s of them; as in MLPerf "
+        "Mobile's single stream, p90 is the figure to quote (this is not an MLPerf result: files take turns)."
+    )
 
 
 def _describe(method: str, measurements: Sequence[Measurement]) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pocketbert.benchmarks.devices.protocol import Burst, OpenedFile, Sample
+from pocketbert.benchmarks.devices.protocol import Burst, Connection, OpenedFile, Sample
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.measurement import Variant
-from pocketbert.benchmarks.records import Length
-from pocketbert.benchmarks.statistics import burst_medians
+from pocketbert.benchmarks.records import Length, Slice, Sustained
+from pocketbert.benchmarks.statistics import Ratio, Statistics, burst_medians, paired_ratio
+from pocketbert.core.types import Provenance
 
 BURST = 5
 """Timed inferences of one variant before the next one has its turn."""
@@ -23,6 +24,8 @@ WINDOW = 5
 STABLE = 0.03
 """Two windows closer than this are stable."""
 WARMUP_LEAST, WARMUP_MOST = 10, 60
+SLICES = 10
+"""Slices of a sustained measurement. It begins after a rest as long as a slice, in which the device cools down."""
 
 
 @dataclass
@@ -72,6 +75,10 @@ class Cell:
     def guest_instructions(self) -> list[float]:
         """Instructions per inference where the device counts them, all repeats after one another."""
         return [s.guest_instructions for repeat in self.repeats for s in repeat if s.guest_instructions is not None]
+
+    def run(self, numbers: Sequence[int]) -> list[Sample]:
+        """Run the inputs of these numbers, and keep nothing."""
+        return self._run(numbers)
 
     def window(self) -> float:
         """Median wall time in ms of some inferences on the first inputs."""
@@ -126,7 +133,7 @@ class Cell:
         return burst_medians(self.cpu_ms if cpu else self.wall_ms, 1 if self.gap_ms else BURST)
 
 
-def interleave(cells: list[Cell], runs: int, order: np.random.Generator) -> None:
+def interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
     """One repeat: rounds in which every cell has one turn, in a new order each round.
 
     A turn is a burst, or one inference where the cells wait before each.
@@ -135,17 +142,69 @@ def interleave(cells: list[Cell], runs: int, order: np.random.Generator) -> None
         cells: The variants, on the same length and with the same idle time.
         runs: Timed inferences of each.
         order: Where the orders come from.
+        least_s: Seconds of timed inferences that each has at least; rounds go on until then.
     """
     for cell in cells:
         cell.repeats.append([])
     turn = 1 if cells[0].gap_ms else BURST
     with _no_garbage_collection():
-        for first in range(0, runs, turn):
+        first = 0
+        while first < runs or min(sum(s.wall_ms for s in c.repeats[-1]) for c in cells) < least_s * 1000:
             for i in order.permutation(len(cells)):
                 if cells[i].gap_ms:
                     cells[i].single(first)
                 else:
-                    cells[i].burst(first, min(BURST, runs - first))
+                    cells[i].burst(first, min(BURST, runs - first) if first < runs else BURST)
+            first += turn
+
+
+def sustain(connection: Connection, cell: Cell, minutes: float, device: str, threads: int) -> Sustained:
+    """Run one file without a pause, after a rest in which the device cools down, and a warm-up.
+
+    Each slice begins with the first input again, so that slices are compared on the same inputs.
+
+    Args:
+        connection: The device.
+        cell: The file and its inputs.
+        minutes: How long.
+        device: Name of the device.
+        threads: Threads within an operator.
+    """
+    length_s, slices, walls = minutes * 60 / SLICES, list[Slice](), list[list[float]]()
+    time.sleep(length_s)
+    cell.warm_up(length_s)
+    began = time.monotonic()
+    for number in range(SLICES):
+        watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
+        while not samples or time.monotonic() - began < (number + 1) * length_s:
+            samples += cell.run(range(len(samples), len(samples) + BURST))
+        load = watch.stop()
+        walls.append([s.wall_ms for s in samples])
+        facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
+        words = load.energy.words if load.energy else ""
+        slices.append(Slice(after_s=round(after_s, 3), wall=Statistics.of(walls[-1]), energy=words, **facts))
+    return Sustained(
+        variant=cell.variant.name,
+        device=device,
+        threads=threads,
+        length=cell.length,
+        minutes=minutes,
+        slices=slices,
+        drift=drift(walls),
+        provenance=Provenance.MEASURED,
+        wall_ms=walls,
+    )
+
+
+def drift(walls: Sequence[Sequence[float]]) -> Ratio:
+    """Time of the last slice over that of the first one: of bursts on the same inputs.
+
+    Args:
+        walls: Wall times in ms, [slices][runs].
+    """
+    first, last = (burst_medians([wall], BURST) for wall in (walls[0], walls[-1]))
+    count = min(len(first), len(last))
+    return paired_ratio(last[:count], first[:count])
 
 
 @contextlib.contextmanager

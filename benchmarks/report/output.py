@@ -71,7 +71,22 @@ def session_lines(result: BenchmarkResult) -> list[str]:
         if first.device != LOCAL:
             out += session.protocol.notes
             out += [f"{a.variant}: {a.words}" for a in session.answers if a.passed]
-    return out
+    return [*out, *sustained_lines(result)]
+
+
+def sustained_lines(result: BenchmarkResult) -> list[str]:
+    """Tell how the time of each file changed that ran for minutes."""
+    return [
+        f"sustained: {s.variant} on {s.device}, {wording.threads(s.threads)}, {wording.length(s.length)}, {s.minutes:g} min: p50 "
+        f"{wording.milliseconds(s.slices[0].wall.p50)} → {wording.milliseconds(s.slices[-1].wall.p50)} ms, last slice to the first "
+        f"{wording.time_ratio(s.drift)}; "
+        + (
+            ", ".join(x for x in (s.slices[-1].clock, s.slices[-1].thermal, s.slices[-1].energy) if x)
+            or "clock and temperature cannot be read"
+        )
+        for session in result.sessions
+        for s in session.sustained
+    ]
 
 
 def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *read: Path) -> Path:

@@ -4,9 +4,11 @@ import pytest
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.report.output import latency_table
+from pocketbert.benchmarks.report import ModelRow, ReportData, render_report
+from pocketbert.benchmarks.report.output import latency_table, sustained_lines
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio
 from pocketbert.core.errors import InputError
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Provenance
 
 
@@ -123,6 +125,23 @@ def test_idle_times_fit_into_the_budget(variants, texts):
     assert [len(r) for m in made.measurements if m.gap_ms for r in m.wall_ms] == [5] * 4
 
 
+def test_files_run_for_minutes_one_after_the_other(variants, texts):
+    options = BenchmarkOptions(threads=(1,), runs=10, repeats=2, profile=False, budget_s=1, sustained_min=0.01)
+    made = benchmark(variants, texts, options)
+    assert [s.variant for s in made.sustained] == [v.name for v in variants]
+    for s in made.sustained:
+        assert (s.device, s.threads, s.length, s.provenance) == ("local", 1, "text", Provenance.MEASURED)
+        assert [x.wall for x in s.slices] == [Statistics.of(wall) for wall in s.wall_ms]
+    lines = sustained_lines(made)
+    assert len(lines) == len(variants)
+    assert "last slice to the first" in lines[0]
+    assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
+    assert "wall_ms" not in made.to_dict()["sustained"][0]
+    rows = [ModelRow(name=v.name, bytes=v.bytes) for v in made.variants]
+    data = ReportData(title="t", task=TaskName.TEXT_CLASSIFICATION, machine=made.machine, rows=rows, benchmark=made)
+    assert "<h3>Sustained</h3>" in render_report(data)
+
+
 def test_all_wrong_arguments_are_told_at_once(variants, texts):
     with pytest.raises(InputError) as caught:
         benchmark(
@@ -137,10 +156,22 @@ def test_all_wrong_arguments_are_told_at_once(variants, texts):
                 budget_s=0,
                 baseline="techer",
                 gaps_ms=[100, 20_000],
+                sustained_min=-1,
             ),
         )
     told = {p.where for p in caught.value.problems}
-    assert told == {"variants", "devices", "threads", "lengths", "runs", "repeats", "budget_s", "baseline", "gaps"}
+    assert told == {
+        "variants",
+        "devices",
+        "threads",
+        "lengths",
+        "runs",
+        "repeats",
+        "budget_s",
+        "baseline",
+        "gaps",
+        "sustained",
+    }
     with pytest.raises(InputError, match="Name at least one"):
         benchmark([], texts)
     with pytest.raises(InputError, match="none given"):

@@ -1,10 +1,13 @@
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pocketbert.benchmarks import timing
 from pocketbert.benchmarks.devices import Sample
-from pocketbert.benchmarks.timing import BURST, WARMUP_LEAST, WARMUP_MOST, Cell, interleave
+from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.timing import BURST, SLICES, WARMUP_LEAST, WARMUP_MOST, Cell, interleave, sustain
 
 
 class Recorder:
@@ -139,3 +142,50 @@ def test_a_warm_up_that_never_settles_says_so(monkeypatch):
     cell.warm_up(1e9)
     assert not cell.warmup_stable
     assert cell.warmup_runs <= WARMUP_MOST + BURST
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes where the file computes and where somebody sleeps."""
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(timing.time, "monotonic", lambda: now.s)
+    monkeypatch.setattr(timing.time, "sleep", lambda s: setattr(now, "s", now.s + s))
+    return now
+
+
+class Heating:
+    """A device whose file takes 10 ms, and twice as long once it has run for a minute."""
+
+    method = "toy"
+
+    def __init__(self, clock, heats):
+        self.clock, self.heats, self.read = clock, heats, []
+
+    def prepare(self, feeds):
+        def run(numbers):
+            out = []
+            for number in numbers:
+                ms = 20.0 if self.heats and self.clock.s > 60 + 12 else 10.0
+                self.clock.s += ms / 1000
+                self.read.append(number)
+                out.append(Sample(ms))
+            return out
+
+        return run
+
+    def watch(self):
+        load = Load(before=0, after=0, others=0, thermal="warm", clock="1000 MHz")
+        return SimpleNamespace(stop=lambda: load)
+
+
+@pytest.mark.parametrize("heats", [True, False])
+def test_a_sustained_run_shows_what_heat_does(clock, heats):
+    device = Heating(clock, heats)
+    cell = Cell(SimpleNamespace(name="a"), device, 8, [{"input_ids": np.zeros((1, 8), np.int64)}])
+    made = sustain(device, cell, 2, "toy", 1)
+    assert len(made.slices) == len(made.wall_ms) == SLICES
+    assert [round(s.after_s) for s in made.slices] == [12 * i for i in range(SLICES)]
+    assert made.drift.median == pytest.approx(2 if heats else 1)
+    assert made.drift.decided == heats
+    assert sum(s.wall.n for s in made.slices) == sum(map(len, made.wall_ms))
+    assert {s.thermal for s in made.slices} == {"warm"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from pocketbert.cli.groups import HELPERS, RESULTS
 from pocketbert.cli.options import numbers, sets
 from pocketbert.cli.output import print_json, print_table
 from pocketbert.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.options import BenchmarkOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -53,30 +57,71 @@ def benchmark(
         bool,
         typer.Option("--app", help="Let the demo app on the phone of `--device adb` measure instead of the runners."),
     ] = False,
-    threads: Annotated[
-        str, sets("--threads", "Measure with these numbers of threads, comma-separated.", "benchmark.threads")
-    ] = "1,2",
-    lengths: Annotated[
-        str, sets("--lengths", "Measure real text and texts of these lengths in tokens.", "export.lengths")
-    ] = "32,64,128",
-    runs: Annotated[
-        int,
-        sets("--runs", "Time this number of inferences of each file in each repeat.", "benchmark.runs", min=10),
-    ] = 100,
-    repeats: Annotated[
-        int, sets("--repeats", "Repeat all measurements this number of times.", "benchmark.repeats", min=2)
-    ] = 3,
-    gaps: Annotated[
+    preset: Annotated[
         str,
         sets(
+            "--preset",
+            "Choose how thoroughly to measure: quick (about 10 s), standard, or mlperf (at least 1,024 inferences and 60 s of "
+            "each file; quote p90). The options below change single settings of it.",
+            "benchmark.preset",
+        ),
+    ] = "standard",
+    threads: Annotated[
+        str | None,
+        sets("--threads", "Measure with these numbers of threads, comma-separated; default 1,2.", "benchmark.threads"),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        sets(
+            "--lengths",
+            "Measure real text and texts of these lengths in tokens; default 32,64,128, with --preset quick and mlperf real text.",
+            "export.lengths",
+        ),
+    ] = None,
+    runs: Annotated[
+        int | None,
+        sets(
+            "--runs",
+            "Time this number of inferences of each file in each repeat; default 100, quick 35, mlperf 256.",
+            "benchmark.runs",
+            min=10,
+        ),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        sets(
+            "--repeats",
+            "Repeat all measurements this number of times; default 3, mlperf 4.",
+            "benchmark.repeats",
+            min=2,
+        ),
+    ] = None,
+    gaps: Annotated[
+        str | None,
+        sets(
             "--gaps",
-            "Time single inferences after these idle times in ms too, on real text; `none` to leave it out.",
+            "Time single inferences after these idle times in ms too, on real text; `none` to leave it out; default 100, with "
+            "--preset quick and mlperf none.",
             "benchmark.gaps_ms",
         ),
-    ] = "100",
+    ] = None,
     budget: Annotated[
-        float, typer.Option("--budget", min=1, help="Measure for at most this number of seconds.")
-    ] = 120.0,
+        float | None,
+        typer.Option(
+            "--budget",
+            min=1,
+            help="Measure for at most this number of seconds; default 120, quick 10, mlperf no limit.",
+        ),
+    ] = None,
+    sustained: Annotated[
+        float | None,
+        sets(
+            "--sustained",
+            "Then run each file for this number of minutes without a pause, and print how its time changed.",
+            "benchmark.sustained_min",
+            min=0,
+        ),
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option("--file", help="Read real texts from this file, one per line; default: built-in sentences."),
@@ -126,7 +171,6 @@ def benchmark(
     """
     from pocketbert import api
     from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.options import BenchmarkOptions
     from pocketbert.benchmarks.regression import check_repeats, compare
     from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
@@ -139,20 +183,18 @@ def benchmark(
     if output is not None:
         output = check_output(output, folders, overwrite, *files, *(f for f in (file, baseline, data) if f))
     earlier = BenchmarkResult.read(baseline) if baseline else None
+    chosen = _given(
+        preset, threads, lengths, gaps, runs=runs, repeats=repeats, budget_s=budget, sustained_min=sustained
+    )
     if earlier is not None:
-        check_repeats(earlier, repeats, str(baseline))
+        check_repeats(earlier, chosen.repeats, str(baseline))
     texts = [t for t in read_texts(file) if t.strip()] if file else []
     result = api.benchmark(
         folders,
-        BenchmarkOptions(
+        replace(
+            chosen,
             devices=[name for name in device or ["local"] if local or name != "local"],
-            threads=numbers(threads, "--threads"),
-            lengths=["text", *numbers(lengths, "--lengths")],
-            runs=runs,
-            repeats=repeats,
-            gaps_ms=_idle_times(gaps),
             app=app,
-            budget_s=budget,
             data=options.rows(data, None, None, None) if data else None,
         ),
         texts=texts,
@@ -177,6 +219,22 @@ def benchmark(
     wrong += [f"{s.words}; allowed: {1 + max_slowdown:g}" for s in slowdowns if s.exceeds(max_slowdown)]
     if wrong:
         raise GateError(wrong)
+
+
+def _given(
+    preset: str, threads: str | None, lengths: str | None, gaps: str | None, **plain: float | None
+) -> BenchmarkOptions:
+    """The options of a preset, changed by what was given."""
+    from pocketbert.benchmarks.options import preset_options
+
+    changes: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    if threads is not None:
+        changes["threads"] = numbers(threads, "--threads")
+    if lengths is not None:
+        changes["lengths"] = ["text", *numbers(lengths, "--lengths")]
+    if gaps is not None:
+        changes["gaps_ms"] = _idle_times(gaps)
+    return replace(preset_options(preset), **changes)
 
 
 def _idle_times(text: str) -> list[float]:

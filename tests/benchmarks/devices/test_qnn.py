@@ -30,7 +30,7 @@ from pocketbert.core.devices import DeviceInfo, DeviceName, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.heads.table import head_of
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.recipe import BenchmarkSection
+from pocketbert.core.recipe.benchmark import BenchmarkSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.make.measuring import measure, section_options

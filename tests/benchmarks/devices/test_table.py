@@ -16,7 +16,7 @@ from pocketbert.benchmarks.report.output import latency_table, session_lines
 from pocketbert.cli.main import app
 from pocketbert.core.devices import DEVICES, DeviceInfo, Figure
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.recipe.recipe import BenchmarkSection
+from pocketbert.core.recipe.benchmark import BenchmarkSection
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.pipeline.make.measuring import measure, section_options

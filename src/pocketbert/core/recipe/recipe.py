@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from pocketbert.core.devices import LOCAL, MOST_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import qat as _qat  # noqa: F401  registers a method, as stages does
 from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
+from pocketbert.core.recipe.benchmark import BenchmarkSection
 from pocketbert.core.recipe.data import DataSection
 from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
 from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
@@ -230,22 +230,6 @@ class VerifySection(Section):
     )
     min_kept: Fraction | None = Field(
         None, description="Smallest share of the teacher's score that each file must keep."
-    )
-
-
-class BenchmarkSection(Section):
-    """Where and how to measure latency."""
-
-    devices: list[Annotated[str, AfterValidator(check_device)]] = Field(
-        [LOCAL],
-        min_length=1,
-        description="Devices to measure on, one after the other; `pocketbert devices` lists them.",
-    )
-    threads: list[PositiveInt] = Field([1, 2], min_length=1, description="Thread counts.")
-    runs: int = Field(100, ge=10, description="Timed inferences per variant and repeat.")
-    repeats: int = Field(3, ge=2, description="Repeats, for the interval.")
-    gaps_ms: list[Annotated[float, Field(gt=0, le=MOST_GAP_MS)]] = Field(
-        [100.0], description="Idle times in ms; single inferences after them are timed too, on real text."
     )
 
 

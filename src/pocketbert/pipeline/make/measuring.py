@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
 from pocketbert.core.predict.tokenization import Text
-from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
+from pocketbert.core.recipe.benchmark import BenchmarkSection
+from pocketbert.core.recipe.presets import Preset
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
@@ -118,18 +121,20 @@ def folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) 
 
 
 def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> BenchmarkOptions:
-    """The options of a recipe's ``benchmark``: its lengths in tokens, measured with real text."""
-    from pocketbert.benchmarks.options import BenchmarkOptions
+    """The options of a recipe's ``benchmark``; the standard preset measures real text and the export's lengths."""
+    from pocketbert.benchmarks.options import preset_options
 
-    return BenchmarkOptions(
+    options = replace(
+        preset_options(section.preset),
         devices=section.devices,
         threads=section.threads,
-        lengths=["text", *lengths],
         runs=section.runs,
         repeats=section.repeats,
         gaps_ms=section.gaps_ms,
-        budget_s=BUDGET_S,
+        sustained_min=section.sustained_min,
     )
+    standard = section.preset is Preset.STANDARD
+    return replace(options, lengths=["text", *lengths], budget_s=BUDGET_S) if standard else options
 
 
 def only_compiled(devices: Sequence[str]) -> bool:

@@ -1,0 +1,55 @@
+"""Presets of a benchmark: how thoroughly it measures unless single options are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+MLPERF_RUNS, MLPERF_S = 1024, 60.0
+"""Least inferences and seconds of MLPerf Mobile's single stream (rules 4.0, 8 May 2025)."""
+_MLPERF_REPEATS = 4
+
+
+class Preset(StrEnum):
+    """How thoroughly a benchmark measures."""
+
+    QUICK = "quick"
+    """About 100 inferences of each file on real text, in about 10 s."""
+    STANDARD = "standard"
+    """Real text and several lengths, right after one another and after idle times, in about 2 minutes."""
+    MLPERF = "mlperf"
+    """At least 1,024 inferences and 60 s of each file on real text, for the 90th percentile."""
+
+
+@dataclass(frozen=True)
+class PresetSettings:
+    """What a preset sets.
+
+    Attributes:
+        runs: Timed inferences of each file in each repeat.
+        repeats: Passes over everything.
+        lengths: Tokens, besides real text.
+        gaps_ms: Idle times before single inferences.
+        budget_s: Most seconds for everything.
+        least_s: Least seconds of timed inferences of each figure, whatever the budget; 0 for no such bound.
+        profile: Whether time per operator is measured.
+    """
+
+    runs: int
+    repeats: int
+    lengths: tuple[int, ...] = ()
+    gaps_ms: tuple[float, ...] = ()
+    budget_s: float = 120.0
+    least_s: float = 0.0
+    profile: bool = False
+
+
+PRESETS: Mapping[Preset, PresetSettings] = MappingProxyType(
+    {
+        Preset.QUICK: PresetSettings(runs=35, repeats=3, budget_s=10.0),
+        Preset.STANDARD: PresetSettings(100, 3, (32, 64, 128), (100.0,), profile=True),
+        Preset.MLPERF: PresetSettings(MLPERF_RUNS // _MLPERF_REPEATS, _MLPERF_REPEATS, least_s=MLPERF_S),
+    }
+)

@@ -1,0 +1,57 @@
+"""How thoroughly a benchmark measures: presets in Python, in a recipe and on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pocketbert.benchmarks.latency import benchmark
+from pocketbert.benchmarks.options import FOLDER_OPTIONS, preset_options
+from pocketbert.cli.measure import _given
+from pocketbert.core.errors import InputError
+from pocketbert.core.recipe.benchmark import BenchmarkSection
+from pocketbert.core.recipe.presets import Preset
+from pocketbert.pipeline.make.measuring import section_options
+
+
+def test_mlperf_makes_what_its_rules_want():
+    options = preset_options("mlperf")
+    assert options.runs * options.repeats >= 1024
+    assert options.least_s >= 60
+    assert options.lengths == ("text",)
+    for preset in Preset:
+        preset_options(preset).check(["a"])
+    with pytest.raises(InputError, match="mlperf"):
+        preset_options("mlperv")
+
+
+def test_a_recipe_gives_a_preset_and_changes_single_keys():
+    section = BenchmarkSection(preset="quick", threads=[1], repeats=2)
+    options = section_options(section, [32])
+    assert (options.runs, options.repeats, options.gaps_ms, options.lengths) == (35, 2, [], ("text",))
+    again = BenchmarkSection.model_validate(section.model_dump())
+    assert section_options(again, [32]) == options  # a resolved recipe measures the same
+    assert section_options(BenchmarkSection(), [32]).lengths == ["text", 32]
+
+
+def test_options_of_the_command_line_change_single_settings_of_the_preset():
+    assert _given("standard", None, None, None, runs=None) == FOLDER_OPTIONS
+    quick = _given("quick", "2", "16", "none", runs=20, budget_s=None)
+    assert quick == replace(preset_options("quick"), threads=[2], lengths=["text", 16], gaps_ms=[], runs=20)
+
+
+def test_every_figure_has_the_least_seconds_whatever_the_budget(variants, texts):
+    options = replace(preset_options("mlperf"), threads=(1,), runs=10, repeats=2, least_s=0.2, budget_s=1e-3, label="")
+    made = benchmark(variants, texts, options)
+    for m in made.measurements:
+        assert all(sum(repeat) >= 100 for repeat in m.wall_ms)
+        assert all(len(repeat) >= 10 for repeat in m.wall_ms)
+    assert not made.protocol.shortened
+    assert "at least 20 inferences and 0.2 s of them" in made.protocol.description
+    assert "p90 is the figure to quote" in made.protocol.description
+
+
+def test_without_that_bound_a_tiny_budget_makes_fewer_runs(variants, texts):
+    options = replace(preset_options("mlperf"), threads=(1,), runs=10, repeats=2, least_s=0, budget_s=1e-3, label="")
+    assert benchmark(variants, texts, options).protocol.shortened
