@@ -14,6 +14,7 @@ import pocketbert.quantize.onnx
 import pocketbert.quantize.tflite  # noqa: F401
 from pocketbert.core.errors import GateError
 from pocketbert.core.types import Format
+from pocketbert.quantize.left import file_problems
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.table import reader_of, row_for
 from pocketbert.quantize.weights import WeightTypes
@@ -39,7 +40,7 @@ def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
     assert row.write is not None
     row.write(source, destination, plan)
     types = weight_types(destination, plan.format)
-    problems = row.problems(types, destination.name)
+    problems = file_problems(destination, row, types, destination.name, plan.weights)
     if problems:
         raise GateError(problems)
     return types

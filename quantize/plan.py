@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.types import Calibration, Format, Runtime, Scheme
 
@@ -27,6 +28,7 @@ class Plan:
             None for all other schemes.
         calibration: How static schemes choose ranges from these rows.
         learned: Ranges that the model was trained with; static schemes store them where they have them.
+        weights: What to make of each weight, where some stay as they were exported; empty where all have the scheme.
     """
 
     format: Format
@@ -35,6 +37,12 @@ class Plan:
     rows: Callable[[], Rows] | None = None
     calibration: Calibration = Calibration.MINMAX
     learned: LearnedRanges | None = None
+    weights: Sequence[WeightRole] = ()
+
+    @property
+    def left(self) -> frozenset[str]:
+        """Digests of the weights that stay as they were exported."""
+        return frozenset(w.digest for w in self.weights if w.scheme is None)
 
     @property
     def title(self) -> str:

@@ -70,6 +70,7 @@ class _Rounded(TorchFunctionMode):
         self.how, self._saturates = simulation, saturates
         products = [m.weight for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
         self._matrices = {w.data_ptr() for w in products}
+        self._left = {w.data_ptr() for n, w in module.named_parameters() if n in simulation.left}
         self._most = max((m.weight.numel() for m in module.modules() if isinstance(m, nn.Embedding)), default=0)
         self._constants = {_storage(b) for b in module.buffers()}
         self._stored: dict[tuple[int, str], Tensor] = {}
@@ -88,13 +89,19 @@ class _Rounded(TorchFunctionMode):
         return self._own.get(func, func)(*args, **(kwargs or {}))
 
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if weight.data_ptr() in self._left:
+            return F.linear(values, weight, bias)
         out = F.linear(self._input(values), self._rounded(weight, self.how.weights), bias)
         return out + self._cut(values, weight) if self._saturates else out
 
     def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
+        if weight.data_ptr() in self._left:
+            return F.conv2d(values, weight, *more, **named)
         return F.conv2d(self._input(values), self._rounded(weight, self.how.weights), *more, **named)
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
+        if table.data_ptr() in self._left:
+            return F.embedding(indices, table, *more, **named)
         if self.how.fixed_positions and _storage(indices) in self._constants:
             return F.embedding(indices, table, *more, **named)
         other = self.how.other_tables if table.numel() < self._most else None
@@ -186,11 +193,15 @@ class _Static(_Rounded):
         return weight if self.measuring else super()._rounded(weight, kind)
 
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if weight.data_ptr() in self._left:
+            return F.linear(values, weight, bias)
         own = self._of(weight)
         self._here = own.inputs
         return self._output(super()._linear(values, weight, bias), own)
 
     def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
+        if weight.data_ptr() in self._left:
+            return F.conv2d(values, weight, *more, **named)
         own = self._of(weight)
         self._here = own.inputs
         return self._output(super()._convolution(values, weight, *more, **named), own)

@@ -47,6 +47,7 @@ class Simulation:
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
             alike.
+        left: Paths of weights in the module that stay float, and what they are multiplied with.
     """
 
     weights: Rounding
@@ -61,6 +62,7 @@ class Simulation:
     saturates: bool = False
     outputs: bool = False
     halves: Rounding | None = None
+    left: frozenset[str] = frozenset()
 
     def made_from(self, base: Scheme) -> Simulation:
         """Return the simulation of files that are quantized from a file with numbers of `base`."""

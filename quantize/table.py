@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.weights import ExpectedWeights, WeightTypes, type_problems
 
+WEIGHTED = frozenset(r for r in Role if r.weighs)
+"""Roles whose operators read stored weights."""
 Key = tuple[Format, Scheme, Runtime | None]
 
 
@@ -32,6 +34,8 @@ class SchemeRow:
         write: Writes the smaller file: source, destination, plan. None for what an exporter writes.
         runtime: The runtime it is written for; None for any.
         simulation: Computes in torch what a right file answers. None where the bound on its answers depends on no model.
+        computes: Roles whose operators have the scheme; the others stay float.
+        selective: Whether `write` leaves the weights float that the plan names, see `Plan.left`.
     """
 
     format: Format
@@ -40,6 +44,8 @@ class SchemeRow:
     write: Callable[[Path, Path, Plan], None] | None = None
     runtime: Runtime | None = None
     simulation: Simulation | None = None
+    computes: frozenset[Role] = WEIGHTED
+    selective: bool = False
 
     @property
     def calibrated(self) -> bool:
@@ -51,9 +57,15 @@ class SchemeRow:
         """What errors call it."""
         return Plan(self.format, self.scheme, self.runtime).title
 
-    def problems(self, types: WeightTypes, name: str) -> list[str]:
-        """List what is wrong with the weight types of a file that claims to be of this row."""
-        return type_problems(types, name, self.weights)
+    def problems(self, types: WeightTypes, name: str, left: frozenset[str] = frozenset()) -> list[str]:
+        """List what is wrong with the weight types of a file that claims to be of this row.
+
+        Args:
+            types: What was found in it.
+            name: What to call it.
+            left: Names of weights in it that stay as they were exported.
+        """
+        return type_problems(types, name, self.weights, left)
 
 
 @dataclass(frozen=True)

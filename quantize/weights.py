@@ -141,7 +141,9 @@ class ExpectedWeights:
     whole: bool = field(default=False, kw_only=True)
 
 
-def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> list[str]:
+def type_problems(
+    types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset()
+) -> list[str]:
     """List what is wrong with the types of a file; empty when it is what its name says.
 
     A table that a product reads too may have the type of the product's weight.
@@ -150,6 +152,7 @@ def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> l
         types: What was found in it.
         name: What to call it.
         expected: What its scheme wants.
+        left: Names of weights that stay as they were exported.
     """
     multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
     wanted = {Use.MATMUL: expected.products, Use.TABLE: expected.tables}
@@ -167,6 +170,8 @@ def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> l
     out = []
     for use in Use:
         uses = [u for u in types.uses if u.use is use]
+        if uses and all(u.name in left for u in uses):
+            continue
         if not uses:
             out.append(f"{name}: no {use} was found in it.")
         elif not any(u.dtype == of(u).dtype for u in uses):
@@ -174,7 +179,8 @@ def type_problems(types: WeightTypes, name: str, expected: ExpectedWeights) -> l
             kind = "weights" if use is Use.MATMUL else "numbers"
             out.append(f"{name}: no {use} has {wanted[use].dtype} {kind}{verdict}.")
     # a small weight may stay as it was, but may not be something else
-    large = [u for u in types.uses if u.numbers >= SMALL or u.dtype not in expected.floats]
+    chosen = [u for u in types.uses if u.name not in left]
+    large = [u for u in chosen if u.numbers >= SMALL or u.dtype not in expected.floats]
     other = [u for u in large if u.dtype != of(u).dtype]
     if other:
         still = "still float" if all(u.dtype.startswith("float") for u in other) else "of another type"

@@ -12,6 +12,7 @@ from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize.onnx.left import nodes_left
 from pocketbert.quantize.onnx.shared import straighten
 from pocketbert.quantize.onnx.tied import retie, untie
 from pocketbert.quantize.plan import Plan
@@ -27,7 +28,7 @@ def write_int8(source: Path, destination: Path, plan: Plan) -> None:
     Raises:
         MissingBackendError: If onnx is not installed.
     """
-    write_dynamic(load_plain(source), destination)
+    write_dynamic(load_plain(source), destination, left=plan.left)
 
 
 def load_plain(source: Path) -> Any:
@@ -45,19 +46,21 @@ def load_plain(source: Path) -> Any:
     return model
 
 
-def write_dynamic(model: Any, destination: Path, leave: Sequence[str] = ()) -> None:
+def write_dynamic(model: Any, destination: Path, leave: Sequence[str] = (), left: frozenset[str] = frozenset()) -> None:
     """Write a dynamic int8 copy of an fp32 model.
 
     Args:
         model: What `load_plain` returned; changed in place.
         destination: File to write.
         leave: Names of nodes that stay as they are.
+        left: Digests of weights that stay as they are.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    ties = untie(model)
+    ties = untie(model, left)
     straighten(model)
+    kept = [*leave, *nodes_left(model.graph, left)]
     with temporary_folder(destination.parent) as folder:
         plain = folder / "plain.onnx"
         onnx.save(model, plain)
@@ -69,7 +72,7 @@ def write_dynamic(model: Any, destination: Path, leave: Sequence[str] = ()) -> N
                 reduce_range=False,
                 weight_type=QuantType.QInt8,
                 op_types_to_quantize=["MatMul", "Gemm", "Gather"],
-                nodes_to_exclude=list(leave),
+                nodes_to_exclude=kept,
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
     if ties:
@@ -97,5 +100,6 @@ register_scheme(
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
         write_int8,
         simulation=Simulation(weights=per_row, tables=per_tensor, inputs=per_tensor, saturates=True),
+        selective=True,
     )
 )

@@ -39,7 +39,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     exact = load_plain(source)
     with temporary_folder(destination.parent) as folder:
         written = folder / destination.name
-        write_dynamic(load_plain(source), written)
+        write_dynamic(load_plain(source), written, left=plan.left)
         model = onnx.load(written)
         names = [n.input[0] for n in model.graph.node if n.op_type == "DynamicQuantizeLinear"]
         ranges = measure(exact, names, plan, folder / "measured.onnx", destination.name)
@@ -72,5 +72,6 @@ register_scheme(
         ExpectedWeights(products=Wanted("int8", per_channel=True, static=True), tables=Wanted("int8")),
         _write,
         simulation=Simulation(weights=per_row, tables=per_tensor, static=True, saturates=True),
+        selective=True,
     )
 )

@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import Range
 from pocketbert.quantize.onnx.dynamic import load_plain
 from pocketbert.quantize.onnx.ranges import measure
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.table import WEIGHTED, SchemeRow, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 _LAYOUT = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity")
@@ -254,5 +254,6 @@ register_scheme(
         _write_static,
         Runtime.OPENVINO,
         Simulation(weights=per_row, tables=per_row, static=True, products=True),
+        WEIGHTED | {Role.ATTENTION_PRODUCT},
     )
 )

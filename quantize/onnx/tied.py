@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pocketbert.quantize.onnx.left import stored_left
+
 _QUANTIZED, _SCALE, _ZERO = "_quantized", "_scale", "_zero_point"
 """What ONNX Runtime's quantizer appends to the name of a weight."""
 
@@ -28,11 +30,12 @@ class Tie:
     matrix: str
 
 
-def untie(model: Any) -> list[Tie]:
+def untie(model: Any, left: frozenset[str] = frozenset()) -> list[Tie]:
     """Store the transpose of every table that a product reads, so that the quantizer finds it.
 
     Args:
         model: An ONNX model; changed in place.
+        left: Digests of tables that stay as they are.
 
     Returns:
         The tables whose rows are gathered too, to be tied again with `retie`.
@@ -41,8 +44,9 @@ def untie(model: Any) -> list[Tie]:
 
     graph, out = model.graph, []
     stored = {t.name: t for t in graph.initializer}
+    kept = stored_left(graph, left)
     for node in list(graph.node):
-        if node.op_type != "Transpose" or node.input[0] not in stored:
+        if node.op_type != "Transpose" or node.input[0] not in stored or node.input[0] in kept:
             continue
         readers = [n for n in graph.node if node.output[0] in n.input]
         table = stored[node.input[0]]

@@ -20,7 +20,7 @@ from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.tflite import dump_model, load_model
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.quantize.calibration import Range
 from pocketbert.quantize.plan import Plan, Rows
 from pocketbert.quantize.table import SchemeRow, register_scheme
@@ -220,5 +220,7 @@ def _expected(activations: str) -> ExpectedWeights:
     return ExpectedWeights(products, Wanted("int8", per_channel=False), whole=True)
 
 
-register_scheme(SchemeRow(Format.TFLITE, Scheme.A16W8, _expected("int16"), _write, Runtime.NPU))
-register_scheme(SchemeRow(Format.TFLITE, Scheme.A8W8, _expected("int8"), _write, Runtime.NPU))
+register_scheme(
+    SchemeRow(Format.TFLITE, Scheme.A16W8, _expected("int16"), _write, Runtime.NPU, computes=frozenset(Role))
+)
+register_scheme(SchemeRow(Format.TFLITE, Scheme.A8W8, _expected("int8"), _write, Runtime.NPU, computes=frozenset(Role)))

@@ -5,7 +5,7 @@ Every function imports what it needs when called: importing this module is cheap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,6 +190,7 @@ def quantize(
     overwrite: bool = False,
     calibrate: DataSource | None = None,
     budget: BudgetOptions | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> Path:
     """Add quantized files to an artefact folder, verified like any other; the fp32 files are kept as they are.
 
@@ -201,13 +202,14 @@ def quantize(
         overwrite: Whether an existing folder may be replaced.
         calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates.
         budget: Limits inside which the best file of each format is chosen.
+        roles: Scheme of a role or of modules, ``none`` to leave them as they were exported: ``{"ffn_down": "none"}``.
 
     Returns:
         The folder; where `output` is a link, what it leads to.
     """
     from pocketbert.pipeline.direct import quantize_folder
 
-    return quantize_folder(Path(model), Path(output), schemes, runtimes, calibrate, budget, overwrite)
+    return quantize_folder(Path(model), Path(output), schemes, runtimes, calibrate, budget, overwrite, roles or {})
 
 
 def verify(

@@ -71,6 +71,7 @@ def export(
     ] = ",".join(_DEFAULT.formats),
     scheme: Scheme = ",".join(_DEFAULT.schemes),
     runtime: Runtimes = "",
+    roles: options.Roles = "",
     lengths: Annotated[
         str,
         sets(
@@ -183,6 +184,7 @@ def export(
         formats=listed(formats),
         schemes=listed(scheme),
         runtimes=listed(runtime),
+        roles=options.choices(roles),
         lengths=numbers(lengths, "--lengths"),
         attention=attention,
         opset=opset,
@@ -229,6 +231,7 @@ def quantize(
         ),
     ] = None,
     runtime: Runtimes = "",
+    roles: options.Roles = "",
     calibrate: Calibrate = None,
     budget: Annotated[
         str | None,
@@ -273,7 +276,8 @@ def quantize(
     inside = budget_options(budget, rows(data), formats)
     output = checked_output(model, output, inside is not None)
     schemes = listed(scheme) if scheme is not None else None
-    folder = api.quantize(model, output, schemes, listed(runtime), overwrite, rows(calibrate), inside)
+    chosen = options.choices(roles)
+    folder = api.quantize(model, output, schemes, listed(runtime), overwrite, rows(calibrate), inside, chosen)
     if inside is not None and not json:
         print_search(folder)
     _done(folder, json)

@@ -67,6 +67,29 @@ def rows(
     return DataSource.at(str(path), text, text_pair, label, max_line_mb=max_line_mb, max_rows=max_rows)
 
 
+def choices(text: str) -> dict[str, str]:
+    """Read the schemes of roles and modules.
+
+    Raises:
+        InputError: If a part is not ROLE=SCHEME.
+    """
+    parts = [part.partition("=") for part in listed(text)]
+    wrong = [key for key, _, scheme in parts if not key or not scheme]
+    if wrong:
+        what = f"'{wrong[0]}' has no scheme."
+        raise InputError(Problem("--roles", what, "Write ROLE=SCHEME, for example --roles ffn_down=none."))
+    return {key: scheme for key, _, scheme in parts}
+
+
+Roles = Annotated[
+    str,
+    sets(
+        "--roles",
+        "Leave roles or modules as they were exported, comma-separated: ffn_down=none, encoder.layer.2.*=none; "
+        "docs/quantization.md lists the roles.",
+        metavar="ROLE=SCHEME,...",
+    ),
+]
 Recipe = Annotated[str, typer.Argument(help="Recipe file, or the name of a shipped one (`pocketbert recipes ls`).")]
 Overrides = Annotated[
     list[str] | None,

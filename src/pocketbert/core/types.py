@@ -216,15 +216,20 @@ class MobileBertSize(StrEnum):
 
 
 class Role(StrEnum):
-    """What a weight does in an encoder; quantization policies are written per role."""
+    """What an operator does in an encoder; a recipe may choose a scheme for each role."""
 
     EMBEDDING = "embedding"
-    ATTENTION_QK = "attention_qk"
-    ATTENTION_OUT = "attention_out"
-    FFN_IN = "ffn_in"
-    FFN_OUT = "ffn_out"
-    FFN_RESIDUAL = "ffn_residual"
-    LAYER_NORM = "layer_norm"
+    ATTENTION_PROJECTION = "attention_projection"
+    ATTENTION_PRODUCT = "attention_product"
+    FFN_UP = "ffn_up"
+    FFN_DOWN = "ffn_down"
+    RESIDUAL = "residual"
+    NORM = "norm"
     SOFTMAX = "softmax"
     POOLER = "pooler"
     HEAD = "head"
+
+    @property
+    def weighs(self) -> bool:
+        """Whether its operators read stored weights."""
+        return self not in (Role.ATTENTION_PRODUCT, Role.RESIDUAL, Role.NORM, Role.SOFTMAX)

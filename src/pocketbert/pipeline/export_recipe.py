@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -143,14 +143,18 @@ def _content(model: str, name: str, options: ExportOptions, task: str) -> dict[s
     content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
     for option, key in KEYS.items():
         value = getattr(options, option)
-        if value in (None, False) or option in ("schemes", "runtimes"):
+        if value in (None, False) or option in ("schemes", "runtimes", "roles"):
             continue
         *sections, last = key.split(".")
         place = content
         for section in sections:
             place = place.setdefault(section, {})
         place[last] = _written(value)
-    return {**content, "quantize": _quantize(options.schemes, options.runtimes), "task": task}
+    return {
+        **content,
+        "quantize": {**_quantize(options.schemes, options.runtimes), **_chosen(options.roles)},
+        "task": task,
+    }
 
 
 def _written(value: object) -> object:
@@ -177,6 +181,13 @@ def _quantize(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]
         files = files_of([Scheme(s) for s in schemes], [Runtime(r) for r in runtimes])
         return {"files": [f.model_dump(mode="json", exclude_none=True) for f in files]}
     return {"files": [*schemes, *({"scheme": (*schemes, "int8")[0], "runtime": r} for r in runtimes)]}
+
+
+def _chosen(roles: Mapping[str, str]) -> dict[str, Any]:
+    """Write what an option chooses for roles and names as the two keys that a recipe has for them."""
+    names = {key: scheme for key, scheme in roles.items() if "." in key or "*" in key}
+    given = {"roles": {k: s for k, s in roles.items() if k not in names}, "names": names}
+    return {key: value for key, value in given.items() if value}
 
 
 def _run_name(folder: ModelFolder) -> str:

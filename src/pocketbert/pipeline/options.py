@@ -51,6 +51,7 @@ class ExportOptions:
             ``a8w8`` and others; ``fp32`` makes none.
         runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO,
             ``gpu`` for the GPU of a phone (``fp16``), ``npu`` for neural processors (``a16w8``, ``a8w8``).
+        roles: Scheme of a role or of modules, ``none`` to leave them as they were exported: ``{"ffn_down": "none"}``.
         lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
         attention: ``blocks`` for texts of more than 1,024 tokens (Longformer), ``pairs`` for any family; default ``pairs``,
             or what an exported model was exported with.
@@ -80,6 +81,7 @@ class ExportOptions:
     formats: Sequence[str] = ("onnx", "tflite", "coreml")
     schemes: Sequence[str] = ("int8",)
     runtimes: Sequence[str] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
     lengths: Sequence[int] = (32, 64, 128)
     attention: str | None = None
     opset: int = 20
@@ -164,6 +166,7 @@ KEYS: Mapping[str, str] = {
     "formats": "export.formats",
     "schemes": "quantize.scheme",
     "runtimes": "quantize.files",
+    "roles": "quantize.roles",
     "lengths": "export.lengths",
     "attention": "export.attention",
     "opset": "export.opset",
@@ -190,6 +193,7 @@ FLAGS: Mapping[str, str] = {
     "export.formats": "--format",
     "quantize.scheme": "--scheme",
     "quantize.files": "--scheme, --runtime",
+    "quantize.names": "--roles",
     "quantize.files.scheme": "--scheme",
     "quantize.files.runtime": "--runtime",
     **{

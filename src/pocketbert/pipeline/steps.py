@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pocketbert.core.disk.files import sha256_json
+from pocketbert.core.errors import InputError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.data import CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
@@ -19,6 +20,7 @@ from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
 from pocketbert.pipeline.make import exporting, golden, measuring, simulating
+from pocketbert.pipeline.make.roles import role_problems
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.run_folder import Places, Step, data_digest
 
@@ -78,6 +80,8 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
     """
     recipe = inputs.recipe
     check_bounds(recipe)
+    if problems := role_problems(recipe):
+        raise InputError(problems)
     if recipe.data.augment is not None:
         check_augmentable(recipe, inputs.model)
     learned = [*_data_steps(inputs, make), *_vocabulary_step(inputs, make), _teacher_step(inputs, make)]
@@ -259,7 +263,7 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
     ]
     for scheme, runtimes in quantized_forms(recipe, format).items():
         name = quantized_step(format, scheme)
-        settings: dict[str, object] = {"quantize": {"scheme": scheme, "runtimes": runtimes}}
+        settings: dict[str, object] = {"quantize": {"scheme": scheme, "runtimes": runtimes, **recipe.quantize.chosen}}
         if scheme.static:
             settings["rows for calibration"] = CALIBRATION_ROWS
         steps.append(

@@ -14,6 +14,7 @@ from pocketbert.core.artefacts.search import BudgetSearch
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.heads import AnswerSettings, Head, head_of
 from pocketbert.core.heads.settings import Share
 from pocketbert.core.predict.confidence import Confidence
@@ -167,6 +168,7 @@ class ModelRecord(MadeFor, FileRecord):
         scores: Measured scores by set (``eval``, ``holdout``).
         seen_right: Engines that passed its golden rows.
         confidence: Temperature of its softmax, and how right the probabilities are (text-classification).
+        weights: What was made of each weight, where the recipe left some as they were exported.
     """
 
     kind: Literal[Kind.MODEL] = Kind.MODEL
@@ -183,6 +185,7 @@ class ModelRecord(MadeFor, FileRecord):
     scores: dict[str, Score] = {}
     seen_right: list[SeenRight] = []
     confidence: Confidence | None = None
+    weights: list[WeightRole] = []
 
     @property
     def temperature(self) -> float:

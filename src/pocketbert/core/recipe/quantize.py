@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -17,7 +17,7 @@ from pydantic import (
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.section import Section
 from pocketbert.core.recipe.smaller import RecipeBudget
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Format, Role, Runtime, Scheme
 
 
 class QuantizedFile(Section):
@@ -57,6 +57,20 @@ _Entry = Annotated[
 ]
 
 
+LEFT = "none"
+"""What a role or a name has that is left as it was exported; null in a recipe."""
+
+
+def _left(value: object) -> object:
+    return LEFT if value is None else value
+
+
+Choice = Annotated[
+    Scheme | Literal["none"], BeforeValidator(_left, json_schema_input_type=Scheme | Literal["none"] | None)
+]
+"""The scheme of some weights."""
+
+
 class QuantizeSection(Section):
     """How to make the files small."""
 
@@ -73,11 +87,26 @@ class QuantizeSection(Section):
         "computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU of a phone; "
         "{scheme: a16w8, runtime: npu} for a neural processor, calibrated too.",
     )
+    roles: dict[Role, Choice] = Field(
+        {},
+        description="Scheme of each role, null to leave it as it was exported: {ffn_down: null}. Roles that are not listed "
+        "have the scheme of the file.",
+    )
+    names: dict[str, Choice] = Field(
+        {},
+        description="The same by path of a module, with * and ?; a name counts before a role, a later name before an earlier "
+        'one: {"encoder.layer.2.*": null}.',
+    )
     budget: RecipeBudget | None = Field(
         None,
         description="Limits inside which `run` chooses the best file of each format: data.train ranks candidates, data.eval "
         "decides. files then lists the schemes to consider; default all.",
     )
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Schemes of roles and names, as they are written in a recipe; empty where all weights have the file's."""
+        return {**{r.value: str(c) for r, c in self.roles.items()}, **{n: str(c) for n, c in self.names.items()}}
 
     @property
     def candidates(self) -> tuple[Scheme, ...]:
@@ -106,6 +135,8 @@ class QuantizeSection(Section):
     def _schemes_only(self) -> QuantizeSection:
         if self.budget is None:
             return self
+        if self.chosen:
+            raise ValueError("a budget chooses among whole schemes: leave roles and names out")
         if "scheme" in self.model_fields_set:
             raise ValueError(
                 "a budget chooses the scheme: leave scheme out, or list the schemes to consider in files "
@@ -136,7 +167,8 @@ class QuantizeSection(Section):
     def _one_form(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         out: dict[str, Any] = handler(self)
         chosen = self.files is not None or self.budget is not None
-        return {k: v for k, v in out.items() if not (k == "scheme" and chosen) and not (k == "budget" and v is None)}
+        empty = [k for k in ("budget", "roles", "names") if not out.get(k)]
+        return {k: v for k, v in out.items() if not (k == "scheme" and chosen) and k not in empty}
 
 
 def choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -30,6 +30,7 @@ def quantize_folder(
     calibrate: DataSource | None,
     budget: BudgetOptions | None,
     overwrite: bool,
+    roles: Mapping[str, str],
 ) -> Path:
     """See `pocketbert.api.quantize`."""
     model = artefact_folder(model)
@@ -37,12 +38,16 @@ def quantize_folder(
     exported = [r for r in artefacts.models() if r.scheme in (Scheme.FP32, FORMATS[r.format].base)]
     problems = []
     if budget is not None:
+        if roles:
+            problems.append(
+                Problem("--roles", "a budget chooses among whole schemes.", "Leave --roles or --budget out.")
+            )
         problems += budget_problems(budget, exported, schemes, runtimes, calibrate)
         exported = [r for r in exported if budget.formats is None or r.format in budget.formats] or exported
         options = replace(_as_exported(model, artefacts, exported, ["fp32"], []), calibrate=calibrate, data=budget.data)
     else:
         wanted = ["int8"] if schemes is None else schemes
-        options = replace(_as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate)
+        options = replace(_as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate, roles=roles)
         problems += unread_calibration(options)
     problems += option_problems(str(model), options)
     if not exported:

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.core.compare.golden import GoldenRow
+from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.versions import version_of
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
@@ -66,6 +67,7 @@ class Subject:
         task: What it does.
         folder: Where its tokenizer files are.
         simulated: Error of its scheme, simulated in torch; None where none was recorded.
+        weights: What was to be made of each weight, where some were left as exported.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Subject:
     task: Task
     folder: Path
     simulated: float | None = None
+    weights: Sequence[WeightRole] = ()
 
     @property
     def output(self) -> str:

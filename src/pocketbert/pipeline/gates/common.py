@@ -220,9 +220,11 @@ def types_gate(subject: Subject) -> Gate | None:
     if unread is not None:
         return unread
     from pocketbert.quantize import row_of, weight_types
+    from pocketbert.quantize.left import file_problems
 
     types = weight_types(subject.path, subject.format)
-    problems = row_of(subject.format, subject.scheme, subject.runtime).problems(types, subject.name)
+    row = row_of(subject.format, subject.scheme, subject.runtime)
+    problems = file_problems(subject.path, row, types, subject.name, subject.weights)
     return Gate(name="types", file=subject.name, passed=not problems, detail=" ".join(problems) or f"{types.summary}.")
 
 

@@ -58,6 +58,7 @@ from pocketbert.pipeline.gates.stored.gate import stored_gate
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.torch_scores import TorchScores, folder_model
 from pocketbert.pipeline.gates.verification import Verification
+from pocketbert.pipeline.make.roles import roles_of
 from pocketbert.runtime.engines import open_file
 
 log = logging.getLogger("pocketbert")
@@ -222,6 +223,7 @@ def subject_of(model: RunModel, file: ModelFile, path: Path) -> Subject:
         labels=list(model.labels),
         task=model.task,
         folder=model.weights,
+        weights=roles_of(model, file),
     )
 
 
@@ -363,6 +365,7 @@ def open_subject(
         task=task,
         folder=folder,
         simulated=simulated.on_this_machine(record.path),
+        weights=record.weights,
     )
 
 

@@ -22,6 +22,7 @@ from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make.outliers import outlier_line, write_outliers
+from pocketbert.pipeline.make.roles import check_names, write_weights
 from pocketbert.pipeline.reference import (
     check_spread,
     drawn_inputs,
@@ -70,6 +71,7 @@ def make_export(
     layout = place.layout(model.recipe)
     module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
     outliers = outlier_line(write_outliers(destination, module))
+    check_names(model.recipe.quantize, write_weights(destination, module))
     given, results = ready or {}, list[Parity]()
     if any(f.path not in given for f in files):
         if outliers:

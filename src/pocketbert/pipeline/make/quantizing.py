@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from pocketbert.core.models.learned_ranges import read_learned
 from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
+from pocketbert.pipeline.make.roles import roles_of
 
 if TYPE_CHECKING:
     from pocketbert.quantize import Plan
@@ -42,7 +44,7 @@ def make_quantized(
     from pocketbert.quantize import quantize
     from pocketbert.quantize.table import row_for
 
-    plans = [plan_of(file, calibration, model.weights) for _, file in pairs]
+    plans = [replace(plan_of(file, calibration, model.weights), weights=roles_of(model, file)) for _, file in pairs]
     for plan in plans:
         row_for(plan)
     failures: list[str] = []

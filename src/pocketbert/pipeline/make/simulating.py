@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make.golden import blank_row
+from pocketbert.pipeline.make.roles import roles_of
 from pocketbert.pipeline.reference import own_texts, sample_batches, sentence_batches, task_text
 from pocketbert.runtime.engines import open_file
 
@@ -64,7 +66,10 @@ def make_simulated(
         f: how.made_from(place_of(f.format).exported_scheme(model.recipe)).of_lengths(
             len(place_of(f.format).lengths(model.recipe, f, model.length))
         )
-        for f, how in by_file.items()
+        for f, how in (
+            (f, how and replace(how, left=frozenset(w.name for w in roles_of(model, f) if w.scheme is None)))
+            for f, how in by_file.items()
+        )
         if how is not None
     }
     if not wanted:

@@ -43,6 +43,7 @@ from pocketbert.pipeline.gates.verify import read_verification
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.exporting import PARITY_FILE, read_parity
 from pocketbert.pipeline.make.measuring import is_measured
+from pocketbert.pipeline.make.roles import roles_of
 from pocketbert.pipeline.phone.card import measured_figures, render_card
 from pocketbert.pipeline.phone.card.measured import TEACHER_SCORE
 from pocketbert.pipeline.phone.facts import card_facts, read_benchmark, read_search, report_data, teacher_score
@@ -222,6 +223,7 @@ def _records(model: RunModel, result: Verification) -> list[ModelRecord]:
             scores=result.scores.get(f.path, {}),
             seen_right=[result.seen_right[f.path]] if f.path in result.seen_right else [],
             confidence=result.confidence.get(f.path),
+            weights=roles_of(model, f),
         )
         for f in model.files
     ]

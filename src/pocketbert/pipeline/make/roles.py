@@ -1,0 +1,123 @@
+"""Schemes by role: the weights of an exported module with their roles, and what the recipe makes of each in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families.digests import digest_of
+from pocketbert.core.families.roles import WeightRole, role_of
+from pocketbert.core.recipe.quantize import LEFT, QuantizeSection
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.types import Role, Scheme
+from pocketbert.pipeline.formats.model_files import ModelFile, exported_file, smaller
+from pocketbert.pipeline.formats.place import place_of
+from pocketbert.pipeline.formats.run_model import RunModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FILE_NAME = "weights.json"
+_LIST = TypeAdapter(list[WeightRole])
+
+
+def write_weights(folder: Path, module: nn.Module) -> list[WeightRole]:
+    """Record the weights of a prepared module in the folder of its files.
+
+    Args:
+        folder: Where the files of a format are.
+        module: The module that they are exported from.
+
+    Returns:
+        One entry for each matrix, in the module's order; a matrix with two uses has the role of the first.
+    """
+    matrices = ((n, digest_of(p.detach().float().numpy())) for n, p in module.named_parameters())
+    found = [WeightRole(name=n, role=role_of(n), digest=d) for n, d in matrices if d is not None]
+    write_json(folder / FILE_NAME, _LIST.dump_python(found, mode="json"))
+    return found
+
+
+def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
+    """Resolve what the recipe makes of each weight in a file; empty where all weights have the file's scheme.
+
+    Raises:
+        InputError: If an earlier version exported the model.
+    """
+    section, path = model.recipe.quantize, model.run / file.format / FILE_NAME
+    if not section.chosen or file.exported:
+        return []
+    if not path.is_file():
+        raise InputError(
+            Problem(
+                str(path),
+                "is missing: an earlier version exported this model, and roles are read from that file.",
+                "Export it again: repeat the command with --overwrite.",
+            )
+        )
+    return resolved(section, _LIST.validate_python(read_json(path)), file.scheme)
+
+
+def resolved(section: QuantizeSection, weights: Sequence[WeightRole], scheme: Scheme) -> list[WeightRole]:
+    """Give each weight its scheme: that of the last name that means it, else of its role, else of the file."""
+
+    def of(weight: WeightRole) -> Scheme | None:
+        named = [c for pattern, c in section.names.items() if weight.matches(pattern)]
+        choice = named[-1] if named else section.roles.get(weight.role, scheme)
+        return None if choice == LEFT else Scheme(choice)
+
+    return [w.model_copy(update={"scheme": of(w)}) for w in weights]
+
+
+def check_names(section: QuantizeSection, weights: Sequence[WeightRole]) -> None:
+    """Refuse names and roles that mean no weight of a model, and a choice that leaves nothing to quantize.
+
+    Raises:
+        InputError: Listing all of them.
+    """
+    problems = []
+    roles, known = (
+        dict.fromkeys(w.role for w in weights),
+        ", ".join(w.name.removesuffix(".weight") for w in weights[:4]),
+    )
+    for pattern in section.names:
+        if not any(w.matches(pattern) for w in weights):
+            what = f"'{pattern}' is no module of the exported model, which has {known} and {len(weights) - 4} more."
+            problems.append(Problem("quantize.names", what, f"Choose from the names in {FILE_NAME} of the run folder."))
+    for role in section.roles:
+        if role.weighs and role not in roles:
+            what = f"the exported model has no {role}, only {', '.join(roles)}."
+            problems.append(Problem("quantize.roles", what, "Leave this role out."))
+    if section.chosen and all(w.scheme is None for w in resolved(section, weights, Scheme.INT8)):
+        problems.append(Problem("quantize.roles", "leaves every weight as it is.", "Choose the scheme fp32 instead."))
+    if problems:
+        raise InputError(problems)
+
+
+def role_problems(recipe: Recipe) -> list[Problem]:
+    """List the roles that a file of a recipe cannot have the chosen scheme for, with the reason of the policy."""
+    section, out = recipe.quantize, list[Problem]()
+    if not section.chosen:
+        return out
+    from pocketbert.quantize.policy import reason_against
+    from pocketbert.quantize.table import row_of
+
+    # names are those of weights, which every scheme treats alike: any role that has weights tells
+    choices = [*section.roles.items(), *((Role.FFN_DOWN, c) for c in section.names.values())]
+    for format in recipe.export.formats:
+        base = exported_file(format, place_of(format).exported_scheme(recipe))
+        for file in smaller(recipe, [base]):
+            row = row_of(file.format, file.scheme, file.runtime)
+            reasons = (reason_against(row, role, None if c == LEFT else Scheme(c)) for role, c in choices)
+            out += [
+                Problem(
+                    "quantize.roles", f"{why}.", "Leave the role or this file out; docs/quantization.md has a table."
+                )
+                for why in reasons
+                if why is not None
+            ]
+    return list(dict.fromkeys(out))

@@ -1,0 +1,160 @@
+"""Schemes by role: the weights that a recipe leaves stay as they were, every other one has the scheme, and gates tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pocketbert.core.compare.evaluate import rms_error
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.errors import GateError, InputError
+from pocketbert.core.families import family_named
+from pocketbert.core.families.digests import digest_of
+from pocketbert.core.families.roles import WeightRole, role_of
+from pocketbert.core.predict.readout import run_rows, whole
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.quantize import QuantizeSection
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import Format, Role, Scheme
+from pocketbert.export import onnx as exporter
+from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.pipeline.make.roles import check_names, resolved, write_weights
+from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
+from pocketbert.quantize.left import file_problems
+from pocketbert.quantize.policy import reason_against
+from pocketbert.quantize.simulated import SimulatedPredictor
+from pocketbert.quantize.table import all_rows
+from pocketbert.runtime.onnx import OnnxPredictor
+from support.tiny import EXPORTED, tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
+
+LABELS = ("negative", "neutral", "positive")
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
+DOWN = QuantizeSection.model_validate({"roles": {"ffn_down": None, "embedding": None}})
+LAYERS = 2
+
+
+@pytest.fixture(autouse=True)
+def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no matrix above the usual bound."""
+    monkeypatch.setattr(weights, "SMALL", 512)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory):
+    """An exported model, its weights, its tokenizer and itself."""
+    folder, family = tmp_path_factory.mktemp("roles"), family_named("bert")
+    write_tokenizer(folder, 0)
+    tokenizer = TextTokenizer(folder, 40)
+    module = prepare(tiny_classifier("bert", LAYERS, LABELS, seed=1), family, TASK, Format.ONNX)
+    exporter.export(module, family, TASK, tokenizer.pad(tokenizer.encode(list(SENTENCES[:2]))), folder / "model.onnx")
+    return folder, write_weights(folder, module), tokenizer, PreparedPredictor(module, family, TASK)
+
+
+@pytest.mark.parametrize("scheme", [Scheme.INT8, Scheme.A8W8])
+def test_weights_that_are_left_are_those_of_the_model_and_the_simulation_agrees(made, tmp_path: Path, scheme) -> None:
+    folder, found, tokenizer, exact = made
+    chosen = resolved(DOWN, found, scheme)
+    encoded = tokenizer.encode(list(SENTENCES))
+    rows = [tokenizer.pad([row]) for row in encoded]
+    plan = Plan(Format.ONNX, scheme, rows=(lambda: rows) if scheme.static else None, weights=chosen)
+    types = quantize(folder / "model.onnx", tmp_path / "out.onnx", plan)
+    floats = [u for u in types.uses if u.dtype == "float32" and u.numbers >= 512]
+    assert len(floats) == LAYERS + 2
+    simulation = row_of(Format.ONNX, scheme).simulation
+    assert simulation is not None
+    left = replace(simulation, left=frozenset(w.name for w in chosen if w.scheme is None))
+    answers = partial(run_rows, tokenizer=tokenizer, encoded=encoded, task=TASK)
+    expected, file = whole(answers(exact)), whole(answers(OnnxPredictor(tmp_path / "out.onnx")))
+    same = whole(answers(SimulatedPredictor(exact, left, rows)))
+    assert rms_error(file, same) < 0.3 * rms_error(same, expected)
+    whole_scheme = whole(answers(SimulatedPredictor(exact, simulation, rows)))
+    assert rms_error(same, expected) < rms_error(whole_scheme, expected)
+
+
+def test_the_gate_knows_a_file_that_was_quantized_whole_and_one_with_too_much_left(made, tmp_path: Path) -> None:
+    folder, found, _, _ = made
+    row = row_of(Format.ONNX, Scheme.INT8)
+    quantize(folder / "model.onnx", tmp_path / "whole.onnx", Plan(Format.ONNX, Scheme.INT8))
+    chosen = resolved(DOWN, found, Scheme.INT8)
+    types = weight_types(tmp_path / "whole.onnx", Format.ONNX)
+    (lost,) = file_problems(tmp_path / "whole.onnx", row, types, "whole", chosen)
+    assert "to be left as exported, and not so in the file" in lost
+    quantize(folder / "model.onnx", tmp_path / "left.onnx", Plan(Format.ONNX, Scheme.INT8, weights=chosen))
+    types = weight_types(tmp_path / "left.onnx", Format.ONNX)
+    less = resolved(QuantizeSection.model_validate({"roles": {"ffn_down": None}}), found, Scheme.INT8)
+    problems = file_problems(tmp_path / "left.onnx", row, types, "left", less)
+    assert any("still float" in p and "word_embeddings" in p for p in problems)
+
+
+def test_weights_that_are_left_must_have_the_models_numbers(made, tmp_path: Path) -> None:
+    folder, found, _, _ = made
+    chosen = resolved(DOWN, found, Scheme.INT8)
+    other = [w.model_copy(update={"digest": "0" * 64}) if w.role is Role.FFN_DOWN else w for w in chosen]
+    with pytest.raises(GateError, match="layer.0.down"):
+        quantize(folder / "model.onnx", tmp_path / "out.onnx", Plan(Format.ONNX, Scheme.INT8, weights=other))
+
+
+def test_a_name_counts_before_a_role_and_a_later_name_before_an_earlier(made) -> None:
+    _, found, _, _ = made
+    section = QuantizeSection.model_validate(
+        {
+            "roles": {"ffn_up": None},
+            "names": {"encoder.layer.1.*": None, "layer.1.up": "int8", "classifier": "none"},
+        }
+    )
+    schemes = {w.name: w.scheme for w in resolved(section, found, Scheme.INT8)}
+    assert schemes["model.bert.encoder.layer.0.up.weight"] is None
+    assert schemes["model.bert.encoder.layer.0.down.weight"] is Scheme.INT8
+    assert schemes["model.bert.encoder.layer.1.down.weight"] is None
+    assert schemes["model.bert.encoder.layer.1.up.weight"] is Scheme.INT8
+    assert schemes["model.classifier.weight"] is None
+    assert section.model_dump(mode="json")["names"]["encoder.layer.1.*"] == "none"
+
+
+def test_names_without_a_weight_and_a_choice_of_everything_are_refused_together(made) -> None:
+    _, found, _, _ = made
+    absent = {"names": {"layr.1": None, "*": None}}
+    with pytest.raises(InputError) as error:
+        check_names(QuantizeSection.model_validate(absent), found)
+    assert "'layr.1' is no module" in str(error.value) and "leaves every weight" in str(error.value)
+    with pytest.raises(InputError, match="has no pooler"):
+        poolerless = [w for w in found if w.role is not Role.POOLER]
+        check_names(QuantizeSection.model_validate({"roles": {"pooler": None}}), poolerless)
+    check_names(QuantizeSection(), found)
+
+
+def test_every_row_answers_for_every_role_and_tells_why_not() -> None:
+    for row in (r for r in all_rows() if r.write is not None):
+        for role in Role:
+            reason = reason_against(row, role, None)
+            assert reason is None or row.title in reason
+            assert (reason is None) is (row.selective or role not in row.computes)
+    int8 = row_of(Format.ONNX, Scheme.INT8)
+    assert reason_against(int8, Role.NORM, None) is None
+    assert "stays float" in str(reason_against(int8, Role.NORM, Scheme.INT8))
+    assert "no second scheme" in str(reason_against(int8, Role.FFN_UP, Scheme.W4))
+
+
+@pytest.mark.parametrize("family", EXPORTED)
+def test_every_role_of_a_family_is_found(family: str) -> None:
+    format = Format.ONNX
+    module = prepare(tiny_classifier(family, 1, LABELS), family_named(family), TASK, format)
+    roles = {n: role_of(n) for n, p in module.named_parameters() if digest_of(p.detach().numpy()) is not None}
+    expected = {Role.EMBEDDING, Role.ATTENTION_PROJECTION, Role.FFN_UP, Role.FFN_DOWN}
+    assert expected <= set(roles.values())
+    head = [n for n, r in roles.items() if r is Role.HEAD]
+    assert not any(".0." in n for n in head), head
+    assert all(role in (Role.HEAD, Role.POOLER) for n, role in roles.items() if n.endswith("classifier.weight"))
+
+
+def test_a_digest_is_that_of_the_transpose() -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert digest_of(values) == digest_of(values.T) == digest_of(values[None])
+    assert digest_of(values) != digest_of(values + 1)
+    assert digest_of(np.ones(3, np.float32)) is None
+    assert WeightRole(name="a.b.c.weight", role=Role.HEAD, digest="0" * 64).matches("b.c")

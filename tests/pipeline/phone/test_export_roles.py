@@ -1,0 +1,37 @@
+"""Folders whose files leave some roles as they were exported: what is recorded, gated and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pocketbert import ExportOptions, api
+from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.errors import InputError
+from pocketbert.core.types import Role, Scheme
+
+
+def test_a_folder_records_what_was_left_and_its_gates_read_that(model: Callable[..., Path], tmp_path: Path) -> None:
+    options = ExportOptions(formats=["onnx"], lengths=[16], roles={"ffn_down": "none"})
+    folder = api.export(str(model("bert")), tmp_path / "phone", options)
+    record = next(r for r in read_artefacts(folder).models() if r.scheme is Scheme.INT8 and r.alias_of is None)
+    assert {w.role for w in record.weights if w.scheme is None} == {Role.FFN_DOWN}
+    assert {w.scheme for w in record.weights if w.role is Role.FFN_UP} == {Scheme.INT8}
+    assert api.verify(folder).status == "passed"
+    listed = json.loads((folder / "artifacts.json").read_text())
+    weight = next(w for f in listed["files"] for w in f.get("weights", ()) if w["role"] == "ffn_down")
+    weight["digest"] = "0" * 64
+    (folder / "artifacts.json").write_text(json.dumps(listed))
+    assert any("not so in the file" in g.detail for g in api.verify(folder).gates if not g.passed)
+
+
+def test_what_no_file_can_do_is_refused_before_anything_is_written(model: Callable[..., Path], tmp_path: Path) -> None:
+    options = ExportOptions(formats=["onnx"], schemes=["int8", "w4"], roles={"norm": "int8", "ffn_up": "none"})
+    with pytest.raises(InputError) as error:
+        api.export(str(model("bert")), tmp_path / "phone", options)
+    assert "norm stays float in every file of onnx int8" in str(error.value)
+    assert "the quantizer of onnx w4 leaves no role out" in str(error.value)
+    assert "--roles" in str(error.value)
