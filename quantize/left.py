@@ -28,8 +28,7 @@ def file_problems(
     wanted = {w.digest for w in weights if w.scheme is None}
     if not wanted:
         return row.problems(types, name)
-    floats = {u.name for u in types.uses if u.dtype == "float32"}
-    stored = ((n, v) for n, v in reader_of(row.format).stored_numbers(path) if n in floats)
+    stored = ((n, v) for n, v in reader_of(row.format).stored_numbers(path) if v.dtype.kind == "f")
     found = {n: digest for n, v in stored if (digest := digest_of(v)) in wanted}
     lost = [w.name for w in weights if w.scheme is None and w.digest not in found.values()]
     out = row.problems(types, name, frozenset(found))

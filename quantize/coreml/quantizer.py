@@ -73,16 +73,16 @@ def write_smaller(source: Path, destination: Path, compress: Callable[[Any], Any
     save_package(spec.SerializeToString(deterministic=True), Path(model.weights_dir) / "weight.bin", destination)
 
 
-def linear_w8(source: Path) -> Callable[[Any], Any]:
+def linear_w8(source: Path, left: frozenset[str] = frozenset()) -> Callable[[Any], Any]:
     """Return what makes weights int8 per output channel with an offset, embedding tables per row.
 
     ``mode="linear"`` has less error than symmetric numbers.
     """
-    return lambda model: _quantized(model, source, dtype="int8", granularity="per_channel")
+    return lambda model: _quantized(model, source, left, dtype="int8", granularity="per_channel")
 
 
 def _write_w8(source: Path, destination: Path, plan: Plan) -> None:
-    write_smaller(source, destination, linear_w8(source))
+    write_smaller(source, destination, linear_w8(source, plan.left))
 
 
 def _write_w4(source: Path, destination: Path, plan: Plan) -> None:
@@ -107,15 +107,17 @@ def _write_w4(source: Path, destination: Path, plan: Plan) -> None:
         problems.append(Problem(str(source), what, "Choose the scheme lut4, or export with --ios 18."))
     if problems:
         raise InputError(problems)
-    write_smaller(source, destination, lambda m: _quantized(m, source, dtype="int4", granularity="per_block"))
+    write_smaller(
+        source, destination, lambda m: _quantized(m, source, plan.left, dtype="int4", granularity="per_block")
+    )
 
 
-def _quantized(model: Any, source: Path, **how: Any) -> Any:
+def _quantized(model: Any, source: Path, left: frozenset[str], **how: Any) -> Any:
     import coremltools.optimize as cto
 
     own = cto.coreml.OpLinearQuantizerConfig(mode="linear", weight_threshold=reading.THRESHOLD, block_size=BLOCK, **how)
     # by name: by operation, two of them that share a bias would contradict each other
-    config = cto.coreml.OptimizationConfig(op_name_configs=dict.fromkeys(large_weights(source), own))
+    config = cto.coreml.OptimizationConfig(op_name_configs=dict.fromkeys(reading.chosen_weights(source, left), own))
     return cto.coreml.linear_quantize_weights(model, config=config)
 
 
@@ -163,7 +165,9 @@ W8_SIMULATION = Simulation(
 )
 _ROUNDINGS = {64: palette_of_64, 16: palette_of_16}
 register_scheme(
-    SchemeRow(Format.COREML, Scheme.W8, ExpectedWeights(_W8, _W8, FLOATS), _write_w8, simulation=W8_SIMULATION)
+    SchemeRow(
+        Format.COREML, Scheme.W8, ExpectedWeights(_W8, _W8, FLOATS), _write_w8, simulation=W8_SIMULATION, selective=True
+    )
 )
 register_scheme(
     SchemeRow(
@@ -177,6 +181,7 @@ register_scheme(
             tables=per_block_with_offset,
             halves=per_block_in_halves,
         ),
+        selective=True,
     )
 )
 for _scheme, _sizes in _PALETTES.items():

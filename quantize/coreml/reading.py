@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.families.digests import digest_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
@@ -42,6 +43,14 @@ _NAMES = {
 def large_weights(path: Path) -> dict[str, Use]:
     """Find the float constants that are worth compressing, each with its use: a product's, where it has two."""
     return {w.name: use for w, use in _large(path)}
+
+
+def chosen_weights(path: Path, left: frozenset[str]) -> list[str]:
+    """Find the float constants that are worth compressing and have none of some digests."""
+    if not left:
+        return list(large_weights(path))
+    stay = {name for name, numbers in stored_numbers(path) if digest_of(numbers) in left}
+    return [name for name in large_weights(path) if name not in stay]
 
 
 def large_widths(path: Path) -> dict[str, int]:

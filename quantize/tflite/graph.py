@@ -108,7 +108,8 @@ class TfliteGraph:
                     yield tensor.name, unpacked_int4(value, tensor.numbers)
                 elif tensor.dtype in ("float32", "float16", "int8", "int32", "int64", "uint8"):
                     value = value[: value.size // np.dtype(tensor.dtype).itemsize * np.dtype(tensor.dtype).itemsize]
-                    yield tensor.name, value.view(tensor.dtype)
+                    numbers = value.view(tensor.dtype)
+                    yield tensor.name, numbers.reshape(tensor.shape) if numbers.size == tensor.numbers else numbers
                 if tensor.scales and tensor.block is None:  # blocks have a tensor of scales
                     yield f"{tensor.name} scale", raw.Tensors(index).Quantization().ScaleAsNumpy()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.quiet import quiet
 from pocketbert.core.host.versions import version_of
@@ -17,6 +18,7 @@ from pocketbert.quantize.rounding import four_bits_per_block, per_row, per_token
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
 from pocketbert.quantize.tflite.graph import TfliteGraph
+from pocketbert.quantize.tflite.left import leave, named, results_left
 from pocketbert.quantize.tflite.scales import one_scale_per_tensor
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
@@ -46,9 +48,15 @@ def write(source: Path, destination: Path, plan: Plan) -> None:
     with quiet():
         from ai_edge_quantizer.quantizer import Quantizer
 
-        quantizer = Quantizer(str(source))
-        quantizer.load_quantization_recipe(_recipe(plan.scheme, tied))
-        content = bytes(quantizer.quantize().quantized_model)
+        with temporary_folder(destination.parent) as folder:
+            plain, results = source, list[str]()
+            if plan.left:
+                plain = folder / "named.tflite"
+                plain.write_bytes(named(source.read_bytes()))
+                results = results_left(plain.read_bytes(), plan.left)
+            quantizer = Quantizer(str(plain))
+            quantizer.load_quantization_recipe(_recipe(plan.scheme, tied, results))
+            content = bytes(quantizer.quantize().quantized_model)
     destination.write_bytes(one_scale_per_tensor(content) if plan.runtime is Runtime.TFLITE_2_16 else content)
 
 
@@ -83,12 +91,13 @@ def _check_blocks(source: Path, scheme: Scheme) -> list[str]:
     return tied
 
 
-def _recipe(scheme: Scheme, tied: Sequence[str] = ()) -> ModelQuantizationRecipe:
+def _recipe(scheme: Scheme, tied: Sequence[str] = (), left: Sequence[str] = ()) -> ModelQuantizationRecipe:
     """What ai-edge-quantizer is told.
 
     Args:
         scheme: The scheme.
         tied: Results of lookups in tables that a product reads, too: they get the numbers of the product.
+        left: Results of operators that stay as they are.
     """
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
@@ -106,6 +115,7 @@ def _recipe(scheme: Scheme, tied: Sequence[str] = ()) -> ModelQuantizationRecipe
             manager.add_dynamic_config(".*", name, num_bits=4, granularity=QuantGranularity.BLOCKWISE_32)
         for result in tied if scheme is Scheme.SMALL else ():
             manager.add_dynamic_config(f"^{re.escape(result)}", TFLOperationName(_LOOKUP), num_bits=8)
+    leave(manager, list(left))
     return manager.get_quantization_recipe()
 
 
@@ -118,7 +128,9 @@ _FOUR = Wanted("int4", block=BLOCK)
 _FLOAT_PRODUCTS = Simulation(weights=per_row, tables=per_row, fixed_positions=True)
 _DYNAMIC = Simulation(weights=per_row, tables=per_row, inputs=per_token, fixed_positions=True)
 register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HALF), write))
-register_scheme(SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), write, simulation=_FLOAT_PRODUCTS))
+register_scheme(
+    SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), write, simulation=_FLOAT_PRODUCTS, selective=True)
+)
 register_scheme(
     SchemeRow(
         Format.TFLITE,
@@ -126,6 +138,7 @@ register_scheme(
         ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
         write,
         simulation=_DYNAMIC,
+        selective=True,
     )
 )
 register_scheme(

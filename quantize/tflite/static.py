@@ -25,6 +25,7 @@ from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import per_row
 from pocketbert.quantize.simulation import Simulation
 from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.tflite.left import leave, name_results, results_left
 from pocketbert.quantize.tflite.one_shape import operator_code
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 from pocketbert.runtime.tflite import TflitePredictor
@@ -58,18 +59,19 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
             from ai_edge_quantizer.quantizer import Quantizer
 
             quantizer = Quantizer(str(renamed))
-            quantizer.load_quantization_recipe(_recipe())
+            quantizer.load_quantization_recipe(_recipe(results_left(model.content, plan.left)))
             content = bytes(quantizer.quantize(model.statistics(ranges)).quantized_model)
     destination.write_bytes(content)
 
 
-def _recipe() -> ModelQuantizationRecipe:
+def _recipe(left: list[str]) -> ModelQuantizationRecipe:
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
     manager = RecipeManager()
     manager.add_static_config(".*", TFLOperationName.FULLY_CONNECTED, activation_num_bits=8, weight_num_bits=8)
     manager.add_dynamic_config(".*", TFLOperationName.EMBEDDING_LOOKUP, num_bits=8)
+    leave(manager, left)
     return manager.get_quantization_recipe()
 
 
@@ -87,12 +89,7 @@ class MeasuredModel:
         self._measured = measured
         self._model, self._schema = load_model(content), tflite_schema()
         self._names = {v: k for k, v in vars(self._schema.BuiltinOperator).items() if not k.startswith("_")}
-        for number, graph in enumerate(self._model.subgraphs):
-            ends = {int(i) for i in (*graph.inputs, *graph.outputs)}
-            for at, operator in enumerate(graph.operators):
-                for place, index in enumerate(operator.outputs):
-                    if int(index) not in ends:
-                        graph.tensors[index].name = f"operator{at:04d}_{place}_signature{number}".encode()
+        name_results(self._model)
         self.content = dump_model(self._model)
 
     def kind(self, operator: Any) -> str:
@@ -231,5 +228,6 @@ register_scheme(
         ExpectedWeights(products=Wanted("int8", per_channel=True, static=True), tables=Wanted("int8")),
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True, outputs=True, fixed_positions=True),
+        selective=True,
     )
 )

@@ -22,7 +22,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.make.roles import check_names, resolved, write_weights
+from pocketbert.pipeline.make.roles import check_names, resolved, weights_of
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
 from pocketbert.quantize.left import file_problems
 from pocketbert.quantize.policy import reason_against
@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory):
     tokenizer = TextTokenizer(folder, 40)
     module = prepare(tiny_classifier("bert", LAYERS, LABELS, seed=1), family, TASK, Format.ONNX)
     exporter.export(module, family, TASK, tokenizer.pad(tokenizer.encode(list(SENTENCES[:2]))), folder / "model.onnx")
-    return folder, write_weights(folder, module), tokenizer, PreparedPredictor(module, family, TASK)
+    return folder, weights_of(module), tokenizer, PreparedPredictor(module, family, TASK)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.INT8, Scheme.A8W8])

@@ -12,6 +12,8 @@ from pocketbert import ExportOptions, api
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Role, Scheme
+from pocketbert.quantize import weight_types, weights
+from pocketbert.quantize.weights import Use
 
 
 def test_a_folder_records_what_was_left_and_its_gates_read_that(model: Callable[..., Path], tmp_path: Path) -> None:
@@ -26,6 +28,20 @@ def test_a_folder_records_what_was_left_and_its_gates_read_that(model: Callable[
     weight["digest"] = "0" * 64
     (folder / "artifacts.json").write_text(json.dumps(listed))
     assert any("not so in the file" in g.detail for g in api.verify(folder).gates if not g.passed)
+
+
+@pytest.mark.parametrize(("format", "scheme"), [("tflite", "int8"), ("coreml", "w8")])
+def test_other_formats_leave_the_same_weights(
+    model: Callable[..., Path], tmp_path: Path, format: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "SMALL", 600)
+    options = ExportOptions(formats=[format], lengths=[16], roles={"ffn_down": "none", "embedding": "none"})
+    folder = api.export(str(model("bert")), tmp_path / "phone", options)
+    for record in (r for r in read_artefacts(folder).models() if r.scheme == scheme):
+        assert {w.role for w in record.weights if w.scheme is None} == {Role.FFN_DOWN, Role.EMBEDDING}
+        types = weight_types(folder / record.path, record.format)
+        kinds = {u.dtype for u in types.uses if u.numbers > 600 and u.use is Use.MATMUL}
+        assert len(kinds) == 2 and any(k.startswith("float") for k in kinds)
 
 
 def test_what_no_file_can_do_is_refused_before_anything_is_written(model: Callable[..., Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pocketbert.pipeline.formats.model_files import ModelFile
 from pocketbert.pipeline.formats.place import bounds_of, place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.make.outliers import outlier_line, write_outliers
-from pocketbert.pipeline.make.roles import check_names, write_weights
+from pocketbert.pipeline.make.roles import check_names, weights_of, write_weights
 from pocketbert.pipeline.reference import (
     check_spread,
     drawn_inputs,
@@ -71,7 +71,8 @@ def make_export(
     layout = place.layout(model.recipe)
     module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
     outliers = outlier_line(write_outliers(destination, module))
-    check_names(model.recipe.quantize, write_weights(destination, module))
+    weights = weights_of(module, place.exported_scheme(model.recipe))
+    check_names(model.recipe.quantize, weights)
     given, results = ready or {}, list[Parity]()
     if any(f.path not in given for f in files):
         if outliers:
@@ -92,6 +93,7 @@ def make_export(
             f"  {file.path}: differs from {found.reference} by {found.worst:.1e} of the logits' spread, "
             f"allowed {found.bound:.0e}; {len(found.shapes)} input shapes"
         )
+    write_weights(destination, weights, [destination / Path(f.source).name for f in files], place.format)
     write_json(destination / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     return [parity_failure(r) for r in results if not r.passed]
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pocketbert.core.disk.files import read_json, write_json
@@ -14,32 +16,53 @@ from pocketbert.core.families.digests import digest_of
 from pocketbert.core.families.roles import WeightRole, role_of
 from pocketbert.core.recipe.quantize import LEFT, QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.types import Role, Scheme
+from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile, exported_file, smaller
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.formats.run_model import RunModel
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 FILE_NAME = "weights.json"
 _LIST = TypeAdapter(list[WeightRole])
 
 
-def write_weights(folder: Path, module: nn.Module) -> list[WeightRole]:
-    """Record the weights of a prepared module in the folder of its files.
+def weights_of(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRole]:
+    """List the weights of a prepared module with their roles.
 
     Args:
-        folder: Where the files of a format are.
-        module: The module that they are exported from.
+        module: The module that files are exported from.
+        scheme: What the files are exported as: digests are those of numbers in fp32 or fp16.
 
     Returns:
         One entry for each matrix, in the module's order; a matrix with two uses has the role of the first.
     """
-    matrices = ((n, digest_of(p.detach().float().numpy())) for n, p in module.named_parameters())
-    found = [WeightRole(name=n, role=role_of(n), digest=d) for n, d in matrices if d is not None]
-    write_json(folder / FILE_NAME, _LIST.dump_python(found, mode="json"))
-    return found
+
+    def numbers(matrix: Tensor) -> NDArray[np.float32]:
+        values: NDArray[np.float32] = matrix.detach().float().numpy()
+        return values.astype(np.float16).astype(np.float32) if scheme is Scheme.FP16 else values
+
+    matrices = ((n, digest_of(numbers(p))) for n, p in module.named_parameters())
+    return [WeightRole(name=n, role=role_of(n), digest=d) for n, d in matrices if d is not None]
+
+
+def write_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
+    """Record those weights of a module that all its files have, in the folder of the files.
+
+    Exporters fold what they can: a lookup of positions in a graph for one length becomes a sum with a constant.
+
+    Args:
+        folder: Where the files of a format are.
+        weights: What `weights_of` returned.
+        files: What was exported.
+        format: Its format.
+    """
+    from pocketbert.quantize import stored_numbers
+
+    stored = [{digest_of(v) for _, v in stored_numbers(file, format) if v.dtype.kind == "f"} for file in files]
+    kept = [w for w in weights if all(w.digest in digests for digests in stored)]
+    write_json(folder / FILE_NAME, _LIST.dump_python(kept, mode="json"))
 
 
 def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
