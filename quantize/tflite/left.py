@@ -31,7 +31,7 @@ def name_results(model: Any) -> None:
 
 
 def named(content: bytes) -> bytes:
-    """Return a file whose results have names of their own."""
+    """Return a copy of a file in which all results have different names."""
     model = load_model(content)
     name_results(model)
     return dump_model(model)
