@@ -33,17 +33,23 @@ def devices():
 
 
 def test_the_built_in_devices():
-    assert list(DEVICES) == ["local", "ssh", "adb", "qemu-arm64", "qnn-host", "coreml", "android"]
-    emulated = {name for name, d in DEVICES.items() if d.provenance is Provenance.EMULATED}
-    assert emulated == {"qemu-arm64", "qnn-host"}
-    assert {d.provenance for name, d in DEVICES.items() if name not in emulated} == {Provenance.MEASURED}
+    measured = ["local", "ssh", "adb", "qai-hub", "coreml", "android"]
+    others = {
+        "qemu-arm64": Provenance.EMULATED,
+        "qnn-host": Provenance.EMULATED,
+        "litert-npu": Provenance.COMPILED_ONLY,
+    }
+    assert {name: d.provenance for name, d in DEVICES.items()} == {
+        **dict.fromkeys(measured, Provenance.MEASURED),
+        **others,
+    }
     assert DEVICES["coreml"].yields.endswith("; estimated: placement")
 
 
 @pytest.mark.usefixtures("devices")
 def test_names_with_arguments():
     built_in = ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "qemu-arm64[:CPU]", "qnn-host:SOC"]
-    built_in += ["coreml", "android"]
+    built_in += ["litert-npu:SOC", "qai-hub:PHONE", "coreml", "android"]
     assert [d.spelled for d in DEVICES.values()] == [*built_in, "wire:HOST", "chip[:CPU]", "paper"]
     for text, name, argument in (
         ("local", "local", ""),
@@ -62,7 +68,7 @@ def test_names_with_arguments():
     [
         (
             "locla",
-            r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, coreml, local, paper, qemu-arm64, qnn-host, ssh, wire\)",
+            r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, coreml, litert-npu, local, paper, qai-hub, qemu-arm64, qnn-host, ssh, wire\)",
         ),
         ("local:0", "'local' takes no argument; write local"),
         ("wire", "HOST is missing; write wire:HOST"),
