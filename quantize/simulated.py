@@ -195,6 +195,8 @@ class _Static(_Rounded):
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if weight.data_ptr() in self._left:
             return F.linear(values, weight, bias)
+        if not self.how.narrowing and weight.shape[0] < weight.shape[1]:
+            return F.linear(values, self._rounded(weight, self.how.weights), bias)
         own = self._of(weight)
         self._here = own.inputs
         return self._output(super()._linear(values, weight, bias), own)

@@ -45,6 +45,8 @@ class Simulation:
             is one length.
         saturates: Whether processors without VNNI add two products in 16 bits, which saturate.
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
+        narrowing: Whether static ranges are those of products with fewer results than terms too; otherwise these read and
+            make numbers as they are.
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
             alike.
         left: Paths of weights in the module that stay float, and what they are multiplied with.
@@ -61,6 +63,7 @@ class Simulation:
     one_graph: bool = False
     saturates: bool = False
     outputs: bool = False
+    narrowing: bool = True
     halves: Rounding | None = None
     left: frozenset[str] = frozenset()
 

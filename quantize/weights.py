@@ -34,6 +34,7 @@ class WeightUse(BaseModel):
         activations: The type of what it is multiplied with, where a range in the file makes it an integer.
         fused: Whether the file widens both operands of the product before it, for engines that fuse the three.
         block: How many numbers of a channel share a scale; None where all do.
+        bits: Bits of what it is multiplied with, where that is `fused`.
     """
 
     name: str
@@ -46,6 +47,7 @@ class WeightUse(BaseModel):
     activations: str = ""
     fused: bool = False
     block: int | None = None
+    bits: int | None = None
 
 
 class WeightTypes(BaseModel):
@@ -57,6 +59,7 @@ class WeightTypes(BaseModel):
         float_bytes: Bytes of float data.
         operators: Operator counts; of the first signature where there are several.
         integers: Names of operators that compute with 8 or 16 bits and are no product with a weight and no lookup.
+        coarse: Attention scores that are read in integers so coarse that probabilities are lost.
     """
 
     uses: list[WeightUse]
@@ -64,6 +67,7 @@ class WeightTypes(BaseModel):
     float_bytes: int
     operators: dict[str, int]
     integers: list[str] = []
+    coarse: list[str] = []
 
     def count(self, use: Use, dtype: str) -> int:
         """Weights of one use and type."""
@@ -110,6 +114,7 @@ class Wanted:
         activations: What a range in the file makes of the numbers they are multiplied with; empty where it is not asked.
         fused: Whether the file widens both operands of a product before it, for engines that fuse the three.
         block: Most numbers of a channel that may share a scale; None where all of them do.
+        bits: Bits of what they, or with 8 bits most of them, are multiplied with, where that is `fused`.
     """
 
     dtype: str
@@ -119,6 +124,7 @@ class Wanted:
     activations: str = ""
     fused: bool = False
     block: int | None = None
+    bits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,11 @@ def type_problems(
             f"{name}: {kinds} computed in integers ({len(types.integers)} in all); the attention mask, sums and norms "
             "must stay float."
         )
+    if types.coarse:
+        out.append(
+            f"{name}: attention scores in steps that probabilities are lost in: {', '.join(types.coarse[:5])} "
+            f"({len(types.coarse)} in all); the constant of the mask is in their range."
+        )
     right = [(u, of(u)) for u in large if u.dtype == of(u).dtype]
     return out + _form_problems(right, name)
 
@@ -223,6 +234,11 @@ def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str) -> list[str]
     if fused:
         how = "widened before the product" if fused[0].fused else "multiplied as integers"
         out.append(f"{name}: {how}, which is another runtime's form: {_listed(fused)}.")
+    ranged = [(u, w) for u, w in uses if u.bits is not None]
+    odd = [u for u, w in ranged if u.bits != w.bits]
+    # some products keep 16 bits where the others have 8
+    if odd and not (all(w.bits == 8 for _, w in ranged) and 2 * len(odd) < len(ranged)):
+        out.append(f"{name}: multiplied with numbers of {odd[0].bits} bits: {_listed(odd)}.")
     coarse = [u for u, w in uses if (u.block or math.inf) > (w.block or math.inf) or (w.block is None and u.block)]
     if coarse:
         shared = f"by {coarse[0].block}" if coarse[0].block else "by all"

@@ -21,6 +21,8 @@ _READERS = (*_INTEGER, "MatMul", "Gemm", "Gather")
 """Standard operators that read weights."""
 _MOVES = ("Transpose", "DequantizeLinear", "Concat", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which a stored weight is still the same weight."""
+COARSEST = 0.05
+"""Largest step of attention scores: half of it changes a probability by 2.5 %. A mask of -1e4 in 16 bits has 0.15."""
 
 
 def weight_types(path: Path) -> WeightTypes:
@@ -37,13 +39,14 @@ def weight_types(path: Path) -> WeightTypes:
         int8_bytes=size[True],
         float_bytes=size[False],
         operators=dict(Counter(n.op_type for n in graph.node)),
+        coarse=_coarse(graph),
     )
 
 
 class TensorTypes:
     """Numbers of types in ONNX (onnx.proto, TensorProto.DataType)."""
 
-    UINT8, INT8 = 2, 3
+    UINT8, INT8, UINT16, INT16 = 2, 3, 4, 5
 
 
 _KINDS = {1: "float32", TensorTypes.UINT8: "int8", TensorTypes.INT8: "int8", 10: "float16"}
@@ -95,7 +98,29 @@ def _plain(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) 
                 per_channel=_per_channel(weights.get(scales or ""), tensor),
                 static=fused or fixed,
                 fused=fused,
+                bits=_bits(operands, producers, weights) if fused else None,
             )
+
+
+def _bits(operands: Iterable[str], producers: Mapping[str, Any], weights: Mapping[str, Any]) -> int:
+    """Bits of the number that a weight is multiplied with: of both widened operands, the one that is not stored."""
+    units = [_widening(name, producers) for name in operands]
+    zeros = [weights[n.input[2]] for n in units if n is not None and n.input[0] not in weights and len(n.input) > 2]
+    return 16 if any(z.data_type in (TensorTypes.UINT16, TensorTypes.INT16) for z in zeros) else 8
+
+
+def _coarse(graph: Any) -> list[str]:
+    """Inputs of softmax that were integers with steps in which probabilities are lost."""
+    from onnx import numpy_helper
+
+    stored = {t.name: t for t in graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
+    out = []
+    for node in (n for n in graph.node if n.op_type == "Softmax"):
+        scale = stored.get(_widened(node.input[0], producers) or "")
+        if scale is not None and float(numpy_helper.to_array(scale).max()) > COARSEST:
+            out.append(node.input[0])
+    return out
 
 
 def _in_blocks(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) -> WeightUse:
@@ -135,10 +160,16 @@ def _sources(names: Iterable[str], producers: Mapping[str, Any]) -> Iterator[tup
 
 def _widened(name: str, producers: Mapping[str, Any]) -> str | None:
     """Name of the scale that an operand was made fp32 with; None where it always was."""
+    node = _widening(name, producers)
+    return None if node is None else str(node.input[1])
+
+
+def _widening(name: str, producers: Mapping[str, Any]) -> Any:
+    """The node that made an operand fp32; None where it always was."""
     node = producers.get(name)
     if node is None or node.op_type not in _MOVES:
         return None
-    return str(node.input[1]) if node.op_type == "DequantizeLinear" else _widened(node.input[0], producers)
+    return node if node.op_type == "DequantizeLinear" else _widening(node.input[0], producers)
 
 
 def _per_channel(scales: Any, tensor: Any) -> bool | None:

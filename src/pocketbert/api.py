@@ -198,7 +198,8 @@ def quantize(
         model: An artefact folder with fp32 files and ``model.safetensors``.
         output: The new artefact folder; it is returned, and where it is a link, what it leads to.
         schemes: Schemes of smaller files, the default file's first; default ``int8``, with a budget all are considered.
-        runtimes: Runtimes that get a further file: ``tflite216``, ``openvino``, ``gpu`` (``fp16``), ``npu`` (``a16w8``, ``a8w8``).
+        runtimes: Runtimes that get a further file: ``tflite216``, ``openvino``, ``gpu`` (``fp16``), ``npu`` and ``qnn`` (``a16w8``,
+            ``a8w8``).
         overwrite: Whether an existing folder may be replaced.
         calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates.
         budget: Limits inside which the best file of each format is chosen.

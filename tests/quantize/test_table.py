@@ -84,6 +84,8 @@ def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
     assert {r.title for r in WRITTEN if r.calibrated} == {
         "onnx a8w8",
         "onnx a8w8 for openvino",
+        "onnx a8w8 for qnn",
+        "onnx a16w8 for qnn",
         "tflite a8w8",
         "tflite a8w8 for npu",
         "tflite a16w8 for npu",

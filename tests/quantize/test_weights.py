@@ -21,10 +21,18 @@ RIGHT: dict[Row, tuple[Weights, Weights, Weights]] = {
     (Format.ONNX, Scheme.W4, None): (INT4, INT4, {**INT8, "block": 32}),
     (Format.ONNX, Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}, {"dtype": "int8"}),
     (Format.ONNX, Scheme.A8W8, Runtime.OPENVINO): (
-        {**INT8, "static": True, "fused": True},
+        {**INT8, "static": True, "fused": True, "bits": 8},
         {"dtype": "int8"},
         {"dtype": "int8"},
     ),
+    **{
+        (Format.ONNX, scheme, Runtime.QNN): (
+            {**INT8, "static": True, "fused": True, "bits": bits},
+            {"dtype": "int8", "dequantized": True},
+            {"dtype": "int8", "dequantized": True},
+        )
+        for scheme, bits in ((Scheme.A8W8, 8), (Scheme.A16W8, 16))
+    },
     (Format.TFLITE, Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}, {"dtype": "float32"}),
     (Format.TFLITE, Scheme.FP16, None): ({"dtype": "float16", "dequantized": True},) * 3,
     (Format.TFLITE, Scheme.FP16, Runtime.GPU): ({"dtype": "float16", "dequantized": True},) * 3,

@@ -133,7 +133,7 @@ def qnn_refusal(format: Format, runtime: Runtime | None) -> str:
     """Why files of a format, made for a runtime, are not compiled for the NPU; empty where they are."""
     if format is not Format.ONNX:
         return f"{FORMATS[format].title} does not go through ONNX Runtime's QNN provider"
-    return f"it is made for {runtime.value}" if runtime is not None else ""
+    return f"it is made for {runtime.value}" if runtime not in (None, Runtime.QNN) else ""
 
 
 def _dimensions(predictor: FilePredictor, length: int) -> dict[str, int]:

@@ -27,8 +27,8 @@ Scheme = Annotated[
     str,
     sets(
         "--scheme",
-        "Add files of these schemes, comma-separated: int8 (Core ML: w8), small (4-bit word table), w4 (4 bits), a8w8 (with "
-        "--calibrate) and others in docs/quantization.md; fp32 adds none. The folder's default file has the first scheme.",
+        "Add files of these schemes, comma-separated: int8 (Core ML: w8), small (4-bit word table), w4 (4 bits), a8w8 and a16w8 "
+        "(with --calibrate) and others in docs/quantization.md; fp32 adds none. The folder's default file has the first scheme.",
         "quantize.scheme",
     ),
 ]
@@ -37,7 +37,8 @@ Runtimes = Annotated[
     sets(
         "--runtime",
         "Add a file for a further runtime: tflite216 for TFLite up to 2.16 (int8), openvino for OpenVINO (with --scheme a8w8), "
-        "gpu for the GPU of a phone (with --scheme fp16), npu for neural processors (with --scheme a16w8 or a8w8).",
+        "gpu for the GPU of a phone (with --scheme fp16), npu for neural processors and qnn for that of a Snapdragon (with "
+        "--scheme a16w8 or a8w8).",
         "quantize.files",
     ),
 ]

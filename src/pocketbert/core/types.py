@@ -36,7 +36,7 @@ class Scheme(StrEnum):
     A8W8 = "a8w8"
     """Static: int8 weights per output channel, 8-bit activations in ranges measured on texts, int8 embeddings."""
     A16W8 = "a16w8"
-    """Static: as a8w8 with 16-bit activations, which NPUs compute fast and CPUs slowly."""
+    """Static: int8 weights, 16-bit activations in ranges measured on texts, int8 embeddings; for NPUs."""
     SMALL = "small"
     """As int8, with embedding tables in 4 bits, blocks of 32 sharing a scale; in Core ML palettes of 6 and 4 bits."""
     W4 = "w4"
@@ -74,6 +74,8 @@ class Runtime(StrEnum):
     """The GPU of a phone: fp16, one length, operators of LiteRT's GPU delegate."""
     NPU = "npu"
     """A neural processor behind LiteRT or a compiler of TFLite files: integers in the whole graph, one length."""
+    QNN = "qnn"
+    """ONNX Runtime's provider for the NPU of a Snapdragon: takes whole graphs of static integers."""
 
     @property
     def own_engine(self) -> str | None:
@@ -85,8 +87,8 @@ class Runtime(StrEnum):
 
     @property
     def accelerator(self) -> bool:
-        """Whether it is a chip next to the CPU, for which files take one length and are not timed on a CPU."""
-        return self in (Runtime.GPU, Runtime.NPU)
+        """Whether it is a chip next to the CPU, whose files are not timed on a CPU."""
+        return self in (Runtime.GPU, Runtime.NPU, Runtime.QNN)
 
 
 class Client(StrEnum):

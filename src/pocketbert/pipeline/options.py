@@ -50,7 +50,8 @@ class ExportOptions:
         schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), ``small``, ``w4``,
             ``a8w8`` and others; ``fp32`` makes none.
         runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO,
-            ``gpu`` for the GPU of a phone (``fp16``), ``npu`` for neural processors (``a16w8``, ``a8w8``).
+            ``gpu`` for the GPU of a phone (``fp16``), ``npu`` for neural processors and ``qnn`` for that of a Snapdragon
+            (``a16w8``, ``a8w8``).
         roles: Scheme of a role or of modules, ``none`` to leave them as they were exported: ``{"ffn_down": "none"}``.
         lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
         attention: ``blocks`` for texts of more than 1,024 tokens (Longformer), ``pairs`` for any family; default ``pairs``,

@@ -108,6 +108,8 @@ def test_measured_bounds() -> None:
         **{("onnx", s, None): Bounds(reference=0.5, padding=0.02, golden=0.1) for s in ("int8-b32", "w4")},
         ("onnx", "a8w8", None): Bounds(reference=0.5, padding=0.1, golden=0.25),
         ("onnx", "a8w8", "openvino"): Bounds(reference=0.5, padding=0.1, golden=0.25),
+        ("onnx", "a8w8", "qnn"): Bounds(reference=0.5, padding=0.1, golden=0.25),
+        ("onnx", "a16w8", "qnn"): Bounds(reference=0.5, padding=0.02, golden=0.1),
         **{("tflite", s, None): Bounds(reference=0.5, padding=0.02, golden=0.05) for s in ("small", "w4", "a8w8")},
         **{("coreml", s, None): Bounds(reference=0.5, padding=0.05, golden=0.1) for s in ("a8w8", "small", "w4", "lut6", "lut4")},
         ("tflite", "fp16", None): Bounds(reference=0.02),

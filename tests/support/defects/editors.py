@@ -195,6 +195,8 @@ class OnnxEditor(Editor):
         name = constant.numbers.name
         if self._packing(name) is not None:
             return f"{name[: -len('_int8')]}_scales"
+        if f"{name}_scale" in self.tensors:
+            return f"{name}_scale"
         return name.replace("_quantized", "_scale") if "_quantized" in name else name.replace("_int8", "_scale")
 
     def _in_blocks(self, constant: Constant) -> bool:

@@ -85,7 +85,8 @@ class QuantizeSection(Section):
         description="Smaller files, each a scheme or {scheme, runtime, format}; the first scheme is the default file's. For runtimes: "
         "{scheme: int8, runtime: tflite216} for TFLite up to 2.16; {scheme: a8w8, runtime: openvino} for OpenVINO on a "
         "computer, calibrated on training texts; {scheme: fp16, runtime: gpu} for the GPU of a phone; "
-        "{scheme: a16w8, runtime: npu} for a neural processor, calibrated too.",
+        "{scheme: a16w8, runtime: npu} for a neural processor and {scheme: a16w8, runtime: qnn} for that of a Snapdragon, "
+        "calibrated too.",
     )
     roles: dict[Role, Choice] = Field(
         {},

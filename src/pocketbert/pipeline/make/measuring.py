@@ -69,7 +69,8 @@ def is_measured(file: ModelFile, recipe: Recipe) -> bool:
     Files for one client or one older runtime are left out, the same graph opened by something else than is measured
     here, and so are files that no device of the recipe takes.
     """
-    return file.for_toolkit and _taken(file.format, file.runtime, _devices(recipe))
+    reached = file.for_toolkit or file.runtime is Runtime.QNN
+    return reached and _taken(file.format, file.runtime, _devices(recipe))
 
 
 def run_variants(recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int) -> list[Variant]:

@@ -40,7 +40,7 @@ def write_files(model: Path, destination: Path) -> None:
     info = coreml.CoremlInfo("a", "1", "b", "c")
     coreml.export(made[Format.COREML], family, CLASSIFY, LENGTHS, plain[Format.COREML], coreml.CoremlForm(), info)
     for name, plan in SMALLER.items():
-        if plan.scheme is Scheme.A8W8:
+        if plan.scheme.static:
             plan = replace(plan, rows=lambda: [tokenizer.pad([r]) for r in rows])
         quantize(plain[plan.format], destination / name, plan)
 
@@ -53,6 +53,8 @@ SMALLER = {
     "model_int8-b32.onnx": Plan(Format.ONNX, Scheme.INT8_B32),
     "model_w4.onnx": Plan(Format.ONNX, Scheme.W4),
     "model_a8w8_openvino.onnx": Plan(Format.ONNX, Scheme.A8W8, Runtime.OPENVINO),
+    "model_a8w8_qnn.onnx": Plan(Format.ONNX, Scheme.A8W8, Runtime.QNN),
+    "model_a16w8_qnn.onnx": Plan(Format.ONNX, Scheme.A16W8, Runtime.QNN),
     "model_int8.tflite": Plan(Format.TFLITE, Scheme.INT8),
     "model_w8.tflite": Plan(Format.TFLITE, Scheme.W8),
     "model_fp16.tflite": Plan(Format.TFLITE, Scheme.FP16),

@@ -27,6 +27,8 @@ FILES = {
     "model_int8-b32.onnx": True,
     "model_w4.onnx": True,
     "model_a8w8_openvino.onnx": True,
+    "model_a8w8_qnn.onnx": True,
+    "model_a16w8_qnn.onnx": True,
     "model.tflite": False,
     "model_fp16.tflite": False,
     "model_int8.tflite": True,

@@ -108,6 +108,14 @@ def numbers_of(value: NDArray[Any], name: str) -> Numbers:
     return Numbers(value.astype(np.float32) if value.dtype.kind == "f" else value, name)
 
 
+def compressed(value: NDArray[Any], name: str) -> Numbers:
+    """Read a stored array that is dequantized: integers of any type, in steps of 1 until their scale is known."""
+    if value.dtype in INTEGERS or value.dtype.kind not in "iu":
+        return numbers_of(value, name)
+    one = np.ones((1,) * value.ndim, np.float32)
+    return Numbers(value.astype(np.float32), name, one, bits=8 * value.dtype.itemsize)
+
+
 def from_palette(places: NDArray[Any], palette: NDArray[Any], name: str) -> Numbers:
     """Read numbers that are places in a palette.
 

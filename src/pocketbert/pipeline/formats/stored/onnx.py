@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.pipeline.formats.stored.numbers import Numbers, dequantized, numbers_of
+from pocketbert.pipeline.formats.stored.numbers import Numbers, compressed, dequantized, numbers_of
 from pocketbert.pipeline.formats.stored.tracker import Constant, Tracker
 from pocketbert.quantize.blocks import unpacked
 from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups
@@ -29,8 +29,10 @@ class _Reader:
 
         self.graph, self.tracker = graph, Tracker()
         self.raw: dict[str, NDArray[Any]] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        widened = {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
         for name, value in self.raw.items():
-            self.tracker.store(name, numbers_of(value, name))
+            self.tracker.store(name, (compressed if name in widened else numbers_of)(value, name))
+        self.rounded: set[str] = set()  # what quantized tensors were computed from is that of the tensors
         # scales of activations
         self.units = {n.input[1] for n in graph.node if n.op_type == "QuantizeLinear" and n.input[1] in self.raw}
         self.scales: dict[str, str] = {}  # stored scales that were multiplied with one of them
@@ -158,7 +160,17 @@ class _Reader:
         numbers = Numbers(values, name, np.ones_like(values), bits=flags["bits"])
         self.tracker.store(key, numbers.times(Numbers(steps)))
 
+    def on_quantizelinear(self, node: Any) -> None:
+        if node.domain:  # a whole graph in integers: operators read what these made fp32 again
+            self.tracker.keep(node.output[0], node.input[0])
+            self.rounded.add(node.output[0])
+        else:
+            self._other(node)
+
     def on_dequantizelinear(self, node: Any) -> None:
+        if node.input[0] in self.rounded:
+            self.tracker.keep(node.output[0], node.input[0])
+            return
         names = [*node.input, ""]
         scale, zero = self.raw.get(names[1]), self.raw.get(names[2])
         axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1)

@@ -1,0 +1,181 @@
+"""Static files for Qualcomm's NPU: types, answers, padding, the mask's constant; compiled where the vendor's package is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from pocketbert.benchmarks.devices.qnn.chips import chip_of
+from pocketbert.benchmarks.devices.qnn.compiler import QnnCompiler, qnn_missing
+from pocketbert.core.compare.evaluate import rms_error
+from pocketbert.core.errors import GateError
+from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.export.onnx import check_readable
+from pocketbert.quantize import weights
+from pocketbert.quantize.door import quantize, weight_types
+from pocketbert.quantize.onnx.qnn import mask, scheme
+from pocketbert.quantize.onnx.qnn.encodings import Encoding
+from pocketbert.quantize.plan import Plan
+from pocketbert.quantize.table import row_of
+from pocketbert.quantize.weights import WeightTypes
+from pocketbert.runtime.onnx import OnnxPredictor
+
+SCHEMES = (Scheme.A16W8, Scheme.A8W8)
+FAMILIES = ("bert", *(pytest.param(f, marks=pytest.mark.slow) for f in ("distilbert", "roberta", "mobilebert")))
+WORST = {Scheme.A16W8: 0.1, Scheme.A8W8: 0.3}
+Feed = dict[str, NDArray[np.int64]]
+Made = Callable[[str, Scheme], tuple[Path, WeightTypes]]
+
+
+@pytest.fixture(autouse=True)
+def small_matrices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have no matrix above the usual bound."""
+    monkeypatch.setattr(weights, "SMALL", 512)
+
+
+def plan(scheme: Scheme, rows: list[Feed]) -> Plan:
+    return Plan(Format.ONNX, scheme, Runtime.QNN, lambda: rows)
+
+
+def feeds(count: int, seed: int = 0) -> list[Feed]:
+    """Unpadded rows of 4 to 30 tokens, with more names than some graphs take."""
+    draw = np.random.default_rng(seed)
+    ids = [draw.integers(5, 90, (1, draw.integers(4, 31))) for _ in range(count)]
+    return [{"input_ids": i, "attention_mask": np.ones_like(i), "token_type_ids": i * 0} for i in ids]
+
+
+def padded(row: Feed, length: int, pad_id: int) -> Feed:
+    """A row with padding behind it."""
+    fill = {"input_ids": pad_id, "attention_mask": 0, "token_type_ids": 0}
+    more = length - row["input_ids"].shape[1]
+    return {n: np.pad(v, ((0, 0), (0, more)), constant_values=fill[n]) for n, v in row.items()}
+
+
+def answers(path: Path, rows: list[Feed]) -> NDArray[np.float32]:
+    """Logits [N, C] of rows run one by one."""
+    predictor = OnnxPredictor(path, threads=1)
+    return np.concatenate([np.asarray(predictor.run(r)["logits"], np.float32) for r in rows])
+
+
+@pytest.fixture(scope="module")
+def made(exported: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """`made(family, scheme)`: the file of a tiny classifier, and the types found in it."""
+    done: dict[tuple[str, Scheme], tuple[Path, WeightTypes]] = {}
+
+    def make(family: str, scheme: Scheme) -> tuple[Path, WeightTypes]:
+        if (family, scheme) not in done:
+            path = tmp_path_factory.mktemp(f"qnn-{family}") / f"model_{scheme}_qnn.onnx"
+            done[family, scheme] = path, quantize(exported(family), path, plan(scheme, feeds(40)))
+        return done[family, scheme]
+
+    return make
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_answers_stay_near_those_of_fp32_with_and_without_padding(
+    scheme: Scheme, family: str, made: Made, exported: Callable[[str], Path]
+) -> None:
+    rows, path = feeds(30, seed=1), made(family, scheme)[0]
+    ours = answers(path, rows)
+    assert 0 < rms_error(ours, answers(exported(family), rows)) < WORST[scheme]
+    # ranges are fixed: a row's numbers depend on its padding by the order of sums only
+    with_padding = [padded(r, 40, 1 if family == "roberta" else 0) for r in rows]
+    assert rms_error(answers(path, with_padding), ours) < 0.02
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_float_goes_through_integers_that_opset_20_can_hold(scheme: Scheme, made: Made) -> None:
+    path, types = made("bert", scheme)
+    check_readable(path)
+    graph = onnx.load(path).graph
+    quantized = {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
+    integers = {n.output[0]: n for n in graph.node if n.op_type == "DequantizeLinear"}
+    moved = {"DequantizeLinear", "QuantizeLinear", "Shape", "Concat"}
+    computed = [n for n in graph.node if n.op_type not in moved and n.output[0] in quantized]
+    assert len(computed) > 60
+    for node in computed:
+        floats = [n for n in node.input if n in integers]
+        assert floats or node.op_type == "Cast", node.op_type
+    assert {n.domain for n in graph.node} == {"", "com.microsoft"}
+    assert not [t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT and not t.name.endswith("_scale")]
+    assert all(u.static and u.fused and u.per_channel for u in types.uses if u.bits)
+    bits = {u.bits for u in types.uses if u.bits}
+    assert bits == ({16} if scheme is Scheme.A16W8 else {8, 16})
+
+
+def test_the_constant_of_the_mask_is_as_small_as_it_may_be(made: Made) -> None:
+    graph = onnx.load(made("bert", Scheme.A16W8)[0]).graph
+    stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    least = min(
+        float(-stored[n.input[2]].astype(np.float32) * stored[n.input[1]])
+        for n in graph.node
+        if n.op_type == "QuantizeLinear" and stored[n.input[2]].size == 1
+    )
+    assert -100 < least <= -16
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_constant_of_1e4_in_the_mask_fails(
+    scheme: Scheme, exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask, "_MARGIN", 1e4)
+    with pytest.raises(GateError, match="the constant of the mask is in their range"):
+        quantize(exported("bert"), tmp_path / "a.onnx", plan(scheme, feeds(4)))
+
+
+def test_a_graph_without_a_mask_is_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    model = onnx.load(exported("bert"))
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT and not tensor.dims and numpy_helper.to_array(tensor) < -1e3:
+            tensor.CopyFrom(numpy_helper.from_array(np.float32(-1), tensor.name))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(GateError, match="its mask cannot be written in integers"):
+        quantize(tmp_path / "model.onnx", tmp_path / "a.onnx", plan(Scheme.A16W8, feeds(4)))
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_a_quantizer_that_does_nothing_fails(
+    exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheme.Writer, "run", lambda self: None)
+    with pytest.raises(GateError, match="the quantizer did nothing"):
+        quantize(exported("bert"), tmp_path / "a.onnx", plan(Scheme.A16W8, feeds(4)))
+
+
+def test_each_file_is_refused_under_another_name(made: Made) -> None:
+    types = {s: weight_types(made("bert", s)[0], Format.ONNX) for s in SCHEMES}
+    for mine, other in (SCHEMES, SCHEMES[::-1]):
+        row = row_of(Format.ONNX, mine, Runtime.QNN)
+        assert row.problems(types[mine], "a") == []
+        assert any("multiplied with numbers of" in p for p in row.problems(types[other], "a"))
+
+
+def test_integers_hold_zero_exactly_and_clip() -> None:
+    encoding = Encoding.between(8, 0.5, 2.0)
+    assert (encoding.zero, encoding.dtype) == (0, np.uint8)
+    assert encoding.integers(np.array([-1.0, 0.0, 2.0, 9.0], np.float32)).tolist() == [0, 0, 255, 255]
+    factors = np.array([1.0, 2.0, 4.0], np.float32)
+    exact = Encoding.of(16, factors)
+    assert np.array_equal((exact.integers(factors).astype(np.float32) - exact.zero) * exact.step, factors)
+    wide = Encoding.between(16, -1.0, 1.0)
+    assert abs(wide.integers(np.array([0.0], np.float32))[0] - wide.zero) == 0
+
+
+@pytest.mark.skipif(bool(qnn_missing()), reason=qnn_missing())
+@pytest.mark.parametrize("soc", ["SM8650", *(pytest.param(s, marks=pytest.mark.slow) for s in ("SM8450", "SM8750"))])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> None:
+    path, rows = made("bert", scheme)[0], [padded(r, 32, 0) for r in feeds(3, seed=2)]
+    predictor: Any = OnnxPredictor(path, threads=1)
+    compiled = QnnCompiler(chip_of(soc)).compile(predictor, path, 32, rows, 60)
+    assert (compiled.failed, compiled.left, compiled.partitions) == ("", [], 1)
+    emulated = np.concatenate([a["logits"] for a in compiled.answers])
+    assert rms_error(emulated, answers(path, rows)) < 0.1
