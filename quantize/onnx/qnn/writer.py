@@ -109,6 +109,7 @@ class Writer:
         return Encoding.between(bits, *self._ranges[node.output[0]])
 
     def _norm(self, copy: Any, node: Any) -> None:
+        # the compiler refuses 16-bit factors of a norm
         data, factors = self._in_bits(node.input[0], WIDE), self._constant(node.input[1], NARROW)
         copy.input[0], copy.input[1] = data.name, factors.name
         if len(node.input) > 2:

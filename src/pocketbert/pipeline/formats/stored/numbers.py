@@ -27,6 +27,7 @@ class Numbers:
         offset: Whether a zero point other than 0 was subtracted.
         size: Sum of the magnitudes that were added up; None where nothing was.
         bits: How many bits a compressed number has.
+        shared: Whether all numbers had one step before each was multiplied with a factor of another constant.
         ends: Smallest and largest number of a palette, as `step`; they stand for all numbers beyond them. None without one.
     """
 
@@ -37,6 +38,7 @@ class Numbers:
     offset: bool = False
     size: Floats | None = None
     bits: int = 8
+    shared: bool = False
     ends: tuple[Floats, Floats] | None = None
 
     @property
@@ -80,6 +82,10 @@ class Numbers:
         if ends is not None:
             ends = np.minimum(*ends), np.maximum(*ends)
         return replace(self, value=self.value * by, step=step, halves=self.halves + factor.halves, size=size, ends=ends)
+
+    def scaled(self, factor: Numbers) -> Numbers:
+        """Multiply with another constant of the model, which says nothing about what shared a step."""
+        return replace(self.times(factor), shared=self.shared or (self.step is not None and self.step.size == 1))
 
     def plus(self, other: Numbers) -> Numbers:
         """Add numbers of the same shape."""

@@ -93,7 +93,7 @@ class _Affine:
         offset = self.offset and self.offset.times(by)
         if self.matrix is not None:
             return replace(self, matrix=self.matrix.times(by.changed(lambda v: v[:, None])), offset=offset)
-        return replace(self, factor=by if self.factor is None else self.factor.times(by), offset=offset)
+        return replace(self, factor=by if self.factor is None else self.factor.scaled(by), offset=offset)
 
     def plus(self, numbers: Numbers) -> _Affine:
         return replace(self, offset=numbers if self.offset is None else self.offset.plus(numbers))

@@ -296,6 +296,9 @@ def _fine(numbers: Numbers, value: Floats) -> NDArray[np.bool_] | bool:
     if numbers.ends is not None:  # a palette: no worse in all than equal steps could be
         most = np.ptp(value) / (2**numbers.bits - 1) / 2
         return bool(np.sqrt(np.mean((numbers.value - value) ** 2)) <= most * 1.01)
+    if numbers.shared:
+        ratio = float((np.abs(value) / np.broadcast_to(numbers.step, value.shape)).max())
+        return bool(ratio * 1.01 >= 2 ** (numbers.bits - 1) - 1)
     steps, groups = np.unique(numbers.step, return_inverse=True)
     groups = np.broadcast_to(groups.reshape(numbers.step.shape), value.shape)
     largest = np.zeros(steps.shape, np.float32)
