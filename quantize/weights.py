@@ -223,10 +223,10 @@ def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str) -> list[str]
             else "one scale per matrix, not per output channel"
         )
         out.append(f"{name}: {scaled[0].dtype} weights have {how}: {_listed(scaled)}.")
-    ranged = [u for u, w in uses if u.static is not w.static]
-    if ranged:
-        how = "in a measured range" if ranged[0].static else "on the fly, not in a measured range"
-        out.append(f"{name}: multiplied with numbers quantized {how}: {_listed(ranged)}.")
+    unlike = [u for u, w in uses if u.static is not w.static]
+    if unlike:
+        how = "in a measured range" if unlike[0].static else "on the fly, not in a measured range"
+        out.append(f"{name}: multiplied with numbers quantized {how}: {_listed(unlike)}.")
     wide = [u for u, w in uses if w.activations and u.activations != w.activations]
     if wide:
         out.append(f"{name}: multiplied with numbers in {wide[0].activations or 'floats'}: {_listed(wide)}.")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.disk.ownership import replace_file, temporary_folder
-from pocketbert.core.types import Calibration, Format, Runtime, Scheme
+from pocketbert.core.types import Calibration, Format, Role, Runtime, Scheme
 from pocketbert.quantize.onnx.dynamic import load_plain
 from pocketbert.quantize.onnx.qnn.mask import INPUT, MaskChain
 from pocketbert.quantize.onnx.qnn.writer import DOMAIN, NARROW, WIDE, Writer
@@ -100,6 +100,7 @@ def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
             partial(_write, product_bits=bits),
             Runtime.QNN,
             simulation,
+            computes=frozenset(Role),
         )
     )
 

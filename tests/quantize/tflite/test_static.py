@@ -104,7 +104,7 @@ def test_learned_ranges_take_the_place_of_measured_ones(
     change = rms_error(simulated, measured)
     assert change > 0.3, "ranges that are far too small"
     assert rms_error(found, simulated) < 0.3 * change
-    stored = static._Model(exported_tflite("bert").read_bytes()).learned(learned)
+    stored = static.MeasuredModel(exported_tflite("bert").read_bytes(), static._MEASURED).learned(learned)
     assert {reads for _, reads, _ in stored} == {True, False}
     assert len(stored) == 2 * len(learned.products)
 
