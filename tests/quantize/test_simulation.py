@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pocketbert.core.predict.predictor import Arrays
-from pocketbert.core.types import Scheme
+from pocketbert.core.types import Runtime, Scheme
 from pocketbert.quantize import rounding
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.simulation import Simulation
@@ -47,7 +47,9 @@ def answers(module: nn.Module, simulation: Simulation, x: torch.Tensor, rows: to
 
 @pytest.mark.parametrize("row", WRITTEN, ids=lambda row: row.title)
 def test_every_scheme_in_8_bits_has_a_simulation(row: SchemeRow) -> None:
-    assert (row.simulation is None) == (row.scheme is Scheme.FP16)  # whose fixed bound is the least of all
+    # files in fp16 have the least bound of all; TFLite files for NPUs have bounds of their measured errors
+    fixed = row.scheme is Scheme.FP16 or row.runtime is Runtime.NPU
+    assert (row.simulation is None) == fixed
 
 
 @pytest.mark.parametrize(

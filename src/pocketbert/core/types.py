@@ -216,6 +216,11 @@ class MobileBertSize(StrEnum):
     MINI = "mini"
     """MobileBERT with blocks a quarter as wide: trains on two cores."""
 
+    @property
+    def family(self) -> str:
+        """Name of the family that students of every size belong to."""
+        return MobileBertSize.MOBILEBERT.value
+
 
 class Role(StrEnum):
     """What an operator does in an encoder; a recipe may choose a scheme for each role."""

@@ -68,7 +68,7 @@ def recipe(*files: Any) -> Recipe:
     ],
     ids=str,
 )
-def test_files_of_a_recipe(files: list[Any], sources: list[str], default: str) -> None:
+def test_files_of_a_recipe(files: list[Any], sources: list[str], default: str, tmp_path: Path) -> None:
     found = model_files(recipe(*files), Path("weights"))
     assert [f.source for f in found if not f.exported] == sources
     assert default_file(found).path == default
@@ -76,16 +76,16 @@ def test_files_of_a_recipe(files: list[Any], sources: list[str], default: str) -
     for file in found:
         if not file.exported:
             assert base_of(file, found).exported
-            assert row_for(plan_of(file, list)).calibrated is (file.scheme is Scheme.A8W8)
+            assert row_for(plan_of(file, list, tmp_path)).calibrated is (file.scheme is Scheme.A8W8)
 
 
-def test_whatever_a_recipe_may_ask_for_has_a_row() -> None:
+def test_whatever_a_recipe_may_ask_for_has_a_row(tmp_path: Path) -> None:
     forms = [{"scheme": s, "runtime": r} for info in FORMATS.values() for s, r in info.forms]
     plain = {s for info in FORMATS.values() for s in info.schemes}
     made = {
         (f.format, f.scheme, f.runtime)
         for f in model_files(recipe(*plain, *forms), Path("weights"))
-        if not f.exported and row_for(plan_of(f, list))
+        if not f.exported and row_for(plan_of(f, list, tmp_path))
     }
     wanted = {(f, s, None) for f, info in FORMATS.items() for s in info.schemes if s not in (Scheme.FP32, info.base)}
     assert made == wanted | {(f, s, r) for f, info in FORMATS.items() for s, r in info.forms}

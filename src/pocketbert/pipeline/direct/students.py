@@ -196,7 +196,7 @@ def pruning_problems(run: Run, students: Sequence[SmallerStudent]) -> list[Probl
     if own is None or not students:
         return []
     source = run.inputs.start or run.model
-    name = "mobilebert" if own.size is not None else own.family
+    name = own.size.family if own.size is not None else own.family
     family = next((f for f in all_families() if f.name == name), source.family)
     width = source.config.get(family.config_names.get("intermediate_size", "intermediate_size"))
     for number, student in enumerate(students):
