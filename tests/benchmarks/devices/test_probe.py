@@ -104,6 +104,7 @@ def test_a_program_that_computes_wrongly_gives_no_rates(monkeypatch, tmp_path, n
 @emulated
 def test_an_emulated_processor_is_described_and_not_timed(monkeypatch, tmp_path):
     arm.use(monkeypatch, tmp_path)
+    monkeypatch.setenv(build.CROSS, str(arm.CACHE / "cross"))  # the installed wheel does not know the checkout
     if next(build.compilers("aarch64"), None) is None:
         pytest.skip("no C compiler for aarch64: run 'make tools' on Debian")
     old, new = probe("qemu-arm64:cortex-a53"), probe("qemu-arm64")
