@@ -190,11 +190,11 @@ KEYS: Mapping[str, str] = {
 
 FLAGS: Mapping[str, str] = {
     "teacher.model": "--model",
+    "quantize.names": "--roles",  # help names the last key of a flag: quantize.roles
     **{key: f"--{option.replace('_', '-')}" for option, key in KEYS.items()},
     "export.formats": "--format",
     "quantize.scheme": "--scheme",
     "quantize.files": "--scheme, --runtime",
-    "quantize.names": "--roles",
     "quantize.files.scheme": "--scheme",
     "quantize.files.runtime": "--runtime",
     **{
