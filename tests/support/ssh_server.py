@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from support.ports import free_port, listens
 
 TOOLS = Path(__file__).resolve().parents[2] / ".cache" / "tools" / "ssh"
 CLIENT = shutil.which("ssh")
@@ -162,17 +163,3 @@ def client(folder: Path, *servers: Server, key: str = "user", host_key: str = "h
     script.write_text(f"#!/bin/sh\nexec {shutil.which('ssh')} -F '{folder / 'ssh_config'}' \"$@\"\n")
     script.chmod(0o755)
     return tools
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listens(port: int) -> bool:
-    """Whether something accepts connections at a port."""
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -17,6 +17,7 @@ from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBa
 from pocketbert.core.host.hardware import extensions, machine
 from pocketbert.core.types import Provenance
 from support import adb_device, arm, ssh_server
+from support.ports import free_port
 
 COMPILER = platform.system() == "Linux" and next(build.compilers(build.ARCHITECTURES.get(platform.machine(), "")), None)
 built_here = pytest.mark.skipif(not COMPILER, reason="no C compiler for this machine")
@@ -154,7 +155,7 @@ def test_a_machine_behind_ssh(monkeypatch, tmp_path):
         assert told.facts.rates is not None
         assert server.left() == []
         with pytest.raises(InputError, match="nothing accepts connections at that port"):
-            probe(f"ssh:127.0.0.1:{ssh_server.free_port()}")
+            probe(f"ssh:127.0.0.1:{free_port()}")
     finally:
         server.stop()
 

@@ -19,6 +19,7 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 from pocketbert.core.types import Format, Provenance
 from pocketbert.runtime.engines import EngineFile
 from support import ssh_server
+from support.ports import free_port
 
 WHY_NOT = ssh_server.missing()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -154,7 +155,7 @@ def test_refused_connections(server, on_path, tmp_path):
             connect(server.device)
         assert caught.value.problems[0].fix, name
     with pytest.raises(InputError, match="nothing accepts connections at that port"):
-        connect(f"ssh:127.0.0.1:{ssh_server.free_port()}")
+        connect(f"ssh:127.0.0.1:{free_port()}")
     with pytest.raises(InputError, match=r"the name is not known|cannot be reached"):
         connect("ssh:host.invalid")
     assert server.left() == []
@@ -162,7 +163,7 @@ def test_refused_connections(server, on_path, tmp_path):
 
 def test_all_devices_that_cannot_be_reached_are_told_before_anything_is_measured(on_path, tools, files):
     on_path(tools)
-    ports = [ssh_server.free_port(), ssh_server.free_port()]
+    ports = [free_port(), free_port()]
     devices = ["local", *(f"ssh:127.0.0.1:{port}" for port in ports)]
     with pytest.raises(InputError) as caught:
         benchmark(files, TEXTS, BenchmarkOptions(devices=devices, label=""))

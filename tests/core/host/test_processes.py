@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -9,15 +8,13 @@ import pytest
 
 from pocketbert.core.host import processes
 from pocketbert.core.host.processes import Channel, Order, Place, here
+from support.ports import free_port
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The variables of process 0 of two."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    variables = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return variables

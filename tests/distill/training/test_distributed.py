@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,13 +15,7 @@ from safetensors.torch import load_file
 
 from pocketbert.distill.training import loop
 from support import distributed_cases as cases
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+from support.ports import free_port
 
 
 @pytest.fixture(scope="module")
