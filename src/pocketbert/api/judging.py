@@ -1,0 +1,123 @@
+"""Verbs that answer, check, measure and report what a folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.core.predict.answers import Answer
+    from pocketbert.core.predict.tokenization import Text
+    from pocketbert.pipeline.gates.verification import Verification
+
+
+def verify(
+    model: str | Path,
+    data: str | Path | DataSource | None = None,
+    *,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    max_drop: float = 0.01,
+    record: bool = False,
+) -> Verification:
+    """Check the files of an artefact folder or of a run folder with the gates.
+
+    Args:
+        model: Artefact folder or run folder.
+        data: Labelled rows for the task metric, a file or a source with its own columns and limits; without them golden
+            rows decide. A run folder uses its recipe's.
+        text: Column of the text; columns that are not named are found by their names or their content.
+        text_pair: Column of the second text.
+        label: Column of the label.
+        max_drop: Largest loss of the metric between fp32 and quantized, as a fraction.
+        record: Whether the scores are written into the artefact folder: its list, model card and report.
+
+    Returns:
+        All gates; a run folder's ``verify.json`` is rewritten.
+    """
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.pipeline.direct import verify_folder
+
+    if isinstance(data, str | Path):
+        data = DataSource.at(str(data), text, text_pair, label)
+    return verify_folder(Path(model), data, max_drop, record)
+
+
+def predict(
+    model: str | Path,
+    texts: Sequence[Text],
+    *,
+    scheme: str | None = None,
+    threads: int | None = None,
+    format: str | None = None,
+    engine: str | None = None,
+    file: str | None = None,
+    cadence: str | None = None,
+) -> list[Answer]:
+    """Run the model of an artefact folder on texts; see `pocketbert.load` for how its file is chosen.
+
+    Args:
+        model: The folder.
+        texts: Texts, or pairs as tuples; question-answering takes (question, context).
+        scheme: ``int8``, ``fp32``, ...; default that of the folder's default file.
+        threads: Threads; default all cores.
+        format: ``onnx``, ``tflite`` or ``coreml``; default that of the folder's default file.
+        engine: ``"fastest"``, or None.
+        file: One file of the folder by its path, instead of scheme and format.
+        cadence: With ``"fastest"``: ``"batch"`` or ``"interactive"``.
+    """
+    from pocketbert.runtime.model import load
+
+    opened = load(model, scheme, threads, format=format, engine=engine, file=file, cadence=cadence)
+    return opened.predict(texts, progress="predict")
+
+
+def benchmark(
+    models: Sequence[str | Path],
+    options: BenchmarkOptions | None = None,
+    *,
+    texts: Sequence[Text] = (),
+    imports: Sequence[str | Path] = (),
+    record: bool = False,
+) -> BenchmarkResult:
+    """Measure the model files of artefact folders in turns on each device, and add imported figures of other machines.
+
+    Args:
+        models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
+        options: Devices, thread counts, lengths, runs and budget; default as on the command line.
+        texts: Real texts; default the project's own sentences.
+        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. What they
+            measured must be files of `models`; without `models` that is not checked, and the result records it.
+        record: Whether the figures are written into the one folder of `models`: its model card and report.
+
+    Returns:
+        The session of the first device, which holds those of the others and the imported ones; the first imported one
+        where nothing was measured.
+
+    Raises:
+        InputError: Listing every problem.
+    """
+    from pocketbert.pipeline.direct import measure_folders
+
+    return measure_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports], record)
+
+
+def report(run: str | Path, output: str | Path, overwrite: bool = False) -> Path:
+    """Write the HTML report of a run folder or an artefact folder.
+
+    Args:
+        run: The run folder or artefact folder.
+        output: The HTML file.
+        overwrite: Whether an existing file may be replaced.
+
+    Returns:
+        The file; where `output` is a link, what it leads to.
+    """
+    from pocketbert.pipeline.direct import write_report
+
+    return write_report(Path(run), Path(output), overwrite)
