@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -145,6 +146,26 @@ class ExpectedWeights:
     other_tables: Wanted | None = field(default=None, kw_only=True)
     floats: tuple[str, ...] = ("float32",)
     whole: bool = field(default=False, kw_only=True)
+
+    def of(self, use: Use, largest: bool) -> Wanted:
+        """Return what a weight must be.
+
+        Args:
+            use: What it is used for.
+            largest: Whether no table is larger.
+        """
+        if use is Use.MATMUL:
+            return self.products
+        return self.tables if largest or self.other_tables is None else self.other_tables
+
+
+_SCALE_BITS = 16
+
+
+def bits_of(dtype: str, block: int | None) -> float:
+    """Bits of a stored number, with its part of a scale that a block shares; a type's name ends with its bits."""
+    found = re.search(r"\d+$", dtype)
+    return (int(found[0]) if found else 32) + (_SCALE_BITS / block if block else 0)
 
 
 def type_problems(

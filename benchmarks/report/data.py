@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from pocketbert.benchmarks.measurement import BenchmarkResult
+from pocketbert.core.artefacts.role_table import RoleRow
 from pocketbert.core.artefacts.search import BudgetSearch
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.host.hardware import Machine
@@ -38,6 +39,7 @@ class ModelRow(_Record):
         path: The file, as the reader knows it.
         sha256: Its digest.
         provenance: Where its scores come from.
+        roles: What became of the weights of each role; empty for a file that was exported as it is.
     """
 
     name: str
@@ -54,6 +56,7 @@ class ModelRow(_Record):
     path: str = ""
     sha256: str = ""
     provenance: Provenance = Provenance.MEASURED
+    roles: list[RoleRow] = []
 
 
 class ParityRow(_Record):

@@ -15,6 +15,7 @@ from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows, student_rows
 from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row
 from pocketbert.benchmarks.report.data import GateRow, ReportData
+from pocketbert.benchmarks.report.roles import file_roles
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.metrics import Direction, Metric, Unit
@@ -157,6 +158,7 @@ def render_report(data: ReportData) -> str:
         considered=search_rows(data.search) if data.search else [],
         contest=student_rows(data.search) if data.search else [],
         limits=limits_in_words(data.search) if data.search else "",
+        by_role=file_roles(data.rows),
     )
 
 

@@ -263,7 +263,10 @@ def _format_steps(inputs: Inputs, make: Makers, format: Format, weights: str) ->
     ]
     for scheme, runtimes in quantized_forms(recipe, format).items():
         name = quantized_step(format, scheme)
-        settings: dict[str, object] = {"quantize": {"scheme": scheme, "runtimes": runtimes, **recipe.quantize.chosen}}
+        chosen = {runtime: recipe.quantize.of(format, scheme, runtime).chosen for runtime in runtimes}
+        settings: dict[str, object] = {"quantize": {"scheme": scheme, "runtimes": runtimes, **chosen[runtimes[0]]}}
+        if others := {str(r): c for r, c in chosen.items() if c != chosen[runtimes[0]]}:
+            settings["choices for other runtimes"] = others
         if scheme.static:
             settings["rows for calibration"] = CALIBRATION_ROWS
         steps.append(

@@ -19,7 +19,7 @@ from pocketbert.core.predict.readout import run_rows, whole
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Format, Role, Scheme
+from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.pipeline.make.roles import check_names, resolved, weights_of
@@ -114,6 +114,27 @@ def test_a_name_counts_before_a_role_and_a_later_name_before_an_earlier(made) ->
     assert schemes["model.bert.encoder.layer.1.up.weight"] is Scheme.INT8
     assert schemes["model.classifier.weight"] is None
     assert section.model_dump(mode="json")["names"]["encoder.layer.1.*"] == "none"
+
+
+def test_a_file_has_its_own_choices_before_those_of_all_files() -> None:
+    section = QuantizeSection.model_validate(
+        {
+            "roles": {"ffn_down": None, "head": None},
+            "files": [
+                "int8",
+                {"scheme": "int8", "runtime": "tflite216", "roles": {"ffn_down": "int8", "embedding": None}},
+            ],
+        }
+    )
+    assert section.of(Format.ONNX, Scheme.INT8).chosen == {"ffn_down": "none", "head": "none"}
+    assert section.of(Format.COREML, Scheme.W8).chosen == {"ffn_down": "none", "head": "none"}, "int8 means w8 there"
+    old = section.of(Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16).chosen
+    assert old == {"ffn_down": "int8", "head": "none", "embedding": "none"}
+    again = QuantizeSection.model_validate(section.model_dump(mode="json"))
+    assert again.of(Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16).chosen == old
+    twice = ["int8", {"scheme": "int8", "format": "onnx", "roles": {"ffn_down": None}}]
+    with pytest.raises(ValueError, match="chooses roles of 'int8' of onnx twice"):
+        QuantizeSection.model_validate({"files": twice})
 
 
 def test_names_without_a_weight_and_a_choice_of_everything_are_refused_together(made) -> None:

@@ -26,6 +26,7 @@ from pocketbert.core.artefacts.records import (
     Signature,
     Tensor,
 )
+from pocketbert.core.artefacts.role_table import RoleRow, in_one_line
 from pocketbert.core.artefacts.search import SEARCH_FILE, BudgetSearch, Candidate, ConsideredStudent
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Minimum",
     "ModelRecord",
     "Processing",
+    "RoleRow",
     "SeenRight",
     "Signature",
     "Tensor",
@@ -51,6 +53,7 @@ __all__ = [
     "check_label_names",
     "checked_config",
     "edited_documents",
+    "in_one_line",
     "integrity_problems",
     "read_artefacts",
     "strangers",

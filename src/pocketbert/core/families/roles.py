@@ -29,6 +29,7 @@ class WeightRole(BaseModel):
         name: Path of the weight in the torch module that the file was exported from.
         role: What it does.
         digest: Digest of its fp32 numbers, see `pocketbert.core.families.digests.digest_of`.
+        numbers: How many numbers it has; 0 where an earlier version wrote the list.
         scheme: How it is stored; None where it was left as it was exported.
     """
 
@@ -37,6 +38,7 @@ class WeightRole(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=1 << 10)]
     role: Role
     digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    numbers: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     scheme: Scheme | None = None
 
     def matches(self, pattern: str) -> bool:

@@ -19,44 +19,6 @@ from pocketbert.core.recipe.section import Section
 from pocketbert.core.recipe.smaller import RecipeBudget
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 
-
-class QuantizedFile(Section):
-    """One smaller file of each format that has the scheme."""
-
-    scheme: Scheme = Field(description="How its numbers are stored and computed.")
-    runtime: Runtime | None = Field(None, description="The runtime it is made for; default any.")
-    format: Format | None = Field(
-        None, description="The only format that gets it; default every one that has the scheme."
-    )
-
-    @property
-    def title(self) -> str:
-        """What errors call it, e.g. ``'a8w8' for openvino``."""
-        only = f" of {self.format}" if self.format else ""
-        return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}{only}"
-
-    def concerns(self, format: Format) -> bool:
-        """Whether a format may get it."""
-        return self.format in (None, format)
-
-
-def _long_form(value: object) -> object:
-    return {"scheme": value} if isinstance(value, str) else value
-
-
-def _short_form(file: QuantizedFile) -> object:
-    long = {"scheme": file.scheme, "runtime": file.runtime, "format": file.format}
-    given = {key: value.value for key, value in long.items() if value is not None}
-    return given["scheme"] if len(given) == 1 else given
-
-
-_Entry = Annotated[
-    QuantizedFile,
-    BeforeValidator(_long_form, json_schema_input_type=Scheme | QuantizedFile),
-    PlainSerializer(_short_form),
-]
-
-
 LEFT = "none"
 """What a role or a name has that is left as it was exported; null in a recipe."""
 
@@ -69,6 +31,56 @@ Choice = Annotated[
     Scheme | Literal["none"], BeforeValidator(_left, json_schema_input_type=Scheme | Literal["none"] | None)
 ]
 """The scheme of some weights."""
+
+
+class QuantizedFile(Section):
+    """One smaller file of each format that has the scheme."""
+
+    scheme: Scheme = Field(description="How its numbers are stored and computed.")
+    runtime: Runtime | None = Field(None, description="The runtime it is made for; default any.")
+    format: Format | None = Field(
+        None, description="The only format that gets it; default every one that has the scheme."
+    )
+    roles: dict[Role, Choice] = Field(
+        {}, description="As quantize.roles, for this file only; a role that both list has the choice of this one."
+    )
+    names: dict[str, Choice] = Field(
+        {}, description="As quantize.names, for this file only; these count after those of all files."
+    )
+
+    @property
+    def title(self) -> str:
+        """What errors call it, e.g. ``'a8w8' for openvino``."""
+        only = f" of {self.format}" if self.format else ""
+        return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}{only}"
+
+    def concerns(self, format: Format) -> bool:
+        """Whether a format may get it."""
+        return self.format in (None, format)
+
+    def collides(self, other: QuantizedFile) -> bool:
+        """Whether both are one file of some format, which cannot have two choices of roles."""
+        one = (self.scheme, self.runtime) == (other.scheme, other.runtime)
+        return one and (self.format is other.format or None in (self.format, other.format))
+
+
+def _long_form(value: object) -> object:
+    return {"scheme": value} if isinstance(value, str) else value
+
+
+def _short_form(file: QuantizedFile) -> object:
+    long = {"scheme": file.scheme, "runtime": file.runtime, "format": file.format}
+    given: dict[str, object] = {key: value.value for key, value in long.items() if value is not None}
+    given |= {"roles": {r.value: str(c) for r, c in file.roles.items()}} if file.roles else {}
+    given |= {"names": {n: str(c) for n, c in file.names.items()}} if file.names else {}
+    return given["scheme"] if len(given) == 1 else given
+
+
+_Entry = Annotated[
+    QuantizedFile,
+    BeforeValidator(_long_form, json_schema_input_type=Scheme | QuantizedFile),
+    PlainSerializer(_short_form),
+]
 
 
 class QuantizeSection(Section):
@@ -109,6 +121,27 @@ class QuantizeSection(Section):
         """Schemes of roles and names, as they are written in a recipe; empty where all weights have the file's."""
         return {**{r.value: str(c) for r, c in self.roles.items()}, **{n: str(c) for n, c in self.names.items()}}
 
+    def of(self, format: Format, scheme: Scheme, runtime: Runtime | None = None) -> QuantizeSection:
+        """Return the section with the choices of one file.
+
+        Args:
+            format: Format of the file.
+            scheme: Scheme of the file, as the format has it.
+            runtime: The runtime that it is made for.
+        """
+        own = [
+            f
+            for f in self.files or ()
+            if f.concerns(format)
+            and f.runtime is runtime
+            and scheme in (f.scheme, FORMATS[format].smaller(f.scheme) if FORMATS[format].takes(f.scheme) else None)
+        ]
+        roles, names = dict(self.roles), dict(self.names)
+        for file in own[:1]:
+            roles |= file.roles
+            names = {**{n: c for n, c in names.items() if n not in file.names}, **file.names}
+        return self.model_copy(update={"roles": roles, "names": names})
+
     @property
     def candidates(self) -> tuple[Scheme, ...]:
         """With a budget: the schemes to consider; empty for all."""
@@ -136,8 +169,8 @@ class QuantizeSection(Section):
     def _schemes_only(self) -> QuantizeSection:
         if self.budget is None:
             return self
-        if self.chosen:
-            raise ValueError("a budget chooses among whole schemes: leave roles and names out")
+        if self.chosen or any(f.roles or f.names for f in self.files or ()):
+            raise ValueError("a budget chooses which roles stay float: leave roles and names out")
         if "scheme" in self.model_fields_set:
             raise ValueError(
                 "a budget chooses the scheme: leave scheme out, or list the schemes to consider in files "
@@ -162,6 +195,16 @@ class QuantizeSection(Section):
         twice = [f.title for i, f in enumerate(self.files) if f in self.files[:i]]
         if twice:
             raise ValueError(f"files lists {', '.join(dict.fromkeys(twice))} twice")
+        chosen = [
+            f.title
+            for i, f in enumerate(self.files)
+            for other in self.files[:i]
+            if f.collides(other) and (f.roles or f.names or other.roles or other.names)
+        ]
+        if chosen:
+            raise ValueError(
+                f"files chooses roles of {', '.join(dict.fromkeys(chosen))} twice; a format has one such file"
+            )
         return self
 
     @model_serializer(mode="wrap")

@@ -72,7 +72,7 @@ def make_export(
     module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
     outliers = outlier_line(write_outliers(destination, module))
     weights = weights_of(module, place.exported_scheme(model.recipe))
-    check_names(model.recipe.quantize, weights)
+    check_names(model.recipe.quantize, weights, place.format)
     given, results = ready or {}, list[Parity]()
     if any(f.path not in given for f in files):
         if outliers:

@@ -43,8 +43,8 @@ def weights_of(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRo
         values: NDArray[np.float32] = matrix.detach().float().numpy()
         return values.astype(np.float16).astype(np.float32) if scheme is Scheme.FP16 else values
 
-    matrices = ((n, digest_of(numbers(p))) for n, p in module.named_parameters())
-    return [WeightRole(name=n, role=role_of(n), digest=d) for n, d in matrices if d is not None]
+    matrices = ((n, digest_of(numbers(p)), p.numel()) for n, p in module.named_parameters())
+    return [WeightRole(name=n, role=role_of(n), digest=d, numbers=size) for n, d, size in matrices if d is not None]
 
 
 def write_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
@@ -65,13 +65,22 @@ def write_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[P
     write_json(folder / FILE_NAME, _LIST.dump_python(kept, mode="json"))
 
 
+def all_weights(run: Path, format: Format) -> list[WeightRole]:
+    """Read what an export recorded of the weights of a format's files; empty where an earlier version exported them."""
+    path = run / format / FILE_NAME
+    return _LIST.validate_python(read_json(path)) if path.is_file() else []
+
+
 def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
     """Resolve what the recipe makes of each weight in a file; empty where all weights have the file's scheme.
 
     Raises:
         InputError: If an earlier version exported the model.
     """
-    section, path = model.recipe.quantize, model.run / file.format / FILE_NAME
+    section, path = (
+        model.recipe.quantize.of(file.format, file.scheme, file.runtime),
+        model.run / file.format / FILE_NAME,
+    )
     if not section.chosen or file.exported:
         return []
     if not path.is_file():
@@ -82,40 +91,55 @@ def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
                 "Export it again: repeat the command with --overwrite.",
             )
         )
-    return resolved(section, _LIST.validate_python(read_json(path)), file.scheme)
+    return resolved(section, all_weights(model.run, file.format), file.scheme)
+
+
+def name_of(section: QuantizeSection, weight: WeightRole) -> str:
+    """Return the pattern of `quantize.names` that decides about a weight, the last that means it; empty where none does."""
+    return next((pattern for pattern in reversed(section.names) if weight.matches(pattern)), "")
 
 
 def resolved(section: QuantizeSection, weights: Sequence[WeightRole], scheme: Scheme) -> list[WeightRole]:
-    """Give each weight its scheme: that of the last name that means it, else of its role, else of the file."""
+    """Give each weight its scheme: that of the last name that means it, else of its role, else of the file.
+
+    Args:
+        section: The choices of one file, see `QuantizeSection.of`.
+        weights: The weights in the file.
+        scheme: The scheme of the file.
+    """
 
     def of(weight: WeightRole) -> Scheme | None:
-        named = [c for pattern, c in section.names.items() if weight.matches(pattern)]
-        choice = named[-1] if named else section.roles.get(weight.role, scheme)
+        name = name_of(section, weight)
+        choice = section.names[name] if name else section.roles.get(weight.role, scheme)
         return None if choice == LEFT else Scheme(choice)
 
     return [w.model_copy(update={"scheme": of(w)}) for w in weights]
 
 
-def check_names(section: QuantizeSection, weights: Sequence[WeightRole]) -> None:
-    """Refuse names and roles that mean no weight of a model, and a choice that leaves nothing to quantize.
+def check_names(section: QuantizeSection, weights: Sequence[WeightRole], format: Format | None = None) -> None:
+    """Refuse names and roles that mean no weight of a model, and choices that leave nothing to quantize.
+
+    Args:
+        section: What the recipe chooses.
+        weights: The weights of the exported module.
+        format: The format that is exported; None for any.
 
     Raises:
         InputError: Listing all of them.
     """
-    problems = []
-    roles, known = (
-        dict.fromkeys(w.role for w in weights),
-        ", ".join(w.name.removesuffix(".weight") for w in weights[:4]),
-    )
-    for pattern in section.names:
+    known = ", ".join(w.name.removesuffix(".weight") for w in weights[:4])
+    roles, problems = dict.fromkeys(w.role for w in weights), list[Problem]()
+    own = [f for f in section.files or () if format is None or f.concerns(format)]
+    for pattern in dict.fromkeys([*section.names, *(n for f in own for n in f.names)]):
         if not any(w.matches(pattern) for w in weights):
             what = f"'{pattern}' is no module of the exported model, which has {known} and {len(weights) - 4} more."
             problems.append(Problem("quantize.names", what, f"Choose from the names in {FILE_NAME} of the run folder."))
-    for role in section.roles:
+    for role in dict.fromkeys([*section.roles, *(r for f in own for r in f.roles)]):
         if role.weighs and role not in roles:
             what = f"the exported model has no {role}, only {', '.join(roles)}."
             problems.append(Problem("quantize.roles", what, "Leave this role out."))
-    if section.chosen and all(w.scheme is None for w in resolved(section, weights, Scheme.INT8)):
+    choices = [section, *(section.of(format, f.scheme, f.runtime) for f in own if format is not None)]
+    if any(c.chosen and all(w.scheme is None for w in resolved(c, weights, Scheme.INT8)) for c in choices):
         problems.append(Problem("quantize.roles", "leaves every weight as it is.", "Choose the scheme fp32 instead."))
     if problems:
         raise InputError(problems)
@@ -124,16 +148,17 @@ def check_names(section: QuantizeSection, weights: Sequence[WeightRole]) -> None
 def role_problems(recipe: Recipe) -> list[Problem]:
     """List the roles that a file of a recipe cannot have the chosen scheme for, with the reason of the policy."""
     section, out = recipe.quantize, list[Problem]()
-    if not section.chosen:
+    if not section.chosen and not any(f.roles or f.names for f in section.files or ()):
         return out
     from pocketbert.quantize.policy import reason_against
     from pocketbert.quantize.table import row_of
 
-    # names are those of weights, which every scheme treats alike: any role that has weights tells
-    choices = [*section.roles.items(), *((Role.FFN_DOWN, c) for c in section.names.values())]
     for format in recipe.export.formats:
         base = exported_file(format, place_of(format).exported_scheme(recipe))
         for file in smaller(recipe, [base]):
+            own = section.of(file.format, file.scheme, file.runtime)
+            # names are those of weights, which every scheme treats alike: any role that has weights tells
+            choices = [*own.roles.items(), *((Role.FFN_DOWN, c) for c in own.names.values())]
             row = row_of(file.format, file.scheme, file.runtime)
             reasons = (reason_against(row, role, None if c == LEFT else Scheme(c)) for role, c in choices)
             out += [

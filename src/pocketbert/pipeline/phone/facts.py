@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import SEARCH_FILE, BudgetSearch
+from pocketbert.core.artefacts import SEARCH_FILE, BudgetSearch, RoleRow
 from pocketbert.core.compare.golden import FILE_NAME as GOLDEN_FILE
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.data_report import DataReport
@@ -21,7 +21,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Provenance, Scheme, Status
 from pocketbert.pipeline.formats.model_files import ModelFile, default_file
 from pocketbert.pipeline.formats.place import place_of
-from pocketbert.pipeline.formats.recipe_files import model_files
+from pocketbert.pipeline.formats.recipe_files import model_files, open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.stored.gate import UNDIVIDED
 from pocketbert.pipeline.gates.student import STUDENT, student_gates
@@ -32,6 +32,7 @@ from pocketbert.pipeline.learn.training import CARD_FILE
 from pocketbert.pipeline.make.exporting import read_parity
 from pocketbert.pipeline.make.measuring import TEACHER, row_name, teacher_file
 from pocketbert.pipeline.make.outliers import outlier_notes
+from pocketbert.pipeline.make.role_table import role_table
 from pocketbert.pipeline.phone.card import CardFacts, CardFigures
 from pocketbert.pipeline.reference import unreached
 
@@ -48,12 +49,13 @@ def read_benchmark(run: Path) -> BenchmarkResult | None:
     return BenchmarkResult.read(path) if path.is_file() else None
 
 
-def card_facts(model: RunModel, figures: CardFigures) -> CardFacts:
+def card_facts(model: RunModel, figures: CardFigures, roles: Mapping[str, Sequence[RoleRow]]) -> CardFacts:
     """Collect figures and lineage for the model card.
 
     Args:
         model: What was exported, with its files.
         figures: What was measured.
+        roles: What became of the weights of each role, by file.
     """
     recipe, run, family = model.recipe, model.run, model.folder.family
     card = ModelCard.read(run / "teacher" / CARD_FILE)
@@ -71,6 +73,7 @@ def card_facts(model: RunModel, figures: CardFigures) -> CardFacts:
         notes=notes,
         file_notes={path: note for own in file_notes for path, note in own.items()},
         unreached=unreached(read_golden(run / "golden" / GOLDEN_FILE), model.task, model.labels),
+        roles=roles,
     )
 
 
@@ -237,7 +240,8 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
                 path=teacher.source,
             )
         )
-    files = model_files(recipe, weights)
+    model = open_run_model(recipe, run, weights, 0)
+    files = model.files
     for file in files:
         scores = result.scores.get(file.path, {})
         score = scores.get("eval")
@@ -261,6 +265,7 @@ def _rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> lis
                 path=file.path,
                 sha256=result.files[file.path],
                 provenance=right.provenance if (right := result.seen_right.get(file.path)) else Provenance.MEASURED,
+                roles=role_table(model, file),
             )
         )
     return rows

@@ -152,14 +152,16 @@ def make_pack(
         _check_measured(run, result, [f.path for f in model.files if is_measured(f, recipe)])
         shutil.copyfile(run / "benchmark.json", destination / "benchmark.json")
     (destination / "recipe.resolved.yaml").write_text(dump_recipe(portable(recipe)), encoding="utf-8")
-    write_facts(report_data(portable(recipe), run, "", list(confusions)), destination)
+    shown = report_data(portable(recipe), run, "", list(confusions))
+    write_facts(shown, destination)
     artefacts = _artefacts(model, pair, result, origin)
     tools = pack_sources(destination, artefacts.processing, pad_id_of(destination))
     artefacts = artefacts.model_copy(update={"absent": {**artefacts.absent, **tools.absent}})
     kinds |= tools.kinds
     write_selftest(destination, artefacts)
     artefacts = _with_files(artefacts, destination, kinds, aliases)
-    facts = card_facts(model, measured_figures(destination, artefacts))
+    tables = {row.path: row.roles for row in shown.rows if row.roles}
+    facts = card_facts(model, measured_figures(destination, artefacts), tables)
     (destination / CARD).write_text(render_card(artefacts, facts), encoding="utf-8")
     write_artefacts(destination, _with_files(artefacts, destination, kinds, aliases))
     return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 FOLDER = "candidates"
 """Folder of the written candidates in a workspace."""
-_SCALE_BITS = 16
 
 
 class Written(Figure):
@@ -124,17 +122,15 @@ class Workbench:
     def expected_bytes(self, file: ModelFile) -> int:
         """Estimate the size of a candidate from the types that its scheme wants, before anything is written."""
         from pocketbert.quantize.table import row_of
-        from pocketbert.quantize.weights import Use
+        from pocketbert.quantize.weights import Use, bits_of
 
-        stored = sum(u.numbers * _bits(u.dtype, u.block) for u in self._weights) / 8
+        stored = sum(u.numbers * bits_of(u.dtype, u.block) for u in self._weights) / 8
         wanted = row_of(file.format, file.scheme, file.runtime).weights
-        tables = [u.numbers for u in self._weights if u.use is Use.TABLE]
+        most = max((u.numbers for u in self._weights if u.use is Use.TABLE), default=0)
         total = 0.0
         for use in self._weights:
-            kind = wanted.products if use.use is Use.MATMUL else wanted.tables
-            if use.use is Use.TABLE and wanted.other_tables is not None and use.numbers < max(tables):
-                kind = wanted.other_tables
-            total += use.numbers * _bits(kind.dtype, kind.block) / 8
+            kind = wanted.of(use.use, use.numbers >= most)
+            total += use.numbers * bits_of(kind.dtype, kind.block) / 8
         return round(total + max(path_bytes(self.source) - stored, 0))
 
     @cached_property
@@ -276,9 +272,3 @@ def every_candidate(format: Format) -> list[ModelFile]:
 
     rows = [r for r in all_rows() if r.format is format and r.runtime is None and r.write is not None]
     return [smaller_file(format, r.scheme) for r in rows if FORMATS[format].smaller(r.scheme) is r.scheme]
-
-
-def _bits(dtype: str, block: int | None) -> float:
-    """Bits of a stored number, with its part of a scale that a block shares; a type's name ends with its bits."""
-    found = re.search(r"\d+$", dtype)
-    return (int(found[0]) if found else 32) + (_SCALE_BITS / block if block else 0)

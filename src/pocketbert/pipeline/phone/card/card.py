@@ -12,6 +12,7 @@ from pocketbert.pipeline.phone.card.lineage import render_lineage
 from pocketbert.pipeline.phone.card.plain import plain
 from pocketbert.pipeline.phone.card.platforms import render_code, render_platforms
 from pocketbert.pipeline.phone.card.processing import LABELS_SHOWN, render_processing
+from pocketbert.pipeline.phone.card.roles import render_roles
 
 
 def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
@@ -28,6 +29,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
         render_platforms(artefacts, facts),
         render_code(artefacts),
         render_figures(artefacts, facts.figures),
+        render_roles(facts.roles),
         render_processing(artefacts),
         render_lineage(artefacts, facts),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pocketbert.core.artefacts import RoleRow
 from pocketbert.core.families import Family
 from pocketbert.pipeline.phone.card.figures import CardFigures
 
@@ -23,6 +24,7 @@ class CardFacts:
         notes: Limits and honest statements.
         file_notes: A sentence on a file that its reader must know, by path.
         unreached: Labels that the torch model answers to no golden row.
+        roles: What became of the weights of each role, by path of the file.
     """
 
     family: Family
@@ -34,3 +36,4 @@ class CardFacts:
     notes: Sequence[str] = ()
     file_notes: Mapping[str, str] = field(default_factory=dict)
     unreached: Sequence[str] = ()
+    roles: Mapping[str, Sequence[RoleRow]] = field(default_factory=dict)
