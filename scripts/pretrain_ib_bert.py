@@ -21,7 +21,7 @@ from pocketbert.core.disk.workspace import building
 from pocketbert.core.families import family_of
 from pocketbert.core.models.checkpoints import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.data import CorpusSection, CorpusSource
+from pocketbert.core.recipe.data.section import CorpusSection, CorpusSource
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import MaskingKind

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.data.augment import AugmentSection
 from pocketbert.core.seeds import generator
 from pocketbert.distill.augment.neighbours import Neighbours
 from pocketbert.distill.augment.words import Word, WordReader, WordText

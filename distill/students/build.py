@@ -11,7 +11,7 @@ from torch import Tensor
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, family_named, family_of
 from pocketbert.core.models.checkpoints import complete
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.students import distilbert_keys  # noqa: F401 - it registers itself
 from pocketbert.distill.students.class_changes import ClassChange, class_change

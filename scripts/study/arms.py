@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pocketbert.core.recipe.augment import AugmentSection
-from pocketbert.core.recipe.data import DataSection
+from pocketbert.core.recipe.data.augment import AugmentSection
+from pocketbert.core.recipe.data.section import DataSection
 from pocketbert.core.recipe.methods import Stage
-from pocketbert.core.recipe.recipe import Recipe, StudentSection, TeacherSection
+from pocketbert.core.recipe.recipe import Recipe, TeacherSection
 from pocketbert.core.recipe.stages import (
     MiniLmStage,
     MobileBertStage,
@@ -22,6 +22,7 @@ from pocketbert.core.recipe.stages import (
     TinyBertPredictionStage,
     TransferWeights,
 )
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import MobileBertSize, Transfer

@@ -10,8 +10,8 @@ import torch
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_named
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import MiniLmStage, SignalWeights, TaskStage
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention

@@ -16,7 +16,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout
 from pocketbert.distill.capture import record_attention

@@ -15,7 +15,8 @@ from pocketbert.core.families import family_named
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.packages.tflite import load_model as load_tflite
-from pocketbert.core.recipe.recipe import Recipe, StudentSection
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.distill.capture import record_attention

@@ -185,7 +185,7 @@ def test_captured_scores_are_those_that_softmax_gets(side: str) -> None:
 
 @pytest.mark.parametrize("sizes", [{}, {"hidden": 24, "heads": 6, "intermediate": 40}])
 def test_a_student_has_fewer_layers(sizes: dict[str, int], tmp_path: Path) -> None:
-    from pocketbert.core.recipe.recipe import StudentSection
+    from pocketbert.core.recipe.student import StudentSection
 
     teacher = tiny_classifier("xlnet", 3, NAMES)
     start = "random" if sizes else "teacher-layers"

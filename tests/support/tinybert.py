@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import LayerStage, LayerWeights, TinyBertGeneralStage, TinyBertIntermediateStage
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Projection
 from pocketbert.distill.methods.tinybert import TinyBertDistillation
 from pocketbert.distill.students.build import build_student

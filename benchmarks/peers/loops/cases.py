@@ -94,8 +94,8 @@ def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from pocketbert.core.data.labels import Labels
     from pocketbert.core.heads import head_of
     from pocketbert.core.models.checkpoints import load_model
-    from pocketbert.core.recipe.recipe import StudentSection
     from pocketbert.core.recipe.stages import TaskStage
+    from pocketbert.core.recipe.student import StudentSection
     from pocketbert.core.tasks import task_of
     from pocketbert.distill.students.build import build_student
     from pocketbert.distill.training.train_set import TrainSet
@@ -130,8 +130,8 @@ def _general(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
     from transformers import BertConfig, BertForMaskedLM, BertModel
 
     from pocketbert.core.families import family_of
-    from pocketbert.core.recipe.recipe import StudentSection
     from pocketbert.core.recipe.stages import DistilBertStage, MiniLmStage, TinyBertGeneralStage
+    from pocketbert.core.recipe.student import StudentSection
     from pocketbert.core.types import MaskingKind, Projection
     from pocketbert.distill.students.build import build_student
     from pocketbert.distill.students.projection import attach_projection

@@ -26,7 +26,7 @@ from pocketbert.core.disk.files import read_json, safe_join, sha256_file, sha256
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.data.corpus import CorpusSettings
 
 INFO = "corpus.json"
 COUNTS = "counts.npy"

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.data.corpus import CorpusSettings
 from pocketbert.distill.text.corpora.corpus import Dropped
 from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer
 

@@ -17,7 +17,7 @@ from pocketbert.core.disk.workspace import building
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.host.progress import Meter, say
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.data.corpus import CorpusSettings
 from pocketbert.distill.text.corpora.corpus import COLUMN, COUNTS, INFO, CorpusInfo, Dropped, Shard
 from pocketbert.distill.text.corpora.rows import CutTexts, PackTexts, RowBuilder
 from pocketbert.distill.text.corpora.tokenizer import CorpusTokenizer

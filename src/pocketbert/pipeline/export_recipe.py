@@ -16,7 +16,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import check_exported
 from pocketbert.core.host.home import expanded
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.recipe.data import LONGEST
+from pocketbert.core.recipe.data.section import LONGEST
 from pocketbert.core.recipe.file import recipe_of
 from pocketbert.core.recipe.quantize import files_of
 from pocketbert.core.recipe.recipe import Recipe

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import SEARCH_FILE
-from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.disk.files import sha256_path, write_atomic, write_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.processes import assist, directing, here
 from pocketbert.core.host.progress import say, set_quiet
-from pocketbert.core.metrics import confusion, most_confused
 from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.predict.readout import whole
 from pocketbert.core.predict.tokenization import Text, TextTokenizer
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.tasks import LabelKind, Task, task_of
@@ -31,6 +27,7 @@ from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.model_files import ModelFile, base_of, default_file, quantized_step
 from pocketbert.pipeline.formats.recipe_files import open_run_model
 from pocketbert.pipeline.formats.run_model import RunModel, open_weights
+from pocketbert.pipeline.gates.confusions import confusions_of
 from pocketbert.pipeline.gates.student import STUDENT, judged
 from pocketbert.pipeline.gates.verification import Verification
 from pocketbert.pipeline.gates.verify import recorded_evidence, report_gates, run_subjects, verify_files
@@ -50,7 +47,7 @@ from pocketbert.pipeline.reference import reference_model
 from pocketbert.pipeline.requirements import missing, require_for
 from pocketbert.pipeline.run_folder import Permission, Places, RunFolder, Step
 from pocketbert.pipeline.run_folder.result import RunResult
-from pocketbert.pipeline.run_log import logged
+from pocketbert.pipeline.run_log import command_line, logged
 from pocketbert.pipeline.steps import AUGMENTED, CORPUS, VOCABULARY, Makers, stage_folder, steps_of
 
 if TYPE_CHECKING:
@@ -348,18 +345,14 @@ class Run:
         if self.task.labels is not LabelKind.NAME or "eval" not in self.data.splits:
             return []
         (rows,), names = [s for s in self.eval_sets() if s.name == "eval"], self.data.labels.names
-        subject = run_subjects(self.exported, [default_file(self.files)])[0]
-        _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32)
-        gold = np.asarray(rows.rows.truth, np.int64)
-        counts = confusion(gold, whole(logits).argmax(-1).astype(np.int64), len(names))
-        return most_confused(counts, names)
+        return confusions_of(run_subjects(self.exported, [default_file(self.files)])[0], rows, names)
 
     def report(self, destination: Path) -> ReportData:
         """Write the HTML page; return what it shows."""
         from pocketbert.benchmarks.report import write_report
         from pocketbert.pipeline.phone.facts import report_data
 
-        facts = report_data(self.recipe, self.path, _command(), self.confusions)
+        facts = report_data(self.recipe, self.path, command_line(), self.confusions)
         write_report(facts, destination)
         return facts
 
@@ -381,7 +374,7 @@ class Run:
         from pocketbert.pipeline.phone.facts import early_report_data
 
         if not missing("report"):
-            write_report(early_report_data(self.recipe, self.path, _command()), self.path / REPORT_FILE)
+            write_report(early_report_data(self.recipe, self.path, command_line()), self.path / REPORT_FILE)
             say(f"  report: {self.path / REPORT_FILE}")
 
     def finish(self) -> RunResult:
@@ -392,8 +385,3 @@ class Run:
         facts = self.report(report)
         header, table = summary_table(facts)
         return RunResult(self.path, self.path / "phone", report, header, table, model_figures(facts))
-
-
-def _command() -> str:
-    """The command line of this process, where it is PocketBERT's."""
-    return "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,3 +39,8 @@ def logged(path: Path) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         handler.close()
+
+
+def command_line() -> str:
+    """The command line of this process, where it is PocketBERT's; empty elsewhere."""
+    return "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""

@@ -9,7 +9,7 @@ from functools import partial
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.errors import InputError
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.recipe.data import CorpusSource
+from pocketbert.core.recipe.data.section import CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.vocabulary import LIMITS
 from pocketbert.core.types import Format, Scheme

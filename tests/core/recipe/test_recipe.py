@@ -7,8 +7,9 @@ from pydantic import ValidationError
 
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.quantize import QuantizedFile, QuantizeSection
-from pocketbert.core.recipe.recipe import Recipe, StudentSection
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Signal
 

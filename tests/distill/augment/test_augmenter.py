@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.families import TokenizerKind
-from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.data.augment import AugmentSection
 from pocketbert.distill.augment.augmenter import Augmenter, Row, in_case
 from pocketbert.distill.augment.neighbours import Neighbours
 from pocketbert.distill.augment.stop_words import STOP_WORDS

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Objective, family_of
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.methods.distilbert import DistilBertDistillation, TripleWeights
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.training.terms import Counting, share

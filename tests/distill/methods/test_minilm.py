@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import MiniLmStage, RelationWeights
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import attention_kl

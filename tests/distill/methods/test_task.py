@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student

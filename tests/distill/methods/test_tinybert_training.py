@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import TinyBertGeneralStage
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Projection
 from pocketbert.distill.methods.tinybert import TinyBertDistillation
 from pocketbert.distill.students.build import build_student

@@ -9,7 +9,7 @@ import transformers
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_named, family_of
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.students.build import build_student, inherited_weights
 from support.counting import parameter_count
 from support.tiny import ENTRIES

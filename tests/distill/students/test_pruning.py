@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_named
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.students.pruning import feed_forward_parts, importance, pruned
 from support.tiny import EXPORTED

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from pocketbert.core.families import family_of
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Projection
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.students.layer_map import layer_map

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import Prepared
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.recipe.updates import Optimisation
 from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Schedule

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.core.recipe.recipe import StudentSection
+from pocketbert.core.recipe.student import StudentSection
 
 STAGE = {"method": "task", "steps": 40, "batch": 32, "lr": 3e-3, "dropout": 0.0}
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings
@@ -14,15 +13,16 @@ from pocketbert.core.recipe import qat as _qat  # noqa: F401  registers a method
 from pocketbert.core.recipe import replaced_tokens as _replaced_tokens  # noqa: F401  registers methods, as stages does
 from pocketbert.core.recipe import stages as _stages  # noqa: F401  registers the methods of the package
 from pocketbert.core.recipe.benchmark import BenchmarkSection
-from pocketbert.core.recipe.data import DataSection
+from pocketbert.core.recipe.data.section import DataSection
+from pocketbert.core.recipe.export import ExportSection
 from pocketbert.core.recipe.methods import AnyStage, StagePlace, method_names, on_registration
 from pocketbert.core.recipe.quantize import QuantizeSection, choice_problems
-from pocketbert.core.recipe.section import Fraction, Section, StudentFamily
+from pocketbert.core.recipe.section import Fraction, Section
 from pocketbert.core.recipe.smaller import smaller_problems
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.recipe.updates import Optimisation
-from pocketbert.core.recipe.vocabulary import VocabularySection, vocabulary_problems
+from pocketbert.core.recipe.vocabulary import vocabulary_problems
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import Attention, Client, Format, Layout, MobileBertSize, Scheme, Shapes
 
 SCHEMA_VERSION = 1
 
@@ -54,172 +54,6 @@ class TeacherSection(Section):
         None, min_length=1, description="Licence of its weights, such as apache-2.0; default what its folder says."
     )
     finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
-
-
-class StudentSection(Section):
-    """The small model; whatever is not given is the teacher's own."""
-
-    layers: PositiveInt | None = Field(None, description="Encoder layers; needed without model or size.")
-    model: str | None = Field(
-        None,
-        min_length=1,
-        description="Folder or Hub name of a student to go on with, e.g. one that learnt general text; it has its own sizes.",
-    )
-    revision: str | None = Field(None, description="Hub revision of model.")
-    size: MobileBertSize | None = Field(
-        None,
-        description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of one with bottlenecks: "
-        "mobilebert, tiny or mini.",
-    )
-    init: Literal["teacher-layers", "pruned", "random"] = Field(
-        "teacher-layers",
-        description="Where its weights start: in teacher layers; in layers of the teacher, or of model, that keep only their most "
-        "important feed-forward neurons (intermediate of them); or at random.",
-    )
-    teacher_layers: list[PositiveInt] | None = Field(
-        None, description="Teacher layers (from 1) to start from; default round(m*N/M)."
-    )
-    hidden: PositiveInt | None = Field(None, description="Width; needs init: random.")
-    heads: PositiveInt | None = Field(None, description="Attention heads; needs init: random.")
-    intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random or pruned.")
-    family: StudentFamily | None = Field(
-        None,
-        description="Family of the student where it is not the teacher's, such as distilbert, which has no segment ids and no "
-        "pooler; the table of families says which teachers it can have.",
-    )
-    fold_segments: bool = Field(
-        False,
-        description="With family: add the vector of segment 0 to the position table, so that embeddings equal the teacher's.",
-    )
-    vocabulary: VocabularySection | None = Field(
-        None, description="Keep only some pieces of the vocabulary; {} for those of the training rows. Default all."
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> StudentSection:
-        problems = self._pruning_problems() if self.init == "pruned" else []
-        if problems:
-            raise ValueError("; ".join(problems))
-        sizes = ["layers", "teacher_layers", "hidden", "heads", "intermediate", "family"]
-        if self.init == "pruned" and self.model is not None:
-            sizes = ["family"]
-        if self.model is None and self.size is None and self.layers is None:
-            raise ValueError("give layers: N, or model: FOLDER to go on with a student, or size: mobilebert")
-        given = [k for k in sizes if getattr(self, k) is not None]
-        if self.model is not None and self.size is not None:
-            given.append("size")
-        if self.model is not None and given:
-            raise ValueError(f"{', '.join(given)}: the student in model has its own; leave them out")
-        if self.size is not None and given:
-            raise ValueError(f"{', '.join(given)}: a student of size {self.size} has the teacher's; leave them out")
-        if self.model is None and self.revision is not None:
-            raise ValueError("revision is that of model, which is not given")
-        if self.init == "teacher-layers" and (self.hidden or self.heads or self.intermediate):
-            raise ValueError(
-                "a student of another width or head count cannot start from teacher layers; set init: random"
-            )
-        if self.teacher_layers is not None and self.layers is not None and len(self.teacher_layers) != self.layers:
-            raise ValueError(f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}")
-        if self.teacher_layers is not None and self.init == "random":
-            raise ValueError("teacher_layers has no meaning with init: random")
-        if self.fold_segments and (self.family is None or self.init == "random"):
-            raise ValueError("fold_segments is for a student of another family that starts from teacher layers")
-        return self
-
-    def _pruning_problems(self) -> list[str]:
-        """What does not go together with ``init: pruned``."""
-        problems = []
-        if self.intermediate is None:
-            problems.append("init: pruned needs intermediate: N, the feed-forward neurons that stay in each layer")
-        if self.hidden is not None:
-            problems.append("hidden: pruning keeps the width of the layers; leave it out, or set init: random")
-        if self.heads is not None:
-            problems.append(
-                "heads: attention heads cannot be pruned, because transformers computes the size of a head as the width divided "
-                "by the number of heads: fewer heads would be larger ones; leave it out"
-            )
-        if self.size is not None:
-            problems.append(f"size: a student of size {self.size} is built, not pruned; leave size or init out")
-        return problems
-
-
-class CoremlSection(Section):
-    """How Core ML packages are written."""
-
-    ios: Literal[16, 17, 18] = Field(18, description="Oldest iOS that opens the package (macOS 13, 14, 15).")
-    shapes: Shapes | None = Field(
-        None,
-        description="enumerated (the listed lengths; iOS 18), ranged (any length; iOS 17 and later) or fixed (the longest "
-        "listed length); default enumerated for iOS 18, else fixed.",
-    )
-    precision: Scheme = Field(
-        Scheme.FP16,
-        description="What the package stores and computes in: fp16 or fp32. The Neural Engine knows fp16 only.",
-    )
-    layout: Layout = Field(
-        Layout.PLAIN,
-        description="ane: rewritten for Apple's Neural Engine; equivalence-tested, latency not measured.",
-    )
-
-    @property
-    def lengths(self) -> Shapes:
-        """Which lengths the package takes."""
-        return self.shapes or (Shapes.ENUMERATED if self.ios >= 18 else Shapes.FIXED)
-
-    @model_validator(mode="after")
-    def _possible(self) -> CoremlSection:
-        if self.precision not in (Scheme.FP16, Scheme.FP32):
-            raise ValueError(
-                f"precision '{self.precision}' is not fp16 or fp32; weights are compressed by quantize.scheme"
-            )
-        oldest = {Shapes.ENUMERATED: 18, Shapes.RANGED: 17, Shapes.FIXED: 16}[self.lengths]
-        if self.ios < oldest:
-            possible = ", ".join(s for s, ios in (("ranged", 17), ("fixed", 16)) if self.ios >= ios)
-            raise ValueError(
-                f"shapes '{self.lengths}' needs ios {oldest}, this is ios {self.ios}; possible here: {possible}"
-            )
-        return self
-
-
-class ExportSection(Section):
-    """Which files to write."""
-
-    formats: list[Format] = Field(
-        [Format.ONNX, Format.TFLITE, Format.COREML],
-        min_length=1,
-        description="File formats; the first one is opened by default.",
-    )
-    lengths: list[PositiveInt] = Field(
-        [32, 64, 128],
-        min_length=1,
-        description="Lengths in tokens to check and to time; TFLite and Core ML files take these and max_length.",
-    )
-    form: str | None = Field(
-        None,
-        min_length=1,
-        description="Inputs of the files beyond the text, such as language; `pocketbert families` lists the forms of each system. "
-        "Default text: none. Of ready models, without data.",
-    )
-    entities: Path | None = Field(
-        None,
-        description="With a form that holds a table of entities: file of the entities to keep, one id or name in each line.",
-    )
-    clients: list[Client] = Field(
-        [Client.MEDIAPIPE], description="Clients that get a separate file where they can run the model."
-    )
-    attention: Attention | None = Field(
-        None,
-        description="blocks: attention over blocks of tokens, for texts of more than 1,024 (Longformer); pairs: over all pairs of "
-        "tokens; default pairs, or what the model was exported with.",
-    )
-    opset: int = Field(20, ge=18, le=20, description="ONNX operator set; phone builds in use read up to 20.")
-    coreml: CoremlSection = Field(
-        default_factory=lambda: CoremlSection(),
-        description="Oldest iOS, lengths, precision and layout of packages.",
-    )
-    atol: float | None = Field(
-        None, gt=0, description="Parity bound, relative to the spread of the logits; default the family's."
-    )
 
 
 class VerifySection(Section):

@@ -12,8 +12,8 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
+from pocketbert.core.recipe.export import CoremlSection
 from pocketbert.core.recipe.file import load_recipe
-from pocketbert.core.recipe.recipe import CoremlSection
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.budgeting import Asked, budget_problems, quantize_inside
 from pocketbert.pipeline.direct.exporting import export_model

@@ -25,7 +25,7 @@ from pocketbert.core.host.versions import installed
 from pocketbert.core.models.checkpoints import load_model, require_torch
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.augment import AugmentSection
+from pocketbert.core.recipe.data.augment import AugmentSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.learn.data import RunData, is_labelled, load_data

@@ -14,8 +14,8 @@ from pocketbert.core.disk.files import read_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import say
-from pocketbert.core.recipe.corpus import CorpusSettings
-from pocketbert.core.recipe.data import CorpusSection, CorpusSource
+from pocketbert.core.recipe.data.corpus import CorpusSettings
+from pocketbert.core.recipe.data.section import CorpusSection, CorpusSource
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.distill.text.corpora.corpus import INFO
 from pocketbert.pipeline.teacher import open_teacher

@@ -25,7 +25,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared, head_of
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import Encoded, Text, TextTokenizer
-from pocketbert.core.recipe.data import CorpusSource, DataSection
+from pocketbert.core.recipe.data.section import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
 from pocketbert.pipeline.learn.corpora import is_prepared

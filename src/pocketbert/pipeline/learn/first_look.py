@@ -8,7 +8,7 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.models.folder import DEMO_TEACHER, ModelFolder
 from pocketbert.core.models.weight_names import weight_names
-from pocketbert.core.recipe.data import DataSection
+from pocketbert.core.recipe.data.section import DataSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.learn.data import check_files, load_data, read_splits

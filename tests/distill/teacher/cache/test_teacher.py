@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.predict.tokenization import Encoded, TextTokenizer
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student

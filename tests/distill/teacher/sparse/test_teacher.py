@@ -16,8 +16,8 @@ from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.families import family_of
 from pocketbert.core.heads.head import IGNORED
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.recipe import StudentSection
 from pocketbert.core.recipe.stages import DistilBertStage, SparseCache
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.distill.methods.distilbert import DistilBertDistillation
 from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher.sparse import teacher as sparse_teacher

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, PositiveInt, field_validator
 from pocketbert.core.data.limits import CORPUS_ROWS
 from pocketbert.core.data.numerals import name_problems
 from pocketbert.core.data.source import DataSource, EvalSource
-from pocketbert.core.recipe.augment import AugmentSection
-from pocketbert.core.recipe.corpus import CorpusSettings
+from pocketbert.core.recipe.data.augment import AugmentSection
+from pocketbert.core.recipe.data.corpus import CorpusSettings
 from pocketbert.core.recipe.section import Section
 
 LONGEST = 8192

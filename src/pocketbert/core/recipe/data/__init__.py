@@ -1,0 +1,1 @@
+"""The data section of a recipe: sources of rows, plain text, and augmentation."""
