@@ -1,0 +1,156 @@
+"""Plots of files: score over latency and size, sizes, and what a search inside a budget considered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pocketbert.benchmarks import wording
+from pocketbert.benchmarks.report.plots.drawing import INK, WIDTH, Drawing, color_of, legend, log_axis
+
+_SHAPES = "os^DvP"
+"""Shapes of students in the plot of a search."""
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """One model in the plot of score, latency and size.
+
+    Attributes:
+        name: The model.
+        ms: Median latency.
+        low: Lower end of its interval.
+        high: Upper end.
+        score: Deciding metric as printed.
+        bytes: Size of the file.
+        color: Number of its colour.
+    """
+
+    name: str
+    ms: float
+    low: float
+    high: float
+    score: float
+    bytes: int
+    color: int
+
+
+@dataclass(frozen=True)
+class Considered:
+    """One file in the plot of a search inside a budget.
+
+    Attributes:
+        name: The file.
+        megabytes: Its size.
+        lost: Loss of the score as printed.
+        front: Whether no other file is both smaller and closer to the exported one.
+        inside: Whether it is inside every limit.
+        chosen: Whether it was chosen.
+        student: The student that it is made of, which gives it its shape; empty where there is one only.
+    """
+
+    name: str
+    megabytes: float
+    lost: float
+    front: bool
+    inside: bool
+    chosen: bool
+    student: str = ""
+
+
+def bubbles(points: Sequence[Bubble], metric: str, scale: str, condition: str) -> str:
+    """Score over latency, with areas in proportion to file size.
+
+    Args:
+        points: The models.
+        metric: Name of the score.
+        scale: Its unit, and which way is better where that is down.
+        condition: Threads and length in words.
+    """
+    with Drawing(WIDTH, 3.3) as canvas:
+        axes = canvas.axes
+        largest = max(p.bytes for p in points)
+        for p in sorted(points, key=lambda p: -p.bytes):  # small ones on top
+            color = color_of(p.color)
+            axes.plot([p.low, p.high], [p.score, p.score], color=color, linewidth=1.2)
+            axes.scatter(
+                [p.ms],
+                [p.score],
+                s=max(16.0, 1500 * p.bytes / largest),
+                color=color,
+                alpha=0.55,
+                edgecolors=color,
+                label=f"{p.name}, {wording.size(p.bytes)}",
+            )
+        log_axis(axes, "x")
+        axes.margins(x=0.22, y=0.35)
+        axes.set_xlabel(f"p50 latency in ms, log scale ({condition})")
+        axes.set_ylabel(f"{metric}, {scale}")
+        return canvas.svg(f"{metric} against latency and size")
+
+
+def sizes(names: Sequence[str], counts: Sequence[int], colors: Sequence[int]) -> str:
+    """File sizes as bars."""
+    with Drawing(WIDTH, 0.7 + 0.36 * len(names)) as canvas:
+        axes = canvas.axes
+        places = range(len(names))
+        axes.barh(places, [c / 1e6 for c in counts], color=[color_of(i) for i in colors], height=0.62)
+        for place, count in zip(places, counts, strict=True):
+            axes.annotate(
+                wording.size(count),
+                (count / 1e6, place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
+        axes.set_yticks(list(places), list(names))
+        axes.tick_params(axis="y", labelcolor=INK, length=0)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.2)
+        axes.set_xlabel("file size in MB")
+        return canvas.svg("File sizes")
+
+
+def front(points: Sequence[Considered], limits: tuple[float | None, float | None], scale: str, title: str) -> str:
+    """Loss of the score over file size, with the front of those that no other one beats in both, and the limits.
+
+    Args:
+        points: The files that were scored.
+        limits: Largest size in MB and largest loss on the printed scale; None where there is none.
+        scale: Unit of the loss, with the metric.
+        title: What the plot shows.
+    """
+    with Drawing(WIDTH, 3.0) as canvas:
+        axes = canvas.axes
+        line = sorted((p for p in points if p.front), key=lambda p: p.megabytes)
+        axes.plot([p.megabytes for p in line], [p.lost for p in line], color=color_of(1), linewidth=1.2)
+        students = list(dict.fromkeys(p.student for p in points))
+        for number, p in enumerate(points := sorted(points, key=lambda p: p.megabytes)):
+            color = color_of(1 if p.inside else 0)
+            shape = _SHAPES[students.index(p.student) % len(_SHAPES)]
+            axes.scatter([p.megabytes], [p.lost], s=90 if p.chosen else 34, color=color, marker=shape, zorder=3)
+            last = number > 0 and number == len(points) - 1
+            falling = last and p.lost < points[number - 1].lost
+            axes.annotate(
+                f"{p.name}, chosen" if p.chosen else p.name,
+                (p.megabytes, p.lost),
+                (0, -16 if falling else 8),  # below, where the line comes down from above
+                textcoords="offset points",
+                ha="right" if last else "left",
+                fontsize=8,
+                fontweight="bold" if p.chosen else "normal",
+            )
+        size, loss = limits
+        if size is not None:
+            axes.axvline(size, color=color_of(5), linewidth=1.0, linestyle=(0, (4, 3)))
+        if loss is not None:
+            axes.axhline(loss, color=color_of(5), linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.margins(x=0.18, y=0.3)
+        axes.set_xlabel("file size in MB")
+        axes.set_ylabel(scale)
+        entries = [("inside", 1), ("outside", 0)] + ([("limit", 5)] if limits != (None, None) else [])
+        shapes = {name: _SHAPES[i % len(_SHAPES)] for i, name in enumerate(students) if name}
+        legend(canvas.figure, entries, columns=3, shapes=shapes)
+        return canvas.svg(title)

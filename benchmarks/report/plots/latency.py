@@ -1,0 +1,72 @@
+"""Plots of latency: how it is distributed, and how it grows with the length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pocketbert.benchmarks.report.plots.drawing import INK, MUTED, WIDTH, Drawing, color_of, log_axis
+from pocketbert.benchmarks.statistics import nearest_rank
+
+
+def distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[str, int], condition: str) -> str:
+    """Share of inferences that are done after a time: the steeper, the steadier.
+
+    Args:
+        samples: Wall times in ms by variant.
+        colors: Number of the colour by variant.
+        condition: Threads and length in words.
+    """
+    with Drawing(WIDTH, 3.0) as canvas:
+        axes = canvas.axes
+        for name, values in samples.items():
+            ordered = np.sort(np.asarray(values, np.float64))
+            rank = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+            axes.step(ordered, rank, where="post", color=color_of(colors[name]), linewidth=1.4)
+        for percent in (50, 90):
+            axes.axhline(percent, color=MUTED, linewidth=0.6, linestyle=(0, (3, 3)))
+        log_axis(axes, "x")
+        axes.set_ylim(0, 102)
+        axes.set_yticks([0, 25, 50, 75, 90, 100])
+        axes.set_xlabel(f"latency in ms, log scale ({condition})")
+        axes.set_ylabel("% of inferences done")
+        return canvas.svg(f"Distribution of latency, {condition}")
+
+
+def boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapping[str, int], title: str) -> str:
+    """Latency per length: box p25 to p75, line p50, whiskers p10 to p90, dot p99.
+
+    Args:
+        groups: Wall times in ms by length (in words) and variant.
+        colors: Number of the colour by variant.
+        title: What the plot shows.
+    """
+    with Drawing(WIDTH, 3.0) as canvas:
+        axes = canvas.axes
+        names = list(dict.fromkeys(n for group in groups.values() for n in group))
+        width = 0.8 / max(1, len(names))
+        for at, group in enumerate(groups.values()):
+            for name, values in group.items():
+                place = at + (names.index(name) - (len(names) - 1) / 2) * width
+                color = color_of(colors[name])
+                low, q1, middle, q3, high, far = (nearest_rank(values, p) for p in (10, 25, 50, 75, 90, 99))
+                axes.vlines(place, low, high, color=color, linewidth=1.0)
+                axes.bar(
+                    place,
+                    q3 - q1,
+                    width * 0.72,
+                    bottom=q1,
+                    color=color,
+                    alpha=0.45,
+                    edgecolor=color,
+                    linewidth=0.8,
+                )
+                axes.hlines(middle, place - width * 0.36, place + width * 0.36, color=color, linewidth=2.0)
+                axes.plot([place], [far], ".", color=color, markersize=3)
+        axes.set_xticks(range(len(groups)), list(groups))
+        axes.tick_params(axis="x", length=0, labelcolor=INK)
+        axes.grid(visible=False, axis="x")
+        log_axis(axes, "y")
+        axes.set_ylabel("latency in ms, log scale")
+        return canvas.svg(title)
