@@ -101,6 +101,7 @@ class Profile(Record):
         ops: Time per operator type, largest first.
         placement: Nodes per execution provider.
         provenance: How the figures came about.
+        note: What a reader should know of the times, or why there are none.
     """
 
     variant: str
@@ -110,6 +111,7 @@ class Profile(Record):
     ops: list[OpShare]
     placement: list[Placement]
     provenance: Provenance
+    note: str = ""
 
 
 class Protocol(Record):

@@ -162,6 +162,7 @@ def profiles(variants: Sequence[Variant], cold: Mapping[str, ColdRun | None], th
             runs=found.ops.runs,
             ops=found.ops.ops,
             placement=found.ops.placement,
+            note=found.ops.note,
             provenance=Provenance.MEASURED,
         )
         for v in variants

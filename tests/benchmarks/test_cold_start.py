@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from pocketbert.benchmarks import op_profile
+from pocketbert.benchmarks import operators
 from pocketbert.benchmarks.cold_start import cold_start, main
 from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.types import Format, Runtime
@@ -52,6 +52,6 @@ def test_the_command_line_prints_one_json_object(folder, capsys):
 @pytest.mark.parametrize("kind", [(Format.COREML, None), (Format.ONNX, Runtime.OPENVINO)])
 def test_what_has_no_profile_is_not_profiled_with_another_engine(folder, kind, monkeypatch):
     """The file is fine for ONNX Runtime: before, any format that was not TFLite was profiled with it."""
-    monkeypatch.setattr(op_profile, "OnnxPredictor", None)
+    monkeypatch.setattr(operators, "OnnxPredictor", None)
     feed = {n: np.ones((1, 4), np.int64) for n in ("input_ids", "attention_mask", "token_type_ids")}
-    assert op_profile.profile(EngineFile(folder / "teacher.onnx", *kind), feed, 1, 2) is None
+    assert operators.profile(EngineFile(folder / "teacher.onnx", *kind), feed, 1, 2) is None

@@ -24,7 +24,9 @@ from pocketbert.benchmarks.devices.remote.cpus import Facts
 from pocketbert.benchmarks.devices.remote.environment import install
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load, clock_words, hottest_words
-from pocketbert.benchmarks.op_profile import WARMUP, OpTimes, read_profile, xnnpack_placement
+from pocketbert.benchmarks.operators.litert import PROGRAM, LitertRequest, LitertTimes, program_source
+from pocketbert.benchmarks.operators.times import WARMUP, OpTimes
+from pocketbert.benchmarks.operators.trace import read_profile
 from pocketbert.benchmarks.records import ColdStart
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MachineError
@@ -84,6 +86,7 @@ class _Start(_Told):
     peak: int
     profile: str = ""
     operators: list[_Node] = Field(default_factory=list)
+    times: LitertTimes | None = None
 
 
 class _Tensor(_Told):
@@ -204,6 +207,7 @@ class RemoteConnection:
         self.used: dict[str, str] = {}
         self.installed: set[str] = set()
         self._sent: dict[Path, str] = {}
+        self._profiler = False
         self._threads: int | None = None
 
     def machine(self) -> Machine:
@@ -225,8 +229,10 @@ class RemoteConnection:
         """Start a file in a fresh process on the target; see `Connection.cold_start`."""
         feed = {"input_ids": [list(ids)], "attention_mask": [[1] * len(ids)], "token_type_ids": [[0] * len(ids)]}
         opening = self.opening(file, threads)
+        request = self._litert(opening["path"], threads, profile_runs, feed) if file.format is Format.TFLITE else None
         try:
-            told = self.work("start", _Start, do="start", **opening, feed=feed, profile_runs=profile_runs)
+            asked = {"feed": feed, "profile_runs": profile_runs, "litert": request}
+            told = self.work("start", _Start, do="start", **opening, **asked)
         finally:
             self._stop("start")
         start = ColdStart(
@@ -309,10 +315,20 @@ class RemoteConnection:
                 f"{self.where}: an answer of the target is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}."
             ) from error
 
+    def _litert(self, path: str, threads: int, runs: int, feed: dict[str, list[list[int]]]) -> dict[str, Any] | None:
+        """What the program that profiles a TFLite file is asked for there; it is brought first."""
+        if not runs:
+            return None
+        if not self._profiler:
+            self._channel.ask("put", program_source(), name=PROGRAM)
+            self._profiler = True
+        arrays = {name: np.array(rows) for name, rows in feed.items()}
+        return LitertRequest.of(path, threads, runs, arrays).model_dump()
+
     def _profile(self, told: _Start) -> OpTimes | None:
-        if told.operators:
-            found = coverage(_Graph([node.model_dump() for node in told.operators]))
-            return xnnpack_placement(found) if found else None
+        if told.times:
+            nodes = [node.model_dump() for node in told.operators]
+            return told.times.profile(coverage(_Graph(nodes)) if nodes else None)
         if not told.profile:
             return None
         try:

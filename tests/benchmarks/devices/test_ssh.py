@@ -89,6 +89,8 @@ def test_two_formats_are_measured_there(measured, server, files):
     onnx, tflite = there.profiles
     assert {o.op_type: o.nodes for o in onnx.ops} == {o.op_type: o.nodes for o in here.profiles[0].ops}
     assert tflite.placement == here.profiles[1].placement
+    assert {o.op_type: o.nodes for o in tflite.ops} == {o.op_type: o.nodes for o in here.profiles[1].ops}
+    assert sum(o.ms for o in tflite.ops) > 0
     assert server.left() == []
     assert BenchmarkResult.model_validate_json(measured.model_dump_json()) == measured
 

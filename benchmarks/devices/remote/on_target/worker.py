@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import subprocess
 import sys
 import time
 import zlib
@@ -24,6 +25,8 @@ COUNTER = "POCKETBERT_COUNTER"
 """Environment variable: the file in which an emulator counts instructions."""
 WARMUP = 3
 """Inferences of a profile that the reader leaves out."""
+PROFILER, PROFILER_S = "program.py", 300.0
+"""The program that profiles TFLite files, and how long it may take."""
 
 
 class OnnxFile:
@@ -194,9 +197,16 @@ class Worker:
         }
 
     def do_start(
-        self, path: str, format: str, threads: int, entries: dict[str, str], feed: dict[str, Any], profile_runs: int
+        self,
+        path: str,
+        format: str,
+        threads: int,
+        entries: dict[str, str],
+        feed: dict[str, Any],
+        profile_runs: int,
+        litert: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Time the start of a file; asked of a fresh process only."""
+        """Time the start of a file; asked of a fresh process only. `litert`: what LiteRT's profiler is asked for."""
         arrays = _arrays(feed)
         before = _memory("VmRSS:")
         with contextlib.suppress(OSError):  # importing NumPy has a peak too, which Linux can forget
@@ -213,6 +223,7 @@ class Worker:
         told.update(before=before, peak=_memory("VmHWM:"))
         if profile_runs and isinstance(file, TfliteFile):
             told["operators"] = file.operators()
+            told["times"] = _litert_times(litert) if litert else {"error": "the profiler was not asked"}
         elif profile_runs:
             profiled = OnnxFile(path, threads, entries, "ops")
             for _ in range(WARMUP + profile_runs):
@@ -224,6 +235,19 @@ class Worker:
 
 def _open(path: str, format: str, threads: int, entries: dict[str, str]) -> Any:
     return TfliteFile(path, threads) if format == "tflite" else OnnxFile(path, threads, entries)
+
+
+def _litert_times(asked: dict[str, Any]) -> Any:
+    """What the profiler tells of a TFLite file, in a process that it may end."""
+    try:
+        done = subprocess.run(
+            [sys.executable, PROFILER], input=json.dumps(asked).encode(), capture_output=True, timeout=PROFILER_S
+        )
+        return json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"the profiler took more than {PROFILER_S:.0f} s"}
+    except ValueError:
+        return {"error": f"the process of the profiler ended with exit status {done.returncode}"}
 
 
 def _arrays(feed: dict[str, Any]) -> dict[str, Any]:
