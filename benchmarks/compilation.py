@@ -58,6 +58,56 @@ class EmulatedAnswers(AnswerCheck):
         return f"{super().words}{same}"
 
 
+class OperatorCycles(Record):
+    """Estimated cycles of all operators of one type on the NPU.
+
+    Attributes:
+        op_type: Operator type.
+        cycles: Cycles of one inference.
+    """
+
+    op_type: str
+    cycles: int
+
+
+class Estimate(Record):
+    """What a compiler's model of an NPU expects of one inference: nothing was run. Operators on the CPU are not in it.
+
+    Attributes:
+        system: Clock rates and memories that were assumed, by the compiler's name for them.
+        memory: Where weights and activations are kept, likewise.
+        clock_mhz: Clock rate of the NPU.
+        time_ms: Time on the NPU.
+        cycles: Cycles of that time.
+        npu_cycles: Cycles in which the NPU computes; it waits for memory in the others.
+        sram_bytes: SRAM that is used at most.
+        dram_bytes: DRAM that is used.
+        flash_bytes: Flash that is used.
+        sram_traffic: Bytes read from and written to SRAM.
+        dram_traffic: The same for DRAM.
+        flash_traffic: The same for flash.
+        operators: Cycles per operator type, most first.
+        products_left: Matrix products that stay on the CPU: with them the estimate is only of a small part of the model.
+        provenance: How the figures came about.
+    """
+
+    system: str
+    memory: str
+    clock_mhz: float
+    time_ms: float
+    cycles: int
+    npu_cycles: int
+    sram_bytes: int
+    dram_bytes: int
+    flash_bytes: int
+    sram_traffic: int
+    dram_traffic: int
+    flash_traffic: int
+    operators: list[OperatorCycles]
+    products_left: int
+    provenance: Provenance
+
+
 class Compilation(Record):
     """One file compiled for one NPU at one length.
 
@@ -79,6 +129,7 @@ class Compilation(Record):
         answers: What the emulator answered; None where nothing was emulated.
         failed: Why there is no compiled program; empty where there is one.
         stopped: Why the emulator stopped early; empty where it did not.
+        estimate: What the compiler expects of the NPU's time and memory; None where it has no model of them.
     """
 
     variant: str
@@ -98,6 +149,7 @@ class Compilation(Record):
     answers: EmulatedAnswers | None
     failed: str = ""
     stopped: str = ""
+    estimate: Estimate | None = None
 
     @property
     def nodes(self) -> int:

@@ -209,6 +209,7 @@ def _compile(target: Target, variant: Variant, inputs: _Inputs, budget_s: float)
         answers=_compare(target, variant, predictor, inputs, made.answers) if made.answers else None,
         failed=made.failed,
         stopped=made.stopped,
+        estimate=made.estimate,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from pocketbert.benchmarks.cold_start import ColdRun
-from pocketbert.benchmarks.compilation import LeftNodes
+from pocketbert.benchmarks.compilation import Estimate, LeftNodes
 from pocketbert.benchmarks.devices.probed import Probe
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
@@ -148,6 +148,7 @@ class Compiled:
         answers: Emulated outputs by name, of the first rows.
         failed: Why there is no compiled program; empty where there is one.
         stopped: Why the emulator stopped early; empty where it did not.
+        estimate: What the compiler expects of the NPU's time and memory.
     """
 
     op_types: dict[str, int] = field(default_factory=dict)
@@ -158,6 +159,7 @@ class Compiled:
     answers: list[dict[str, NDArray[Any]]] = field(default_factory=list)
     failed: str = ""
     stopped: str = ""
+    estimate: Estimate | None = None
 
 
 class Compiler(Protocol):

@@ -17,6 +17,7 @@ from pocketbert.benchmarks.devices.qemu.connection import connect_qemu, qemu_mis
 from pocketbert.benchmarks.devices.qnn.compiler import connect_qnn, qnn_missing, qnn_refusal
 from pocketbert.benchmarks.devices.remote.connection import remote_refusal
 from pocketbert.benchmarks.devices.ssh import connect_ssh
+from pocketbert.benchmarks.devices.vela.compiler import connect_vela, vela_missing, vela_refusal
 from pocketbert.core.devices import (
     ADB,
     ANDROID,
@@ -28,6 +29,7 @@ from pocketbert.core.devices import (
     QEMU,
     QNN,
     SSH,
+    VELA,
     add_device,
     parse_measuring_device,
     remove_device,
@@ -54,6 +56,7 @@ _devices: dict[str, Device] = {
     QEMU: Device(DEVICES[QEMU], connect_qemu, remote_refusal, missing=qemu_missing, probe=probe_qemu),
     QNN: Device(DEVICES[QNN], compiler=connect_qnn, missing=qnn_missing, refusal=qnn_refusal),
     LITERT_NPU: Device(DEVICES[LITERT_NPU], compiler=connect_litert, missing=litert_missing, refusal=litert_refusal),
+    VELA: Device(DEVICES[VELA], compiler=connect_vela, missing=vela_missing, refusal=vela_refusal),
     QAI_HUB: Device(DEVICES[QAI_HUB], service=connect_qai_hub, missing=qai_hub_missing, refusal=qai_hub_refusal),
     COREML: Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.devices.mac.importing
     ANDROID: Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.devices.android.importing

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.compilation import Compilation
+from pocketbert.benchmarks.report.estimated import ESTIMATES
 
 NO_LATENCY = (
-    "Nothing was timed: no figure tells how long the NPU takes. Placement, size and compile time are of the compilation on this "
-    "machine; answers, where there are any, come from an emulator and are compared with this machine's CPU on the same file and inputs."
+    "No NPU was timed. Placement, size and compile time are of the compilation on this machine; answers, where there are any, "
+    "come from an emulator and are compared with this machine's CPU on the same file and inputs."
 )
 
 
@@ -66,7 +67,8 @@ def compiled_row(one: Compilation) -> CompiledRow:
 
 
 def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells of the terminal's table: one row per device, file and length."""
+    """Header and cells of the terminal's table: one row per device, file and length. Without emulator there is no column of it."""
+    emulated = any(one.answers is not None for one in compilations)
     scored = any(one.answers is not None and one.answers.score is not None for one in compilations)
     header = [
         "file",
@@ -75,10 +77,9 @@ def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list
         "nodes on NPU",
         "compiled",
         "compile s (here)",
-        "emulated rows",
-        "same decision (emulated)",
+        *(["emulated rows", "same decision (emulated)"] if emulated else []),
         *(["score (emulated)"] if scored else []),
-        "largest difference of allowed",
+        *(["largest difference of allowed"] if emulated else []),
         "verdict",
     ]
     rows = [compiled_row(one) for one in compilations]
@@ -90,10 +91,9 @@ def compiled_table(compilations: Sequence[Compilation]) -> tuple[list[str], list
             r.on_npu,
             r.size,
             r.seconds,
-            r.rows,
-            r.same,
+            *([r.rows, r.same] if emulated else []),
             *([r.score] if scored else []),
-            r.difference,
+            *([r.difference] if emulated else []),
             r.verdict,
         ]
         for r in rows
@@ -113,4 +113,17 @@ def compiled_lines(compilations: Sequence[Compilation]) -> list[str]:
         for row in map(compiled_row, compilations)
         if row.left
     )
-    return [*out, NO_LATENCY, *left]
+    estimated = [ESTIMATES] if any(one.estimate for one in compilations) else []
+    return [*out, NO_LATENCY, *estimated, *left]
+
+
+def compiled_stamps(compilations: Sequence[Compilation]) -> list[str]:
+    """Where the figures of each device come from, one line each; those of nothing but failures have no figures."""
+    out = dict[str, None]()
+    for one in compilations:
+        told = [f"placement, size: {one.provenance}"] if not one.failed else []
+        told += [f"answers: {one.answers.provenance}"] if one.answers else []
+        told += [f"time, cycles, memory: {one.estimate.provenance}"] if one.estimate else []
+        if told:
+            out[f"{', '.join(told)} · {one.device}: {one.target} · {one.engine} {one.engine_version}"] = None
+    return list(out)

@@ -133,6 +133,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     default = artefacts.default_model().sha256
     sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
     variants = {v.name if s is result else str(v.path): v for s in sessions for v in s.variants}
+    only_compiled = {c.variant: c for c in result.compilations if c.variant not in variants}
     write_report(
         ReportData(
             title=f"Benchmark of {' and '.join(wording.short_names(folders).values()) if len(folders) > 1 else artefacts.name}",
@@ -149,6 +150,10 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
                     is_default=v.sha256 == default,
                 )
                 for name, v in variants.items()
+            ]
+            + [
+                ModelRow(name=one.variant, bytes=one.bytes, path=Path(one.variant).name, sha256=one.sha256)
+                for one in only_compiled.values()
             ],
             gates=[
                 GateRow(

@@ -13,8 +13,9 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Profile
 from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows, student_rows
-from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row
+from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row, compiled_stamps
 from pocketbert.benchmarks.report.data import GateRow, ReportData
+from pocketbert.benchmarks.report.estimated import ESTIMATES, estimated_rows
 from pocketbert.benchmarks.report.roles import file_roles
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
 from pocketbert.core.disk.files import write_atomic
@@ -135,11 +136,15 @@ def render_report(data: ReportData) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8"))
     colors = _colors(data)
+    compilations = data.benchmark.compilations if data.benchmark else []
     return template.render(
         d=data,
         b=data.timed,
-        compiled=[compiled_row(one) for one in data.benchmark.compilations] if data.benchmark else [],
+        compiled=[compiled_row(one) for one in compilations],
+        compiled_stamps=compiled_stamps(compilations),
+        estimated=estimated_rows(compilations),
         no_latency=NO_LATENCY,
+        estimates=ESTIMATES,
         w=wording,
         metric=data.metric,
         rows=summary_rows(data),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import signal
-import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -26,6 +23,7 @@ from pocketbert.benchmarks.devices.litert.vendors import (
     litert_chip,
     package_folders,
 )
+from pocketbert.benchmarks.devices.processes import Ended, run_separately
 from pocketbert.benchmarks.devices.protocol import Compiled
 from pocketbert.core.devices import LITERT_NPU
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
@@ -79,16 +77,16 @@ class LitertCompiler:
             given, graph = only_signature(path.read_bytes(), predictor.signature_keys[length])
             (folder / "given.tflite").write_bytes(given)
             begin = time.monotonic()
-            ended, log = self._run(folder, graph)
+            ended = self._run(folder, graph)
             seconds = time.monotonic() - begin
             made = folder / "made.tflite"
-            if ended or not made.is_file() or not made.stat().st_size:
-                return Compiled(failed="; ".join(part for part in (ended, last_error(log)) if part))
+            if ended.how or not made.is_file() or not made.stat().st_size:
+                return Compiled(failed="; ".join(part for part in (ended.how, last_error(ended.log)) if part))
             file = made.read_bytes()
-        return _compiled(operators_of(given, graph), operators_of(file, graph), log, len(file), seconds)
+        return _compiled(operators_of(given, graph), operators_of(file, graph), ended.log, len(file), seconds)
 
-    def _run(self, folder: Path, graph: int) -> tuple[str, str]:
-        """Run LiteRT's tool; how it ended (empty where well), and what it printed."""
+    def _run(self, folder: Path, graph: int) -> Ended:
+        """Run LiteRT's tool."""
         vendor, chip = self._chip.vendor, self._chip.name
         for name, instead in self._libraries.source.substitutes:
             if not (self._libraries.folder / name).exists():
@@ -105,29 +103,7 @@ class LitertCompiler:
             f"--libs={self._package / 'vendors' / vendor.plugin / 'compiler'}",
             *(argument for name, argument in vendor.newest if name == chip),
         ]
-        with (folder / "log").open("wb") as log:
-            ended = _ended(command, folder, f"{folder}:{self._libraries.folder}", log.fileno())
-        return ended, (folder / "log").read_text(encoding="utf-8", errors="replace")
-
-
-def _ended(command: Sequence[str], folder: Path, libraries: str, log: int) -> str:
-    environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
-    try:
-        status = subprocess.run(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-            env=environment,
-            timeout=COMPILE_S,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return f"the process did not end within {COMPILE_S:.0f} s"
-    if status < 0:
-        return f"the process was ended by {signal.Signals(-status).name}"
-    return f"the process ended with status {status}" if status else ""
+        return run_separately(command, folder, COMPILE_S, {"LD_LIBRARY_PATH": f"{folder}:{self._libraries.folder}"})
 
 
 def _compiled(before: GraphOperators, after: GraphOperators, log: str, size: int, seconds: float) -> Compiled:

@@ -11,6 +11,8 @@ from pocketbert.core.packages.tflite import dump_model, load_model, tflite_schem
 _CUSTOM = 32
 """``BuiltinOperator.CUSTOM`` of the TFLite schema: LiteRT writes each compiled piece as one such operator."""
 DISPATCH = "DISPATCH_OP"
+PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D")
+"""Operators that nearly all of an encoder's arithmetic is in."""
 
 
 def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
@@ -46,8 +48,14 @@ class GraphOperators:
     compiled: int
 
 
-def operators_of(file: bytes, graph: int) -> GraphOperators:
-    """Count the operators of a graph; compiled pieces are counted separately."""
+def operators_of(file: bytes, graph: int, compiled_code: str = DISPATCH) -> GraphOperators:
+    """Count the operators of a graph; compiled pieces are counted separately.
+
+    Args:
+        file: The .tflite.
+        graph: Index of the graph.
+        compiled_code: Name of the custom operator as which the compiler writes each piece.
+    """
     schema = tflite_schema()
     names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
     model: Any = schema.ModelT.InitFromObj(schema.Model.GetRootAs(file, 0))
@@ -55,7 +63,7 @@ def operators_of(file: bytes, graph: int) -> GraphOperators:
     for operator in model.subgraphs[graph].operators or []:
         code = model.operatorCodes[operator.opcodeIndex]
         number = max(code.builtinCode, code.deprecatedBuiltinCode)
-        if number == _CUSTOM and _text(code.customCode) == DISPATCH:
+        if number == _CUSTOM and _text(code.customCode) == compiled_code:
             compiled += 1
         else:
             counts[names[number]] += 1

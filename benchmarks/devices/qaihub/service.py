@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pocketbert.benchmarks.devices.litert.graphs import only_signature
+from pocketbert.benchmarks.devices.processes import run_separately
 from pocketbert.benchmarks.devices.qaihub.job import JOB_FILE, TOLD_FILE, HubJob, HubTold
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
@@ -177,19 +177,11 @@ def _profiled(phone: str, variant: Variant, length: int) -> HubTold:
             specs = {tensor.name: ((1, length), str(tensor.dtype)) for tensor in inputs}
         job = HubJob(model=str(model), phone=phone, specs=specs)
         (folder / JOB_FILE).write_text(job.model_dump_json(), encoding="utf-8")
+        ended = run_separately([sys.executable, *WORKER, str(folder)], folder, JOB_S)
         try:
-            done = subprocess.run(
-                [sys.executable, *WORKER, str(folder)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=JOB_S,
-                check=False,
-            )
             return HubTold.model_validate_json((folder / TOLD_FILE).read_text(encoding="utf-8"))
-        except subprocess.TimeoutExpired:
-            return HubTold(failed=f"the job did not end within {JOB_S:.0f} s")
         except OSError:
-            return HubTold(failed=f"the client ended with status {done.returncode}")
+            return HubTold(failed=ended.how or "the client gave no answer")
         except ValidationError as error:
             first = error.errors()[0]
             return HubTold(failed=f"the client's answer is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from pocketbert.benchmarks.compilation import LeftNodes
+from pocketbert.benchmarks.devices.processes import run_separately
 from pocketbert.benchmarks.devices.protocol import Compiled
 from pocketbert.benchmarks.devices.qnn.chips import Chip, chip_of
 from pocketbert.benchmarks.devices.qnn.job import FEEDS_FILE, JOB_FILE, TOLD_FILE, Job, Told, answer_file
@@ -79,20 +78,22 @@ class QnnCompiler:
                 budget_s=budget_s,
             )
             (folder / JOB_FILE).write_text(job.model_dump_json(), encoding="utf-8")
-            ended = _run(folder, COMPILE_S + budget_s + ROW_S)
+            command = [sys.executable, *WORKER, str(folder)]
+            ended = run_separately(command, folder, COMPILE_S + budget_s + ROW_S)
             told = _told(folder)
             if told is None or told.failed:
-                return Compiled(failed=told.failed if told else ended)
-            log = (folder / "log").read_text(encoding="utf-8", errors="replace")
+                return Compiled(failed=told.failed if told else ended.how)
             answers = _answers(folder, len(rows))
             return Compiled(
                 op_types=dict(Counter(kind for g in told.groups if g.provider == _PROVIDER for _, kind in g.nodes)),
                 partitions=sum(g.provider == _PROVIDER for g in told.groups),
-                left=_left(told, reasons(log)),
+                left=_left(told, reasons(ended.log)),
                 bytes=told.bytes,
                 compile_s=told.compile_s,
                 answers=answers,
-                stopped="" if answers and not ended else f"the emulator stopped after {len(answers)} rows: {ended}",
+                stopped=""
+                if answers and not ended.how
+                else f"the emulator stopped after {len(answers)} rows: {ended.how}",
             )
 
 
@@ -144,26 +145,6 @@ def _dimensions(predictor: FilePredictor, length: int) -> dict[str, int]:
             if isinstance(size, str):
                 out[size] = 1 if axis == 0 else length
     return out
-
-
-def _run(folder: Path, limit_s: float) -> str:
-    """Run the worker; how it ended, empty where well."""
-    with (folder / "log").open("wb") as log:
-        try:
-            done = subprocess.run(
-                [sys.executable, *WORKER, str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"the process did not end within {limit_s:.0f} s"
-    if done.returncode < 0:
-        return f"the process was ended by {signal.Signals(-done.returncode).name}"
-    return f"the process ended with status {done.returncode}" if done.returncode else ""
 
 
 def _told(folder: Path) -> Told | None:

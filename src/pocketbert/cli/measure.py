@@ -173,6 +173,7 @@ def benchmark(
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.regression import check_repeats, compare
     from pocketbert.benchmarks.report.compiled import compiled_lines, compiled_table
+    from pocketbert.benchmarks.report.estimated import estimated_table
     from pocketbert.benchmarks.report.output import check_output, latency_table, session_lines, write_result
     from pocketbert.core.data.streams import read_texts
     from pocketbert.core.errors import GateError
@@ -208,6 +209,8 @@ def benchmark(
             print_table(*latency_table(result))
         if result.compilations:
             print_table(*compiled_table(result.compilations))
+        if any(one.estimate for one in result.compilations):
+            print_table(*estimated_table(result.compilations))
         print("\n".join([*session_lines(result), *compiled_lines(result.compilations)]))
     slowdowns = compare(result, earlier, str(baseline)) if earlier else []
     if json:

@@ -31,6 +31,9 @@ class Figure(StrEnum):
     PLACEMENT = "placement"
     ANSWERS = "answers"
     COMPILED = "compiled size"
+    NPU_TIME = "time on the NPU"
+    NPU_CYCLES = "NPU cycles"
+    SRAM = "SRAM"
     GUEST_INSTRUCTIONS = "guest instructions"
     """Instructions that an emulated processor executes: a measure of work, not of time."""
 
@@ -46,6 +49,7 @@ _TIMES = frozenset(
         Figure.FIRST_INFERENCE,
         Figure.TOKENIZER,
         Figure.OPERATORS,
+        Figure.NPU_TIME,
     }
 )
 _NO_TIME = frozenset({Provenance.EMULATED, Provenance.COMPILED_ONLY})
@@ -112,6 +116,7 @@ ADB = "adb"
 QEMU = "qemu-arm64"
 QNN = "qnn-host"
 LITERT_NPU = "litert-npu"
+VELA = "vela"
 QAI_HUB = "qai-hub"
 COREML = "coreml"
 ANDROID = "android"
@@ -173,6 +178,14 @@ _BUILT_IN = (
         "a phone's NPU without a phone: LiteRT's compilers of Qualcomm and MediaTek, on x86-64 Linux",
         argument="SOC",
         pattern=r"[A-Za-z0-9-]+",
+    ),
+    DeviceInfo(
+        VELA,
+        dict.fromkeys((Figure.NPU_TIME, Figure.NPU_CYCLES, Figure.SRAM), Provenance.ESTIMATED)
+        | dict.fromkeys((Figure.PLACEMENT, Figure.COMPILED), Provenance.COMPILED_ONLY),
+        "an Arm Ethos-U without a board: Arm's compiler vela and its model of the NPU",
+        argument="CONFIG[@SYSTEM+MEMORY]",
+        pattern=r"(?P<npu>[A-Za-z0-9-]+)(?:@(?P<system>\w+)\+(?P<memory>\w+))?",
     ),
     DeviceInfo(
         QAI_HUB,

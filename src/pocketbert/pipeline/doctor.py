@@ -99,6 +99,7 @@ _PARTS = (
     ),
     _Part("run files for OpenVINO", EXTRAS["openvino"], "pip install 'pocketbert[openvino]'"),
     _Part("compile for Qualcomm's NPU", EXTRAS["qnn"], "pip install 'pocketbert[qnn]'"),
+    _Part("compile for Arm's Ethos-U", EXTRAS["vela"], "pip install 'pocketbert[vela]'"),
     _Part("HTML report", EXTRAS["report"], "pip install 'pocketbert[report]'"),
 )
 

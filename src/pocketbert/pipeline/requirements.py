@@ -14,6 +14,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "coreml-runtime": ("protobuf",),
     "openvino": ("openvino",),
     "qnn": ("onnxruntime-qnn",),
+    "vela": ("ethos-u-vela", "ai-edge-litert", "flatbuffers"),
     "report": ("jinja2", "matplotlib"),
 }
 """Distributions of each extra of pyproject.toml that a command can miss; those of formats are in the table of formats."""

@@ -121,7 +121,7 @@ def test_an_older_profile_has_an_estimate_only(hub, one, texts):
         ("uncompiled", "the service does not compile it: an operator is not supported"),
         ("failed", "the service does not profile it: the phone went away"),
         ("login", "RuntimeError: Failed to authenticate with the token …"),
-        ("crash", "the client ended with status 9"),
+        ("crash", "the process ended with status 9"),
         ("negative", "inference_us"),
     ],
 )

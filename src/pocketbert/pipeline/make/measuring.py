@@ -22,7 +22,7 @@ from pocketbert.core.recipe.benchmark import BenchmarkSection
 from pocketbert.core.recipe.presets import Preset
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Runtime
-from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.formats.model_files import ModelFile, exported_file, smaller
 from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.make.labelled import labelled_rows
 
@@ -41,8 +41,11 @@ def row_name(file: ModelFile, recipe: Recipe) -> str:
 
 
 def is_timed(recipe: Recipe) -> bool:
-    """Whether the run measures: the recipe asks for it, and one of its devices takes one of its formats."""
-    return recipe.benchmark is not None and any(_taken(f, None, _devices(recipe)) for f in recipe.export.formats)
+    """Whether the run measures: the recipe asks for it, and one of its devices takes one of its files."""
+    if recipe.benchmark is None:
+        return False
+    bases = [exported_file(f, place_of(f).exported_scheme(recipe)) for f in recipe.export.formats]
+    return any(is_measured(file, recipe) for base in bases for file in (base, *smaller(recipe, [base])))
 
 
 def teacher_file(recipe: Recipe) -> ModelFile:
@@ -67,10 +70,10 @@ def is_measured(file: ModelFile, recipe: Recipe) -> bool:
     """Whether the benchmark measures a file of the run.
 
     Files for one client or one older runtime are left out, the same graph opened by something else than is measured
-    here, and so are files that no device of the recipe takes.
+    here, and so are files that no device of the recipe takes. Files for an NPU are taken by devices that compile.
     """
-    reached = file.for_toolkit or file.runtime is Runtime.QNN
-    return reached and _taken(file.format, file.runtime, _devices(recipe))
+    compiled = file.runtime is not None and file.runtime.accelerator
+    return (file.for_toolkit or compiled) and _taken(file.format, file.runtime, _devices(recipe))
 
 
 def run_variants(recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int) -> list[Variant]:

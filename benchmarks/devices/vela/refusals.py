@@ -1,0 +1,32 @@
+"""Read from vela's log why operators stay on the CPU."""
+
+from __future__ import annotations
+
+import re
+
+_REFUSED = re.compile(
+    r"^Warning \([\w ]+\) operator: (?P<type>\w+), .*\n(?P<why>Reason: (?:.+\n?)+)",
+    re.MULTILINE,
+)
+_TENSOR = re.compile(r" \([^()]*\)$", re.MULTILINE)
+UNTOLD = "the log of the compiler gives no reason"
+
+
+def vela_reasons(log: str) -> dict[str, str]:
+    """Why operators were refused, by their type; several reasons of one type are joined.
+
+    Args:
+        log: What vela printed.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for refused in _REFUSED.finditer(log):
+        lines = _TENSOR.sub("", refused["why"].removeprefix("Reason: ").strip()).splitlines()
+        found.setdefault(refused["type"], {})[": ".join(line.strip() for line in lines)] = None
+    return {kind: "; ".join(why) for kind, why in found.items()}
+
+
+def last_error(log: str) -> str:
+    """The line that tells why vela failed: its own error, else the last one."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    told = [line for line in lines if re.match(r"(Error\b|[\w.]*(?:Error|Exception)\b)", line)]
+    return (told or lines or ["no output"])[-1][:300]
