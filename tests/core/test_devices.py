@@ -38,6 +38,7 @@ def test_the_built_in_devices():
         "qemu-arm64": Provenance.EMULATED,
         "qnn-host": Provenance.EMULATED,
         "litert-npu": Provenance.COMPILED_ONLY,
+        "vela": Provenance.ESTIMATED,
     }
     assert {name: d.provenance for name, d in DEVICES.items()} == {
         **dict.fromkeys(measured, Provenance.MEASURED),
@@ -49,7 +50,7 @@ def test_the_built_in_devices():
 @pytest.mark.usefixtures("devices")
 def test_names_with_arguments():
     built_in = ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "qemu-arm64[:CPU]", "qnn-host:SOC"]
-    built_in += ["litert-npu:SOC", "qai-hub:PHONE", "coreml", "android"]
+    built_in += ["litert-npu:SOC", "vela:CONFIG[@SYSTEM+MEMORY]", "qai-hub:PHONE", "coreml", "android"]
     assert [d.spelled for d in DEVICES.values()] == [*built_in, "wire:HOST", "chip[:CPU]", "paper"]
     for text, name, argument in (
         ("local", "local", ""),
@@ -68,7 +69,7 @@ def test_names_with_arguments():
     [
         (
             "locla",
-            r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, coreml, litert-npu, local, paper, qai-hub, qemu-arm64, qnn-host, ssh, wire\)",
+            r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, coreml, litert-npu, local, paper, qai-hub, qemu-arm64, qnn-host, ssh, vela, wire\)",
         ),
         ("local:0", "'local' takes no argument; write local"),
         ("wire", "HOST is missing; write wire:HOST"),

@@ -174,6 +174,7 @@ def test_the_commands_know_it(connections, phone):
         "qemu-arm64[:CPU]",
         "qnn-host:SOC",
         "litert-npu:SOC",
+        "vela:CONFIG[@SYSTEM+MEMORY]",
         "qai-hub:PHONE",
         "coreml",
         "android",
