@@ -6,7 +6,8 @@ no more: the time goes to those that are close. A turn looks like use: some text
 length, texts of one length in a row until the caches are warm. (One text after another engine's tells little: a small
 model takes twice its usual time there.)
 
-For the cadence `interactive` a turn is one untimed call, which fills the caches, and then calls after an idle time each.
+For the cadence `interactive` a turn is one untimed call, which fills the caches, and then calls after an idle time each, of one
+length and of mixed lengths.
 
 It is run by a process of its own: what it opens and closes would leave the memory of this one in pieces, and a model of a
 millisecond 5 % slower for good.
@@ -34,13 +35,13 @@ from pocketbert.runtime.plan import IDLE_MS, Cadence, Candidate, Plan, Timing
 
 LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
 """Where a file that takes any length is raced; between them its time is interpolated."""
-SINGLE_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+SINGLE_LENGTHS = (8, 16, 32, 64, 128, 512)
 """The same for single calls, of which each costs the idle time."""
 SINGLES = 2
 """Timed calls of a turn of the cadence `interactive`."""
 ROUNDS = 24
-BUDGET_S = 25.0
-"""Most seconds spent on rounds; the slower the model, the fewer of them, never fewer than 3. A length at which everybody but
+BUDGET_S = {Cadence.BATCH: 25.0, Cadence.INTERACTIVE: 60.0}
+"""Most seconds spent on rounds, which are mostly idle where single calls are timed, whose times vary more; the slower the model, the fewer of them, never fewer than 3. A length at which everybody but
 one is out is decided and not run again; where all are, the race is over."""
 CLOSE = (3.0, 1.6, 1.35, 1.25, 1.2, 1.15, 1.12)
 """Who took more than so many times the best time at a length is out of the race there: before the first round, when a
@@ -143,7 +144,7 @@ def race(
         candidates: What to time.
         max_length: Longest input in tokens.
         rounds: Most rounds.
-        cadence: How the model will be called. Of single calls, the time after texts of another length is not told apart.
+        cadence: How the model will be called.
 
     Returns:
         Wall times of one text.
@@ -162,7 +163,7 @@ def race(
             shares.append(_share(one))
         undecided = _undecided(runners)
         spent = time.perf_counter() - started
-        if not undecided or (done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > BUDGET_S):
+        if not undecided or (done >= _LEAST_ROUNDS and spent * (1 + 1 / done) > BUDGET_S[cadence]):
             break
         (_round_of_singles if single else _round)(runners, undecided, order)
     return Plan(
@@ -248,17 +249,22 @@ def _compared(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> 
 
     Returns:
         That of the leader, the best one of those that stayed longest, is its lower quartile, since whatever else runs
-        only ever makes a time longer; that of another one is so many times as long as it was in the rounds they share.
+        only ever makes a time longer; that of another one is so many times as long as it was in the rounds they share, and
+        where those are fewer than three, as its best time was, `otherwise` included.
     """
     most = max(map(len, rounds))
     if most == 0:
         return list(otherwise)
-    leader = min((r for r in rounds if len(r) == most), key=np.median)
-    low = float(np.quantile(leader, 0.25))
-    return [
-        low * float(np.median(np.asarray(ms) / np.asarray(leader[: len(ms)]))) if ms else other
-        for ms, other in zip(rounds, otherwise, strict=True)
-    ]
+    first = min((i for i, r in enumerate(rounds) if len(r) == most), key=lambda i: float(np.median(rounds[i])))
+    leader, low = rounds[first], float(np.quantile(rounds[first], 0.25))
+
+    def ratio(number: int) -> float:
+        ms, its = rounds[number], leader[: len(rounds[number])]
+        if len(ms) < _LEAST_ROUNDS:  # a leader that was interrupted in the only round would make everybody look fast
+            return min(*ms, otherwise[number]) / min(*its, otherwise[first])
+        return float(np.median(np.asarray(ms) / np.asarray(its)))
+
+    return [low * ratio(i) if ms else other for i, (ms, other) in enumerate(zip(rounds, otherwise, strict=True))]
 
 
 def _bests(runner: _Runner) -> tuple[dict[int, float], dict[int, float]]:
@@ -300,7 +306,10 @@ def _round(runners: Sequence[_Runner], undecided: set[int], order: np.random.Gen
 
 
 def _round_of_singles(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Everybody's single calls after idle times at each length."""
+    """Everybody's single calls after idle times, at mixed lengths and then at each length."""
+    running = [r for r in runners if undecided.intersection(r.contested)]
+    for i in order.permutation(len(running)):
+        _mix_singles(running[i], order)
     for n in order.permutation(sorted(undecided)):
         there = [r for r in runners if n in r.contested]
         for i in order.permutation(len(there)):
@@ -323,6 +332,16 @@ def _mix(runner: _Runner, order: np.random.Generator) -> None:
             runner.mixed.setdefault(n, []).append(float(ms))
     if several:
         _rest(runner)
+
+
+def _mix_singles(runner: _Runner, order: np.random.Generator) -> None:
+    """One call of each sentence's length, each after a call of another length: LiteRT's weights of it are in no cache then."""
+    lengths = [n for n in order.permutation(runner.contested).tolist() if n <= SENTENCE]
+    if len(lengths) < 2:
+        return
+    runner.predictor.run(_sample(lengths[-1], runner.predictor))
+    for n in lengths:
+        runner.mixed.setdefault(n, []).append(_after_idle(runner.predictor, _sample(n, runner.predictor)))
 
 
 def _burst(runner: _Runner, n: int) -> None:

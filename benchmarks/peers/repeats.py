@@ -172,6 +172,11 @@ def summary(kept: Repeats) -> list[str]:
     if later:
         verdict = "met" if inside >= GOAL * later else "missed"
         lines.append(f"in all {inside} of {later} ratios repeat; the goal of {GOAL:.0%} is {verdict}")
+    disturbed = sum(r.others > BUSY for r in kept.repeats)
+    if disturbed:
+        lines.append(
+            f"in {disturbed} of {len(kept.repeats)} runs other processes had more than {BUSY:.0%} of the CPU time"
+        )
     if kept.busy is not None:
         told = "reported" if kept.busy.noticed else f"NOT reported (it takes {BUSY:.0%})"
         lines.append(f"a busy process on another core had {kept.busy.others:.0%} of the CPU time: {told}")

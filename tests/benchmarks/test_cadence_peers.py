@@ -10,6 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks" / "peers"))
 
+import cadence
 import repeats
 from engine import measure
 from engine.cadence_page import INTERACTIVE, verdict, write_page
@@ -111,3 +112,32 @@ def test_repeats_of_other_files_are_forgotten(tmp_path, key, kept):
     assert len(repeats.resume(path, key).repeats) == kept
     path.write_text("{")
     assert not repeats.resume(path, key).repeats
+
+
+def test_what_is_left_of_the_run_is_divided_among_what_is_left_to_measure(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(cadence.time, "monotonic", lambda: now[0])
+    allowance = cadence.Allowance(100.0, pools=2, parts=5, otherwise=30.0)
+    now[0] = 10.0
+    allowance.opened(10.0)
+    assert allowance.part() == pytest.approx((90 - 10) / 5)
+    now[0] = 60.0  # it took longer, and the others get less
+    assert allowance.part() == pytest.approx((40 - 10) / 4)
+    now[0] = 200.0
+    assert allowance.part() == cadence.LEAST_S
+    assert cadence.Allowance(0.0, 2, 5, 30.0).part() == 30.0
+
+
+@pytest.mark.parametrize(("others", "busy"), [([0.0, 0.01, 0.4], False), ([0.3, 0.01, 0.4], True)])
+def test_a_busy_machine_is_told_on_the_page(tmp_path, others, busy):
+    result = _result({BASELINE: 1.0, FASTEST: 1.0})
+    result.parts[0].others = others * 4
+    write_page({0.0: [result]}, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert f"{8 - 4 * busy} of 12 rounds were quiet" in page
+    assert ("The machine was busy" in page) == busy
+
+
+def test_runs_with_other_processes_are_counted():
+    kept = repeats.Repeats(key="k", machine="cpu", repeats=[_repeat(0.5), _repeat(0.5, 0.4), _repeat(0.5, 0.05)])
+    assert "in 1 of 3 runs other processes had more than 10% of the CPU time" in repeats.summary(kept)

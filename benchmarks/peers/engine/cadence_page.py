@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.columns import FASTEST, WHAT
-from engine.measure import SINGLES
+from engine.measure import QUIET, SINGLES
 from engine.results import Cell, Result
 from engine.verdict import CrossFit, cross_fit
 from pocketbert.benchmarks.statistics import Ratio, nearest_rank
@@ -90,6 +90,7 @@ def _head(first: Result, results: Mapping[float, Sequence[Result]]) -> list[str]
         f"Machine: {first.machine}.  ",
         f"Text: {first.texts}, {first.tokens_mean:.0f} tokens on average.  ",
         f"Versions: {versions}.  ",
+        f"{disturbance(results)}  ",
         "Provenance: measured.",
         "",
         "Every engine runs in a separate process, and one works at a time, in a new order each round. Back to back, a turn is a "
@@ -98,6 +99,14 @@ def _head(first: Result, results: Mapping[float, Sequence[Result]]) -> list[str]
         "round, with 95 % intervals of the median.",
         "",
     ]
+
+
+def disturbance(results: Mapping[float, Sequence[Result]]) -> str:
+    """How much of the CPU other processes took while the rounds were made, in one or two sentences."""
+    others = [share for some in results.values() for r in some for part in r.parts for share in part.others]
+    quiet = sum(share <= QUIET for share in others)
+    told = f"Other processes took {nearest_rank(others, 50):.0%} of the CPU time in the middle round; {quiet} of {len(others)} rounds were quiet (at most {QUIET:.0%})."
+    return told if quiet >= len(others) / 2 else f"{told} The machine was busy: measure again when it is not."
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
