@@ -22,6 +22,7 @@ from pocketbert.core.recipe.qat import QatStage
 from pocketbert.core.tasks import Level, Task, TaskName
 from pocketbert.distill.losses.task import counted, soft_loss
 from pocketbert.distill.methods.method import CarriedPart, ExportedForm, Rival, StageJob, StageResult
+from pocketbert.distill.students.clipped import clip_activations
 from pocketbert.distill.students.prepared_weights import PreparedWeights, prepared_weights
 from pocketbert.distill.students.rounded import Ranges, RoundedModule, Site
 from pocketbert.distill.teacher.signals import move_to
@@ -56,7 +57,8 @@ class ChosenRows:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each row."""
-        return [self.rows.lengths[n] for n in self.numbers]
+        lengths = self.rows.lengths  # computed anew by each access
+        return [lengths[n] for n in self.numbers]
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
         """Tensors of some rows, see `TrainData.batch`."""
@@ -143,6 +145,7 @@ class QuantizedTraining:
 
     Args:
         weights: The prepared module, and how it follows the student.
+        former: The module before the stage, which answers in fp32.
         rounded: The same module, computing with rounded numbers.
         family: The student's row of the family table.
         task: What the outputs are.
@@ -157,6 +160,7 @@ class QuantizedTraining:
     def __init__(
         self,
         prepared: PreparedWeights,
+        former: nn.Module,
         rounded: RoundedModule,
         family: Family,
         task: Task,
@@ -167,7 +171,7 @@ class QuantizedTraining:
         self.course = QatCourse(stage)
         self._prepared, self._rounded, self._family = prepared, rounded, family
         self._task, self._pooling = task, pooling
-        self._teacher = copy.deepcopy(prepared.module).eval().requires_grad_(False)
+        self._teacher = copy.deepcopy(former).eval().requires_grad_(False)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `pocketbert.distill.training.terms.Counting`."""
@@ -225,26 +229,33 @@ def train(job: StageJob[QatStage]) -> StageResult:
     pair, student, form = job.pair, job.pair.student, job.exported()
     family = pair.student_family
     student.eval()
+    former, undo = None, None
+    if pair.stage.activation is not None:
+        former = form.prepare(student, True)
+        undo = clip_activations(student, f"{pair.where}.activation")
     prepared = prepared_weights(student, form.prepare)
     if prepared is None:
         what = f"the graph of {family.title} is rewritten for {pair.stage.format} in a way that training cannot follow."
         raise InputError(Problem(pair.where, what, "Leave the stage out: post-training quantization needs none."))
+    former = former or prepared.module
     parts = divided(job.rows(), pair.where)
     rounded = RoundedModule(prepared.module, form.roundings)
     ranges = rounded.measure([*feed.values()] for feed in parts.calibration.feeds(family.inputs))
     before = {name: value.clone() for name, value in student.state_dict().items()}
     student.add_module(ATTACHED, ranges)
     try:
-        objective = QuantizedTraining(prepared, rounded, family, job.task, pair.stage, job.pooling)
+        objective = QuantizedTraining(prepared, former, rounded, family, job.task, pair.stage, job.pooling)
         outcome = replace(job, rows=lambda: parts.training).fit(objective)
     finally:
         delattr(student, ATTACHED)
     exact = replace(outcome, dtype="float32")  # whatever other stages train in
     learned = learned_ranges(student.cpu(), prepared, rounded, ranges.cpu(), form, pair.stage)
     calibration, selection = (p.feeds(family.inputs) for p in (parts.calibration, parts.selection))
-    verdict = form.judge(Rival(prepared.module.cpu(), student, learned, calibration, selection))
+    verdict = form.judge(Rival(former.cpu(), student, learned, calibration, selection))
     if not verdict.kept:
         student.load_state_dict(before)
+        if undo is not None:
+            undo()
         return StageResult(exact, {}, (verdict.note,))
     return StageResult(exact, {CARRIED: CarriedPart({}, learned.model_dump(mode="json"))}, (verdict.note,))
 

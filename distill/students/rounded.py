@@ -5,7 +5,7 @@ Source: Bengio et al. 2013, arXiv 1308.3432 (straight-through); Esser et al. 202
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
+
+from pocketbert.core.models.activation import HIGHEST
+from pocketbert.distill.students.clipped import is_clip
 
 Rounding = Callable[[Tensor], Tensor]
 _STEPS = 255
@@ -83,13 +86,17 @@ class Ranges(nn.Module):
 
     Args:
         measured: Smallest and largest number of each, where training begins.
+        fixed: Numbers of the ranges that stay.
     """
 
     low: Tensor
     high: Tensor
+    moves: Tensor
 
-    def __init__(self, measured: Sequence[tuple[float, float]]) -> None:
+    def __init__(self, measured: Sequence[tuple[float, float]], fixed: Collection[int] = ()) -> None:
         super().__init__()
+        moves = [float(number not in fixed) for number in range(len(measured))]
+        self.register_buffer("moves", torch.tensor(moves), persistent=False)
         ends = torch.tensor(measured, dtype=torch.float32).reshape(-1, 2)
         self.register_buffer("low", ends[:, 0].clone())
         self.register_buffer("high", ends[:, 1].clone())
@@ -97,7 +104,7 @@ class Ranges(nn.Module):
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """All ranges as they are now, [N] and [N]."""
-        return self.low * self.lower.exp(), self.high * self.upper.exp()
+        return self.low * (self.moves * self.lower).exp(), self.high * (self.moves * self.upper).exp()
 
 
 def through(values: Tensor, rounding: Rounding) -> Tensor:
@@ -141,6 +148,8 @@ class RoundedModule:
     def measure(self, feeds: Iterable[Sequence[Tensor]]) -> Ranges:
         """Measure where ranges begin: the smallest and largest numbers of some rows, computed without rounding.
 
+        What relu6 makes has the range that it clips to, and so has a result that only relu6 reads: both stay.
+
         Args:
             feeds: Inputs of each row, without padding.
         """
@@ -148,11 +157,11 @@ class RoundedModule:
             return Ranges([])
         mode = _Measuring(self)
         for feed in feeds:
-            mode.seen = []
+            mode.seen, mode.clipped = [], []
             with torch.no_grad(), mode:
                 self.module(*feed)
         self.sites = mode.sites
-        return Ranges(mode.ranges)
+        return Ranges([(0.0, HIGHEST) if n in mode.fixed else r for n, r in enumerate(mode.ranges)], mode.fixed)
 
     def __call__(self, weights: Mapping[str, Tensor], ranges: Ranges, feed: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run with rounded numbers.
@@ -184,9 +193,15 @@ class _Measuring(TorchFunctionMode):
         self.ranges: list[tuple[float, float]] = []
         self.seen: list[tuple[Tensor, int]] = []
         """Tensors of the row that is running, kept: memory that is freed could be another tensor's."""
+        self.clipped: list[Tensor] = []
+        """Those of them that relu6 made."""
+        self.fixed: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
+        if is_clip(func, args, kwargs or {}):
+            self.clipped.append(made)
+            self.fixed.update(number for tensor, number in self.seen if tensor is args[0])
         if func is F.linear and (name := self._owner.product(args[1], {})):
             self._widen(Site(name, reads=True), args[0])
             if self._owner.how.outputs:
@@ -201,6 +216,8 @@ class _Measuring(TorchFunctionMode):
                 self.ranges.append((0.0, 0.0))
         number = self.sites[site]
         self.seen.append((values, number))
+        if any(tensor is values for tensor in self.clipped):
+            self.fixed.add(number)
         low, high = self.ranges[number]
         self.ranges[number] = min(low, float(values.min())), max(high, float(values.max()))
 

@@ -19,6 +19,7 @@ from pocketbert.pipeline.inputs import NO_RESULT, SURE, Inputs, dumped, without
 from pocketbert.pipeline.learn.augmenting import check_augmentable
 from pocketbert.pipeline.learn.corpora import source_digest
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS
+from pocketbert.pipeline.learn.quantized import check_clipping
 from pocketbert.pipeline.make import exporting, golden, measuring, simulating
 from pocketbert.pipeline.make.roles import role_problems
 from pocketbert.pipeline.phone.pack import portable
@@ -82,6 +83,7 @@ def steps_of(inputs: Inputs, make: Makers) -> list[Step]:
     check_bounds(recipe)
     if problems := role_problems(recipe):
         raise InputError(problems)
+    check_clipping(recipe, inputs.model)
     if recipe.data.augment is not None:
         check_augmentable(recipe, inputs.model)
     learned = [*_data_steps(inputs, make), *_vocabulary_step(inputs, make), _teacher_step(inputs, make)]

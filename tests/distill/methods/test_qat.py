@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_of
+from pocketbert.core.families import Family, family_of
 from pocketbert.core.heads.head import Prepared
 from pocketbert.core.models.learned_ranges import LearnedRanges
 from pocketbert.core.recipe.qat import QatStage
@@ -20,6 +20,7 @@ from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.distill.methods import qat
 from pocketbert.distill.methods.method import ExportedForm, Rival, StageJob, StageResult, TeacherStudent, Verdict
+from pocketbert.distill.students.prepared_weights import Prepare
 from pocketbert.distill.training.train_set import TrainSet
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.table import row_of
@@ -40,6 +41,10 @@ def form(scheme: Scheme, judge: Callable[[Rival], Verdict], format: Format = For
     roundings = row_of(format, scheme).simulation
     assert roundings is not None
     return ExportedForm(lambda m, _: prepare(m, FAMILY, TASK, format), roundings, judge)
+
+
+def follow(family: Family, format: Format) -> Prepare:
+    return lambda model, _: prepare(model, family, TASK, format)
 
 
 def job(student: Any, rows: TrainSet, work: Path, kept: bool = True, **stage: Any) -> StageJob[QatStage]:
@@ -141,3 +146,42 @@ def test_a_graph_that_training_cannot_follow_is_refused(
     wrong = replace(given, pair=replace(given.pair, family=family), exported=lambda: own)
     with pytest.raises(InputError, match=r"distill\.0: the graph of .*DeBERTa.* Leave the stage out"):
         qat.train(wrong)
+
+
+@pytest.mark.parametrize("format", ["onnx", "tflite", "coreml"])
+def test_relu6_has_the_range_that_it_clips_to(
+    format: str, make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path
+) -> None:
+    student = make_classifier("mobilebert", 2, ("a", "b", "c"))
+    family, kind = family_of("mobilebert"), Format(format)
+    given = job(student, rows, tmp_path, format=format, activation="relu6", range_lr=0.5)
+    own = replace(form(Scheme.A8W8, lambda _: Verdict(True, ""), kind), prepare=follow(family, kind))
+    pair = replace(given.pair, family=family)
+    products = learned(qat.train(replace(given, pair=pair, exported=lambda: own))).products
+    assert student.config.hidden_act == "relu6"
+    read = [p.inputs for p in products.values() if p.inputs is not None]
+    assert read.count((0.0, 6.0)) == 4, "two layers of two feed-forward parts"
+    assert len(set(read)) > 4, "other ranges are learned"
+    made = [p.outputs for p in products.values() if p.outputs is not None]
+    assert made.count((0.0, 6.0)) == (0 if format == "onnx" else 4)
+
+
+def test_a_student_that_relu6_made_worse_gets_its_relu_back(
+    make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path
+) -> None:
+    student, family = make_classifier("mobilebert", 2, ("a", "b", "c")), family_of("mobilebert")
+    before, seen = weights(student), []
+
+    def judge(rival: Rival) -> Verdict:
+        kinds = (rival.former, rival.student)
+        seen.extend(any(isinstance(m, torch.nn.ReLU6) for m in model.modules()) for model in kinds)
+        return Verdict(False, "compared")
+
+    own = replace(form(Scheme.A8W8, judge), prepare=follow(family, Format.ONNX))
+    given = job(student, rows, tmp_path, activation="relu6", lr=0.1)
+    result = qat.train(replace(given, pair=replace(given.pair, family=family), exported=lambda: own))
+    assert seen == [False, True], "the student before the stage is the one with relu"
+    assert same(weights(student), before)
+    assert student.config.hidden_act == "relu"
+    assert not any(isinstance(m, torch.nn.ReLU6) for m in student.modules())
+    assert qat.CARRIED not in result.carried

@@ -100,6 +100,11 @@ def test_a_student_that_became_worse_is_not_kept(
             "w4 of Core ML is not trained",
         ),
         ([{"method": "qat", "steps": 1, "scheme": "int8"}], {}, "scheme"),
+        (
+            [{"method": "qat", "steps": 1, "scheme": "w4", "activation": "relu6"}],
+            {"quantize": {"files": ["w4"]}},
+            "distill.0.activation: relu6 fixes ranges of activations, and w4 has none",
+        ),
     ],
 )
 def test_what_cannot_be_trained_for_is_refused(

@@ -77,3 +77,9 @@ def read_learned(folder: Path, scheme: Scheme) -> LearnedRanges | None:
         return None
     found = LearnedRanges.model_validate(read_json(path))
     return found if found.scheme is scheme and found.products else None
+
+
+def copy_learned(source: Path, destination: Path) -> None:
+    """Copy the ranges that a model was trained with to a folder with the same weights; nothing without any."""
+    if (source / FILE_NAME).is_file():
+        write_learned(destination, LearnedRanges.model_validate(read_json(source / FILE_NAME)))

@@ -31,6 +31,11 @@ class QatStage(Stage, Optimisation):
     lr: Rate = Field(2e-5, description="Peak learning rate of the weights; 1e-4 moves a trained student too far.")
     range_lr: Rate = Field(1e-2, description="Peak learning rate of the ranges.")
     warmup: Fraction = Field(0.0, description="Share of the steps with rising learning rate.")
+    activation: Literal["relu6"] | None = Field(
+        None,
+        description="relu6 takes the place of the student's relu, so that the numbers of its feed-forward parts lie between 0 and 6 "
+        "and their ranges need not be learned (MobileBERT's published recipe). Default: the activation stays.",
+    )
     freeze_embeddings: Literal[True] = Field(True, description="Embedding tables stay as they are.")
 
     @property
@@ -54,6 +59,11 @@ class QatStage(Stage, Optimisation):
             out.append(
                 f"{place.where}: trains for {self.scheme} in {self.format}, which the recipe does not write: add {self.scheme} to "
                 f"quantize.files and {self.format} to export.formats, or name another scheme or format"
+            )
+        if self.activation is not None and self.scheme is not Scheme.A8W8:
+            out.append(
+                f"{place.where}.activation: {self.activation} fixes ranges of activations, and {self.scheme} has none: leave it "
+                f"out, or set scheme: {Scheme.A8W8}"
             )
         if self.scheme is Scheme.W4 and self.format is Format.COREML:
             out.append(

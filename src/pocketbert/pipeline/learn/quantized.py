@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from pocketbert.core.compare.evaluate import agreement, rms_error
 from pocketbert.core.disk.files import write_atomic
+from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
+from pocketbert.core.models.activation import CLIPPABLE, activation_of, not_clippable
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.models.learned_ranges import LearnedRanges, write_learned
 from pocketbert.core.predict.pooling import Pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -182,9 +185,10 @@ def _record(choice: Choice, quantized: QuantizedStage, metrics: Path) -> str:
         if choice.kept
         else "training for the scheme did not improve it, the student before the stage is kept"
     )
+    clipped = f" with {stage.activation}" if stage.activation else ""
     note = (
-        f"{where} ({what}): without training {choice.former.shown}; after {stage.steps} steps {choice.trained.shown}: {verdict}. "
-        f"The trained student in fp32 is {choice.exact.shown}."
+        f"{where} ({what}): without training {choice.former.shown}; after {stage.steps} steps{clipped} {choice.trained.shown}: "
+        f"{verdict}. The trained student in fp32 is {choice.exact.shown}."
     )
     say(f"  {note}")
     _LOG.info("%s", note)
@@ -198,6 +202,26 @@ def _record(choice: Choice, quantized: QuantizedStage, metrics: Path) -> str:
     line = json.dumps({"stage": name, "kept": choice.kept, "rows": choice.rows, **facts})
     write_atomic(metrics, "".join(f"{text}\n" for text in [*kept, line]))
     return note
+
+
+def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
+    """Refuse stages that put relu6 in place of another activation than relu, before any model is trained.
+
+    Args:
+        recipe: The recipe.
+        teacher: The model that it starts from.
+
+    Raises:
+        InputError: If the student will have another activation.
+    """
+    keys = [f"distill.{n}.activation" for n, s in enumerate(recipe.distill) if getattr(s, "activation", None)]
+    wanted = recipe.student
+    if not keys or wanted is None or wanted.size is not None:
+        return
+    start = teacher if wanted.model is None else open_model_folder(wanted.model, wanted.revision, "student.model")
+    activation = activation_of(start.config)
+    if activation not in CLIPPABLE:
+        raise InputError([not_clippable(activation, key) for key in keys])
 
 
 def write_carried(carried: Carried, folder: Path) -> None:

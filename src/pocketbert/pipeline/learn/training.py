@@ -12,6 +12,7 @@ from pocketbert.core.host.processes import here
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.learned_ranges import copy_learned
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.pipeline.formats.run_model import LICENCE_FILE
 from pocketbert.pipeline.learn.between import read_state, write_state
@@ -45,6 +46,8 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
     finish(Finished(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
     (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
     model.card.write(at.output / CARD_FILE)
+    if finetune is None and here().main:
+        copy_learned(model.path, at.output)
     return ()
 
 
