@@ -16,7 +16,7 @@ from pocketbert.benchmarks.devices.mac.record import (
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.records import AnswerCheck, ColdStart, Placement, Profile, Protocol
-from pocketbert.benchmarks.statistics import Statistics, burst_medians, paired_ratio, repeat_interval
+from pocketbert.benchmarks.statistics import Ratio, Statistics, burst_medians, paired_ratio, repeat_interval
 from pocketbert.benchmarks.wording import milliseconds
 from pocketbert.core.artefacts import FileRecord, read_artefacts
 from pocketbert.core.errors import InputError, Problem
@@ -33,6 +33,14 @@ _DESCRIPTION = (
     "Wall time of coremltools' predict call in Python; CPU time of that process, without what GPU and Neural Engine do. Load "
     "time and first inference come from one fresh process each, after a first load in which Core ML makes the package ready "
     "for the compute unit. The compute plan is Core ML's own expectation."
+)
+
+_ON_PHONE = (
+    "By coreml/benchmark_on_mac.py --iphone: batch 1, every length filled with {inputs}. Packages and compute units take turns in "
+    "bursts of {burst} timed inferences, in a new order each round, after one untimed inference each; a repeat visits every length. "
+    "Time by the iPhone's clock around Core ML's prediction, in the runner app of coremltools. Each input is sent to the app as a "
+    "file, so that every inference comes after an idle time of about a second: these are single calls, not inferences in a row. The "
+    "compute plan is Core ML's own expectation."
 )
 
 
@@ -102,8 +110,28 @@ def _machine(record: MacRecord) -> Machine:
         arch=mac.arch,
         isa=list(mac.isa),
         cores=mac.cores,
-        system=f"macOS {mac.macos}" + (f" ({mac.build})" if mac.build else ""),
+        system=_system(record) + (f" ({mac.build})" if mac.build else ""),
         python=mac.python,
+    )
+
+
+def _system(record: MacRecord) -> str:
+    return record.machine.system or f"macOS {record.machine.macos}"
+
+
+def _load(record: MacRecord) -> Load:
+    if record.protocol.iphone:  # what the Mac does is nothing to the iPhone
+        return Load(before=None, after=None, others=None)
+    return Load(before=record.load.before, after=record.load.after, others=None, thermal=record.machine.thermal)
+
+
+def _cold(package: MacPackage, unit: MacUnit) -> ColdStart:
+    return ColdStart(
+        load_ms=unit.load_ms,
+        first_ms=unit.first_ms,
+        length=max(package.lengths),
+        peak_memory_bytes=unit.peak_memory_bytes,
+        peak_rss_bytes=unit.peak_rss_bytes,
     )
 
 
@@ -123,7 +151,9 @@ def _variant(package: MacPackage, unit: MacUnit, schemes: Mapping[str, Scheme | 
 def _protocol(record: MacRecord, measured: Sequence[tuple[MacPackage, MacUnit]], notes: list[str]) -> Protocol:
     protocol = record.protocol
     return Protocol(
-        description=_DESCRIPTION.format(inputs=protocol.inputs, burst=protocol.burst),
+        description=(_ON_PHONE if protocol.iphone else _DESCRIPTION).format(
+            inputs=protocol.inputs, burst=protocol.burst
+        ),
         baseline=_name(*measured[0]),
         threads=[ENGINE_THREADS],
         lengths=sorted({c.length for _, u in measured for c in u.cells}),
@@ -187,21 +217,15 @@ def _measurement(record: MacRecord, machine: Machine, package: MacPackage, unit:
         threads=ENGINE_THREADS,
         length=cell.length,
         tokens_mean=cell.length,
-        load=Load(before=record.load.before, after=record.load.after, others=None, thermal=record.machine.thermal),
+        load=_load(record),
         wall=flat(cell.wall_ms),
         wall_interval=repeat_interval(burst_medians(cell.wall_ms, record.protocol.runs)),
-        cpu=flat(cell.cpu_ms),
-        cold=ColdStart(
-            load_ms=unit.load_ms,
-            first_ms=unit.first_ms,
-            length=max(package.lengths),
-            peak_memory_bytes=unit.peak_memory_bytes,
-            peak_rss_bytes=unit.peak_rss_bytes,
-        ),
+        cpu=flat(cell.cpu_ms) if cell.cpu_ms is not None else None,
+        cold=None if record.protocol.iphone else _cold(package, unit),
         warmup_runs=cell.warmup_runs,
         warmup_stable=cell.warmup_stable,
         wall_ms=cell.wall_ms,
-        cpu_ms=cell.cpu_ms,
+        cpu_ms=cell.cpu_ms or [],
         engine_wall=flat(cell.engine_ms) if cell.engine_ms is not None else None,
         engine_ms=cell.engine_ms,
     )
@@ -217,7 +241,7 @@ def _comparisons(measured: Sequence[tuple[MacPackage, MacUnit]], burst: int) -> 
             threads=ENGINE_THREADS,
             length=c.length,
             wall=paired_ratio(burst_medians(c.wall_ms, burst), burst_medians(first[c.length].wall_ms, burst)),
-            cpu=paired_ratio(_positive(c, burst), _positive(first[c.length], burst)),
+            cpu=_cpu_ratio(c, first[c.length], burst),
             provenance=Provenance.MEASURED,
         )
         for p, u in measured[1:]
@@ -226,9 +250,15 @@ def _comparisons(measured: Sequence[tuple[MacPackage, MacUnit]], burst: int) -> 
     ]
 
 
-def _positive(cell: MacCell, burst: int) -> list[float]:
+def _cpu_ratio(cell: MacCell, baseline: MacCell, burst: int) -> Ratio | None:
+    if cell.cpu_ms is None or baseline.cpu_ms is None:
+        return None
+    return paired_ratio(_positive(cell.cpu_ms, burst), _positive(baseline.cpu_ms, burst))
+
+
+def _positive(cpu_ms: Sequence[Sequence[float]], burst: int) -> list[float]:
     """CPU medians of the rounds, at least the clock's step of 1 µs, so that a ratio of them exists."""
-    return [max(x, 1e-3) for x in burst_medians(cell.cpu_ms, burst)]
+    return [max(x, 1e-3) for x in burst_medians(cpu_ms, burst)]
 
 
 def _profile(package: MacPackage, unit: MacUnit) -> Profile:
@@ -249,7 +279,10 @@ def _profile(package: MacPackage, unit: MacUnit) -> Profile:
 def _notes(record: MacRecord, source: str, checked: bool) -> Iterator[str]:
     mac = record.machine
     where = f"{mac.power or 'power source unknown'}; {mac.thermal or 'thermal state unknown'}"
-    yield f"Imported from {source}, measured {record.made} on macOS {mac.macos}: {where}."
+    if record.protocol.iphone:
+        yield f"Imported from {source}, measured {record.made} on {_system(record)}, on an iPhone connected to a Mac."
+    else:
+        yield f"Imported from {source}, measured {record.made} on macOS {mac.macos}: {where}."
     if not checked:
         yield UNCHECKED
     for package in record.packages:
@@ -258,6 +291,9 @@ def _notes(record: MacRecord, source: str, checked: bool) -> Iterator[str]:
             yield f"{package.path}: compiled in {milliseconds(package.compile_ms)} ms; first load after that: {loads}."
         for unit in package.units:
             name = _name(package, unit)
+            if record.protocol.iphone and not unit.failed:
+                times = f"loaded in {milliseconds(unit.load_ms)} ms, first inference {milliseconds(unit.first_ms)} ms"
+                yield f"{name}: {times}, in the runner app's process."
             if unit.failed:
                 yield f"{name} could not be measured: {unit.failed}"
                 continue

@@ -12,7 +12,7 @@ from pocketbert.core.disk.files import check_schema, read_json
 from pocketbert.core.errors import InputError, Problem
 
 KIND = "pocketbert-mac-benchmark"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 MOST_PROBLEMS = 20
 
 # No control characters: these texts reach a terminal.
@@ -43,7 +43,7 @@ class _Record(BaseModel):
 
 
 class MacMachine(_Record):
-    """The Mac. What it did not tell is empty or 0.
+    """The Mac or the iPhone. What it did not tell is empty or 0.
 
     Attributes:
         model: As Apple counts models, e.g. ``Mac14,2``.
@@ -57,19 +57,21 @@ class MacMachine(_Record):
         python: Version of Python.
         power: ``AC Power`` or ``Battery Power``.
         thermal: What ``pmset -g therm`` said.
+        system: Name and version of a system other than macOS.
     """
 
     model: Words
     chip: Words
     arch: Words
     isa: list[Words] = Field(max_length=64)
-    cores: int = Field(ge=1, le=4096)
+    cores: int = Field(ge=0, le=4096)
     memory_bytes: Count
     macos: Words
     build: Words
     python: Words
     power: Words
     thermal: Words
+    system: Words = ""
 
 
 class MacProtocol(_Record):
@@ -81,6 +83,7 @@ class MacProtocol(_Record):
         burst: Timed inferences before the next one has its turn.
         inputs: Where the token ids came from.
         took_s: Seconds it took.
+        iphone: Whether an iPhone was measured, connected to the Mac that ran the script.
     """
 
     runs: int = Field(ge=1, le=1000)
@@ -88,6 +91,7 @@ class MacProtocol(_Record):
     burst: int = Field(ge=1, le=1000)
     inputs: Words
     took_s: float = Field(ge=0, le=1e7, allow_inf_nan=False)
+    iphone: bool = False
 
 
 class MacLoad(_Record):
@@ -151,7 +155,7 @@ class MacCell(_Record):
         warmup_runs: Untimed inferences before.
         warmup_stable: Whether they became stable.
         wall_ms: Wall times, [repeats][runs].
-        cpu_ms: CPU times of the process, same shape.
+        cpu_ms: CPU times of the process, same shape; None of an iPhone.
         engine_ms: Core ML's own times, same shape; None where this coremltools does not tell.
     """
 
@@ -159,7 +163,7 @@ class MacCell(_Record):
     warmup_runs: Count
     warmup_stable: bool
     wall_ms: Samples
-    cpu_ms: CpuSamples
+    cpu_ms: CpuSamples | None
     engine_ms: Samples | None
 
     @model_validator(mode="after")

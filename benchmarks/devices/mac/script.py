@@ -9,7 +9,7 @@ import ast
 from importlib import resources
 
 FILE_NAME = "benchmark_on_mac.py"
-PARTS = ("common", "golden", "system", "timing", "packages", "command")
+PARTS = ("common", "golden", "system", "timing", "iphone", "packages", "command")
 """In the order of the joined file; the docstring of the last part is that of the file."""
 _OWN = __package__ + ".on_mac"
 

@@ -5,6 +5,7 @@ Needs Python 3.9 or newer and coremltools, nothing else; packed as coreml/benchm
     python3 -m pip install coremltools
     python3 phone/coreml/benchmark_on_mac.py                      # writes phone-mac.json beside the folder
     pocketbert benchmark -m phone --import phone-mac.json         # anywhere: into the common report
+    python3 phone/coreml/benchmark_on_mac.py --iphone --team TEAM # on the connected iPhone: phone-iphone.json
 
 Per package, compute unit and length: load time and first inference in a fresh process, warm-up until stable, then timed
 inferences in short bursts that take turns, so that a disturbance hits all of them. Raw samples are kept. The compute plan
@@ -34,6 +35,7 @@ from pocketbert.benchmarks.devices.mac.on_mac.common import (
     write_atomic,
 )
 from pocketbert.benchmarks.devices.mac.on_mac.golden import Golden
+from pocketbert.benchmarks.devices.mac.on_mac.iphone import REPEATS, RUNS, Iphone
 from pocketbert.benchmarks.devices.mac.on_mac.packages import Package, cold_start
 from pocketbert.benchmarks.devices.mac.on_mac.system import machine
 from pocketbert.benchmarks.devices.mac.on_mac.timing import BURST, measure_all
@@ -72,20 +74,22 @@ def run(options: argparse.Namespace) -> int:
     missing = [str(p) for p in paths if not (p.is_dir() and p.suffix == ".mlpackage")]
     if missing or not paths:
         raise RefusalError(f"no .mlpackage {'at ' + ', '.join(missing) if missing else f'in {here}'}.")
-    output = Path(options.output) if options.output else folder.parent / f"{folder.name}-mac.json"
+    on = "mac" if options.iphone is None else "iphone"
+    output = Path(options.output) if options.output else folder.parent / f"{folder.name}-{on}.json"
     if not output.resolve().parent.is_dir():
         raise RefusalError(f"-o: no folder {output.resolve().parent}.")
     golden, before = Golden(folder), round(os.getloadavg()[0], 2)
     logging.basicConfig(format="%(message)s", level=logging.WARNING if options.quiet else logging.INFO)
+    phone = None if options.iphone is None else Iphone(options.iphone, options.signing)
     with tempfile.TemporaryDirectory() as work:
         packages = [Package(tools, p, folder, golden, Path(work)) for p in paths]
-        cells = [cell for package in packages for cell in package.cells(options.units)]
+        cells = [cell for package in packages for cell in package.cells(options.units, phone)]
         measure_all(cells, options.runs, options.repeats)
         content = {
             "kind": KIND, "schema_version": SCHEMA_VERSION, "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "machine": machine(), "versions": {"coremltools": str(tools.__version__), "numpy": load_numpy().__version__},
+            "machine": phone.machine() if phone else machine(), "versions": {"coremltools": str(tools.__version__), "numpy": load_numpy().__version__},
             "protocol": {"runs": options.runs, "repeats": options.repeats, "burst": BURST, "inputs": golden.inputs,
-                         "took_s": round(time.monotonic() - began, 2)},
+                         "took_s": round(time.monotonic() - began, 2), "iphone": phone is not None},
             "load": {"before": before, "after": round(os.getloadavg()[0], 2)},
             "packages": [package.content for package in packages],
         }  # fmt: skip
@@ -125,14 +129,33 @@ def _report(packages: list[Package], output: Path) -> int:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("--runs", type=int, default=50, help="timed inferences per package, unit, length and repeat")
-    add("--repeats", type=int, default=5, help="passes over everything")
+    add(
+        "--runs",
+        type=int,
+        help=f"timed inferences per package, unit, length and repeat; default 50, on an iPhone {RUNS}",
+    )
+    add("--repeats", type=int, help=f"passes over everything; default 5, on an iPhone {REPEATS}")
     add("--units", nargs="+", choices=UNITS, default=list(UNITS), help="compute units; default all four")
     add("--packages", nargs="+", metavar="PATH", help="packages; default those next to this script")
     add("-o", "--output", metavar="FILE", help="JSON to write; default FOLDER-mac.json next to the folder")
+    add("--iphone", nargs="?", const="", metavar="NAME", help="measure on an iPhone that is connected to this Mac")
+    add("--team", help="with --iphone: the development team that signs the runner app")
+    add("--profile", metavar="UUID", help="with --iphone: the provisioning profile, instead of --team; with --bundle")
+    add("--bundle", metavar="ID", help="with --iphone: the bundle identifier of the profile")
     add("-q", "--quiet", action="store_true", help="no progress")
     add("--cold-start", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    given = {"development_team": options.team, "provisioning_profile_uuid": options.profile}
+    options.signing = {k: v for k, v in {**given, "bundle_identifier": options.bundle}.items() if v}
+    if (options.iphone is not None) != bool(options.team or options.profile) or (
+        options.profile and not options.bundle
+    ):
+        parser.error(
+            "--iphone goes with --team, or with --profile and --bundle: Xcode signs the app that it starts there"
+        )
+    runs, repeats = (50, 5) if options.iphone is None else (RUNS, REPEATS)
+    options.runs = runs if options.runs is None else options.runs
+    options.repeats = repeats if options.repeats is None else options.repeats
     if not 1 <= min(options.runs, options.repeats) <= max(options.runs, options.repeats) <= 1000:
         parser.error("--runs and --repeats take 1 to 1000")
     options.units = list(dict.fromkeys(options.units))

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 KIND = "pocketbert-mac-benchmark"
 UNITS = {"all": "ALL", "cpu-only": "CPU_ONLY", "cpu-and-gpu": "CPU_AND_GPU", "cpu-and-ne": "CPU_AND_NE"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

@@ -25,7 +25,8 @@ from pocketbert.benchmarks.devices.mac.on_mac.common import (
     sha256_folder,
 )
 from pocketbert.benchmarks.devices.mac.on_mac.golden import Golden
-from pocketbert.benchmarks.devices.mac.on_mac.system import compute_plan
+from pocketbert.benchmarks.devices.mac.on_mac.iphone import Iphone, PhoneCell
+from pocketbert.benchmarks.devices.mac.on_mac.system import compute_plan, local_plan
 from pocketbert.benchmarks.devices.mac.on_mac.timing import Cell
 
 LENGTHS = (32, 64, 128)  # where a package takes a range of lengths
@@ -53,7 +54,7 @@ class Package:
     """One .mlpackage: what it takes, and what was found about it so far (`content`)."""
 
     def __init__(self, tools: Any, path: Path, folder: Path, golden: Golden, work: Path) -> None:
-        self.tools, self.golden, self._work = tools, golden, work
+        self.tools, self.golden, self._work, self._path = tools, golden, work, path
         self.name = path.relative_to(folder).as_posix() if folder in path.parents else path.name
         digest = sha256_folder(path)
         if self.name in golden.listed and golden.listed[self.name] != digest:
@@ -120,8 +121,8 @@ class Package:
             rows[name] = padded((extra or {}).get(name, []), nothing)
         return {name: load_numpy().array([rows[name]], dtype) for name, dtype in self.dtypes.items()}
 
-    def cells(self, units: list[str]) -> list[Cell]:
-        """Open the package on every unit; a unit that refuses it is recorded with the reason."""
+    def cells(self, units: list[str], phone: Iphone | None = None) -> list[Cell]:
+        """Open the package on every unit, here or on a phone; a unit that refuses it is recorded with the reason."""
         out = []
         for unit in units:
             entry: dict[str, Any] = {"unit": unit}
@@ -129,28 +130,40 @@ class Package:
             try:
                 if self.failed:
                     raise RuntimeError(self.failed)
-                first, again = self._cold_start(unit), self._cold_start(unit)
-                model = open_compiled(self.tools, self.compiled, unit)
-                answers = self._answers(model)
-                ready = [
-                    Cell(self.name, unit, model, length, self.feed(self.golden.of_length(length), length))
-                    for length in self.lengths
-                ]
-                for cell in ready:
-                    cell.once()  # a length that this unit cannot run shows here
+                ready = self._on_phone(phone, unit, entry) if phone else self._here(unit, entry)
             except Exception as error:  # whatever Core ML says: the other units are still worth measuring
                 entry["failed"] = reason(error)
                 LOG.info(f"{self.name} {unit}: left out: {entry['failed']}")
                 continue
-            entry.update(again, specialize_ms=first["load_ms"], answers=answers)
-            entry["plan"] = compute_plan(self.compiled, getattr(self.tools.ComputeUnit, UNITS[unit]))
             entry["cells"] = [cell.content for cell in ready]
             out += ready
-            LOG.info(f"{self.name} {unit}: load {again['load_ms']} ms, first run {again['first_ms']} ms")
+            LOG.info(f"{self.name} {unit}: load {entry['load_ms']} ms, first run {entry['first_ms']} ms")
         return out
 
+    def _here(self, unit: str, entry: dict[str, Any]) -> list[Cell]:
+        first, again = self._cold_start(unit), self._cold_start(unit)
+        model = open_compiled(self.tools, self.compiled, unit)
+        answers = self._answers(model)
+        ready = [Cell(self.name, unit, model, n, self._full(n)) for n in self.lengths]
+        for cell in ready:
+            cell.once()  # a length that this unit cannot run shows here
+        computes = getattr(self.tools.ComputeUnit, UNITS[unit])
+        entry.update(again, specialize_ms=first["load_ms"], answers=answers)
+        entry["plan"] = compute_plan(lambda: local_plan(self.compiled, computes))
+        return ready
+
+    def _on_phone(self, phone: Iphone, unit: str, entry: dict[str, Any]) -> list[Cell]:
+        model, times = phone.start(self.tools, self._path, unit)
+        ready: list[Cell] = [PhoneCell(self.name, unit, model, n, self._full(n)) for n in self.lengths]
+        taken = [cell.once()[0] for cell in reversed(ready)]  # the longest is the first inference after loading
+        entry.update(times, first_ms=taken[0], answers=self._answers(model), plan=compute_plan(model.plan))
+        return ready
+
+    def _full(self, length: int) -> dict[str, Any]:
+        return self.feed(self.golden.of_length(length), length)
+
     def _cold_start(self, unit: str) -> dict[str, Any]:
-        feed = self.feed(self.golden.of_length(self.lengths[-1]), self.lengths[-1])
+        feed = self._full(self.lengths[-1])
         rows = {n: [self.dtypes[n], a.tolist()] for n, a in feed.items()}
         path = self._work / "cold_start.json"
         path.write_text(json.dumps({"compiled": self.compiled, "unit": unit, "feed": rows}), encoding="utf-8")

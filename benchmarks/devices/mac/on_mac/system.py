@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+from collections.abc import Callable
 from typing import Any
 
 from pocketbert.benchmarks.devices.mac.on_mac.common import command_output, reason
@@ -29,11 +30,16 @@ def machine() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def compute_plan(compiled: str, unit: Any) -> dict[str, Any]:
+def local_plan(compiled: str, unit: Any) -> Any:
+    """Core ML's compute plan of this Mac."""
+    plans = importlib.import_module("coremltools.models.compute_plan")
+    return plans.MLComputePlan.load_from_path(path=compiled, compute_units=unit)
+
+
+def compute_plan(load: Callable[[], Any]) -> dict[str, Any]:
     """Which device Core ML expects to run each operator, with its own estimate of the cost, or why that is not known."""
     try:
-        plans = importlib.import_module("coremltools.models.compute_plan")
-        plan = plans.MLComputePlan.load_from_path(path=compiled, compute_units=unit)
+        plan = load()
         devices: dict[str, dict[str, Any]] = {}
         constants = 0
         todo = [f.block for f in plan.model_structure.program.functions.values()]

@@ -23,7 +23,7 @@ class Cell:
         self._clock = getattr(proxy, "get_last_predict_duration_in_nano_seconds", None)
         self.content: dict[str, Any] = {"length": length, "wall_ms": [], "cpu_ms": [], "engine_ms": []}
 
-    def once(self) -> tuple[float, float, float | None]:
+    def once(self) -> tuple[float, float | None, float | None]:
         """Wall time, CPU time of this process, and Core ML's own time of one inference, in ms."""
         cpu = time.process_time_ns()
         wall = time.perf_counter_ns()
@@ -49,7 +49,8 @@ class Cell:
         for _ in range(count):
             wall, cpu, own = self.once()
             self.content["wall_ms"][-1].append(wall)
-            self.content["cpu_ms"][-1].append(cpu)
+            if cpu is not None:
+                self.content["cpu_ms"][-1].append(cpu)
             if own is None:
                 self.content["engine_ms"] = None
             elif self.content["engine_ms"] is not None:

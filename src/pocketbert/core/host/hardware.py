@@ -41,7 +41,8 @@ class Machine(BaseModel):
     @property
     def summary(self) -> str:
         """One line for reports."""
-        return f"{self.cpu}, {self.cores} cores, {self.arch} [{' '.join(self.isa) or 'no extensions seen'}]"
+        cores = f"{self.cores} cores, " if self.cores else ""
+        return f"{self.cpu}, {cores}{self.arch} [{' '.join(self.isa) or 'no extensions seen'}]"
 
 
 def available_cores() -> int:

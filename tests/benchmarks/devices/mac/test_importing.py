@@ -283,7 +283,7 @@ def test_a_folder_of_packages_alone_needs_a_mac(mac_phone):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema_version": "2.0"}, "schema version '2.0' cannot be read; this version reads 1.0."),
+        ({"schema_version": "2.0"}, "schema version '2.0' cannot be read; this version reads 1.1."),
         ({"schema_version": None}, "schema version 'None' cannot be read"),
         ({"kind": "other"}, "not a file of benchmark_on_mac.py."),
         ({"packages": []}, "packages: List should have at least 1 item"),
@@ -324,7 +324,7 @@ def test_a_failed_unit_needs_nothing_and_a_measured_one_everything(written, synt
 
 
 def test_all_problems_at_once_and_bounded(written, synthetic):
-    synthetic["machine"]["cores"] = 0
+    synthetic["machine"]["cores"] = -1
     synthetic["packages"][0]["sha256"] = "x"
     synthetic["packages"][0]["path"] = "../../etc/passwd"
     with pytest.raises(InputError) as error:

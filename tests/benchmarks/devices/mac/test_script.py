@@ -50,7 +50,9 @@ def test_it_needs_nothing_but_the_standard_library_and_coremltools():
         for n in ast.walk(tree)
         if isinstance(n, ast.Call) and ast.unparse(n.func) == "importlib.import_module"
     }
-    assert called == {"numpy", "coremltools", "resource", "coremltools.models.compute_plan"}
+    experimental = "coremltools.models.ml_program.experimental"
+    of_iphone = {f"{experimental}.remote_device", f"{experimental}.async_wrapper"}
+    assert called == {"numpy", "coremltools", "resource", "coremltools.models.compute_plan", *of_iphone}
     assert "pocketbert." not in "".join(x for x in mac_script().splitlines() if "import" in x)
 
 
