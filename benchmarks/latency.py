@@ -71,7 +71,10 @@ def benchmark(
     for name in names:
         refusals = {v.name: device(str(name)).refusal(v.format, v.runtime) for v in variants}
         taken[str(name)] = [v for v in variants if not refusals[v.name]]
-        left_out += [Problem(f"{name} {n}", f"left out: {why}.") for n, why in refusals.items() if why]
+        left_out += [
+            Problem(f"{name} {', '.join(n for n, w in refusals.items() if w == why)}", f"left out: {why}.")
+            for why in dict.fromkeys(filter(None, refusals.values()))
+        ]
     used = [name for name in names if taken[str(name)]]
     if not used:
         raise InputError(left_out)

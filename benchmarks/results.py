@@ -229,7 +229,8 @@ def nothing_timed(targets: Sequence[Target], options: BenchmarkOptions) -> Bench
 def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, budget_s: float) -> list[str]:
     out = []
     if min(made) < runs:
-        out.append(f"{min(made)} to {max(made)} runs per repeat instead of {runs}: the budget was {budget_s:g} s.")
+        told = f"{min(made)} to {max(made)}" if max(made) > min(made) else f"{made[0]}"
+        out.append(f"{told} runs per repeat instead of {runs}: the budget was {budget_s:g} s.")
     warmed = [m.warmup_stable for m in measurements if not m.gap_ms]
     if restless := warmed.count(False):
         out.append(
@@ -237,7 +238,7 @@ def _notes(measurements: Sequence[Measurement], made: Sequence[int], runs: int, 
             "end: other load, or a changing clock rate. Compare the time ratios rather than single times."
         )
     busiest = max(m.load.others or 0.0 for m in measurements)
-    if busiest > BUSY:
+    if busiest > BUSY and measurements[0].wall is not None:
         out.append(
             f"Other processes used up to {busiest * 100:.0f} % of the CPU time meanwhile; times are longer than on an idle machine."
         )

@@ -88,6 +88,8 @@ def search_plots(search: BudgetSearch) -> list[tuple[str, str]]:
                 "Candidates that are not drawn were too large, failed a gate, or are larger than one of these and further from "
                 "the exported file."
             )
+            if len({c.student for c in found}) > 1:
+                caption += " Names that would cover others are left out; the table has all."
             out.append((plots.front(shown, limits, scale, f"{title} files inside and outside the budget"), caption))
     return out
 

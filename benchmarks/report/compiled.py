@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pocketbert.benchmarks import wording
-from pocketbert.benchmarks.compilation import Compilation
+from pocketbert.benchmarks.compilation import Compilation, LeftNodes
 from pocketbert.benchmarks.report.estimated import ESTIMATES
 
 NO_LATENCY = (
@@ -115,6 +115,33 @@ def compiled_lines(compilations: Sequence[Compilation]) -> list[str]:
     )
     estimated = [ESTIMATES] if any(one.estimate for one in compilations) else []
     return [*out, NO_LATENCY, *estimated, *left]
+
+
+@dataclass(frozen=True)
+class LeftRow:
+    """Operators that a file leaves on the CPU for one reason, on every device and at every length where that is so.
+
+    Attributes:
+        variant: Name of the file.
+        places: Devices, each with its lengths.
+        left: The operators.
+    """
+
+    variant: str
+    places: list[str]
+    left: LeftNodes
+
+
+def left_rows(compilations: Sequence[Compilation]) -> list[LeftRow]:
+    """What stays on the CPU, told once where several devices or lengths tell the same."""
+    found: dict[tuple[str, LeftNodes], dict[str, list[int]]] = {}
+    for one in compilations:
+        for left in one.left:
+            found.setdefault((one.variant, left), {}).setdefault(one.device, []).append(one.length)
+    return [
+        LeftRow(variant, [f"{device}, {', '.join(map(str, n))} tokens" for device, n in places.items()], left)
+        for (variant, left), places in found.items()
+    ]
 
 
 def compiled_stamps(compilations: Sequence[Compilation]) -> list[str]:

@@ -17,7 +17,7 @@ OPERATORS_SHOWN = 8
 
 @dataclass(frozen=True)
 class EstimatedRow:
-    """One estimate in words; a dash where the target has no such memory.
+    """One estimate in words.
 
     Attributes:
         of: The record.
@@ -25,8 +25,7 @@ class EstimatedRow:
         time: Milliseconds on the NPU.
         cycles: All cycles, and the share in which the NPU computes.
         without: Operators that the time does not contain.
-        sram: SRAM used at most, and bytes moved.
-        further: DRAM or flash used, and bytes moved.
+        memory: What is used at most of each memory, and in brackets the bytes moved; those that are not used are left out.
         system: Clock rate, system configuration and memory mode that were assumed.
         operators: Operator type, cycles and share of all cycles, most first, small ones added up.
     """
@@ -36,8 +35,7 @@ class EstimatedRow:
     time: str
     cycles: str
     without: str
-    sram: str
-    further: str
+    memory: list[str]
     system: str
     operators: list[tuple[str, str, float]]
 
@@ -49,7 +47,7 @@ def estimated_rows(compilations: Sequence[Compilation]) -> list[EstimatedRow]:
 
 def _row(one: Compilation, estimate: Estimate) -> EstimatedRow:
     left = f"{one.nodes_left} operators" if one.nodes_left else "nothing"
-    products = f", {estimate.products_left} of them matrix products" if estimate.products_left else ""
+    products = f", {estimate.products_left} of them products" if estimate.products_left else ""
     busy = estimate.npu_cycles / estimate.cycles if estimate.cycles else 0.0
     return EstimatedRow(
         of=one,
@@ -57,23 +55,18 @@ def _row(one: Compilation, estimate: Estimate) -> EstimatedRow:
         time=wording.milliseconds(estimate.time_ms),
         cycles=f"{wording.count(estimate.cycles)} ({wording.share(busy)} computing)",
         without=left + products,
-        sram=_memory(estimate.sram_bytes, estimate.sram_traffic),
-        further="; ".join(
-            f"{name} {_memory(used, moved)}"
+        memory=[
+            f"{name} {wording.size(used)} ({wording.size(moved)})"
             for name, used, moved in (
+                ("SRAM", estimate.sram_bytes, estimate.sram_traffic),
                 ("DRAM", estimate.dram_bytes, estimate.dram_traffic),
                 ("flash", estimate.flash_bytes, estimate.flash_traffic),
             )
             if used or moved
-        )
-        or wording.NONE,
+        ],
         system=f"{estimate.clock_mhz:g} MHz, {estimate.system}, {estimate.memory}",
         operators=_operators(estimate),
     )
-
-
-def _memory(used: int, moved: int) -> str:
-    return f"{wording.size(used)} ({wording.size(moved)} moved)" if used or moved else wording.NONE
 
 
 def _operators(estimate: Estimate) -> list[tuple[str, str, float]]:
@@ -95,11 +88,10 @@ def estimated_table(compilations: Sequence[Compilation]) -> tuple[list[str], lis
         "estimated ms on the NPU",
         "without",
         "cycles",
-        "SRAM",
-        "DRAM or flash",
+        "memory (bytes moved)",
         "assumed system",
     ]
     return header, [
-        [r.of.variant, r.of.device, str(r.of.length), r.time, r.without, r.cycles, r.sram, r.further, r.system]
+        [r.of.variant, r.of.device, str(r.of.length), r.time, r.without, r.cycles, "; ".join(r.memory), r.system]
         for r in estimated_rows(compilations)
     ]

@@ -66,7 +66,7 @@ def session_lines(result: BenchmarkResult) -> list[str]:
         out.append(f"{first.provenance} on {session.machine.summary}; {session.protocol.description}")
         busiest = max(session.measurements, key=lambda m: m.load.others or 0.0).load
         out.append(f"load of {first.device}: {busiest.summary}")
-        if (busiest.others or 0.0) > BUSY:
+        if (busiest.others or 0.0) > BUSY and session.timed:
             out.append(f"Warning: {first.device} was busy with other work: read the ratios rather than the times.")
         if first.device != LOCAL:
             out += session.protocol.notes
@@ -129,10 +129,11 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
         result.write(path)
         return
     artefacts = read_artefacts(folders[0])
-    # a Mac's variants are one file on several compute units, told apart in its own section
     default = artefacts.default_model().sha256
     sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
-    variants = {v.name if s is result else str(v.path): v for s in sessions for v in s.variants}
+    here = {(v.name, v.sha256) for v in sessions[0].variants}
+    # a Mac's variants are one file on several compute units, told apart in its own section
+    variants = {v.name if (v.name, v.sha256) in here else str(v.path): v for s in sessions for v in s.variants}
     only_compiled = {c.variant: c for c in result.compilations if c.variant not in variants}
     write_report(
         ReportData(

@@ -13,7 +13,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
 from pocketbert.benchmarks.records import Profile
 from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.budget import limits_in_words, search_plots, search_rows, student_rows
-from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row, compiled_stamps
+from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row, compiled_stamps, left_rows
 from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.estimated import ESTIMATES, estimated_rows
 from pocketbert.benchmarks.report.roles import file_roles
@@ -142,6 +142,7 @@ def render_report(data: ReportData) -> str:
         b=data.timed,
         compiled=[compiled_row(one) for one in compilations],
         compiled_stamps=compiled_stamps(compilations),
+        left=left_rows(compilations),
         estimated=estimated_rows(compilations),
         no_latency=NO_LATENCY,
         estimates=ESTIMATES,
@@ -221,7 +222,7 @@ def _tiles(data: ReportData) -> list[Tile]:
         theirs = reference.eval_score if chosen is not reference else None
         beside = f"; {reference.name} {metric.format(theirs.value)}" if theirs is not None else ""
         out.append(Tile(row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{beside}"))
-    smaller = f", {row.smaller} than {reference.name}" if chosen is not reference else ""
+    smaller = f", {row.smaller} than {reference.name}" if row.smaller != wording.NONE else ""
     out.append(Tile(row.size, f"on disk{smaller}"))
     if data.timed is not None and row.headline.p50 != wording.NONE:
         head, speed = data.timed.headline, row.headline.speed

@@ -168,8 +168,8 @@ def _printed(score: Score | None) -> str:
 
 
 def _times(ratio: float | None) -> str:
-    if ratio is None:
-        return wording.NONE
+    if ratio is None or wording.factor(max(ratio, 1 / ratio)) == wording.factor(1):
+        return wording.NONE  # "1.00 times smaller" says nothing
     if ratio >= 1:
         return f"{wording.factor(ratio)} smaller"
     return f"{wording.factor(1 / ratio)} larger"

@@ -9,6 +9,8 @@ _REFUSED = re.compile(
     re.MULTILINE,
 )
 _TENSOR = re.compile(r" \([^()]*\)$", re.MULTILINE)
+_LIST = "Feature-map dataTypes must be one of"
+"""A list that follows a refused type and differs by NPU."""
 UNTOLD = "the log of the compiler gives no reason"
 
 
@@ -21,7 +23,8 @@ def vela_reasons(log: str) -> dict[str, str]:
     found: dict[str, dict[str, None]] = {}
     for refused in _REFUSED.finditer(log):
         lines = _TENSOR.sub("", refused["why"].removeprefix("Reason: ").strip()).splitlines()
-        found.setdefault(refused["type"], {})[": ".join(line.strip() for line in lines)] = None
+        told = [line.strip() for line in lines if not line.startswith(_LIST)]
+        found.setdefault(refused["type"], {})[": ".join(told)] = None
     return {kind: "; ".join(why) for kind, why in found.items()}
 
 

@@ -10,6 +10,10 @@ from pocketbert.benchmarks.report.plots.drawing import INK, WIDTH, Drawing, colo
 
 _SHAPES = "os^DvP"
 """Shapes of students in the plot of a search."""
+_POINT = 9
+"""Width of a point in the drawing's pixels."""
+_PLACES = ((0, 11, "center"), (0, -11, "center"), (7, 0, "left"), (-7, 0, "right"))
+"""Where a name may be: above its point, below it, on its right, on its left."""
 
 
 @dataclass(frozen=True)
@@ -124,24 +128,14 @@ def front(points: Sequence[Considered], limits: tuple[float | None, float | None
     """
     with Drawing(WIDTH, 3.0) as canvas:
         axes = canvas.axes
-        line = sorted((p for p in points if p.front), key=lambda p: p.megabytes)
-        axes.plot([p.megabytes for p in line], [p.lost for p in line], color=color_of(1), linewidth=1.2)
         students = list(dict.fromkeys(p.student for p in points))
-        for number, p in enumerate(points := sorted(points, key=lambda p: p.megabytes)):
+        if len(students) == 1:
+            line = sorted((p for p in points if p.front), key=lambda p: p.megabytes)
+            axes.plot([p.megabytes for p in line], [p.lost for p in line], color=color_of(1), linewidth=1.2)
+        for p in points:
             color = color_of(1 if p.inside else 0)
             shape = _SHAPES[students.index(p.student) % len(_SHAPES)]
             axes.scatter([p.megabytes], [p.lost], s=90 if p.chosen else 34, color=color, marker=shape, zorder=3)
-            last = number > 0 and number == len(points) - 1
-            falling = last and p.lost < points[number - 1].lost
-            axes.annotate(
-                f"{p.name}, chosen" if p.chosen else p.name,
-                (p.megabytes, p.lost),
-                (0, -16 if falling else 8),  # below, where the line comes down from above
-                textcoords="offset points",
-                ha="right" if last else "left",
-                fontsize=8,
-                fontweight="bold" if p.chosen else "normal",
-            )
         size, loss = limits
         if size is not None:
             axes.axvline(size, color=color_of(5), linewidth=1.0, linestyle=(0, (4, 3)))
@@ -153,4 +147,36 @@ def front(points: Sequence[Considered], limits: tuple[float | None, float | None
         entries = [("inside", 1), ("outside", 0)] + ([("limit", 5)] if limits != (None, None) else [])
         shapes = {name: _SHAPES[i % len(_SHAPES)] for i, name in enumerate(students) if name}
         legend(canvas.figure, entries, columns=3, shapes=shapes)
+        _write_names(canvas, points)
         return canvas.svg(title)
+
+
+def _write_names(canvas: Drawing, points: Sequence[Considered]) -> None:
+    """Write names next to their points, the chosen one's first, where no point and no other name is in the way.
+
+    A name that has no place is left out: the table has them all.
+    """
+    from matplotlib.transforms import Bbox
+
+    axes = canvas.axes
+    canvas.figure.draw_without_rendering()  # decides where everything else is
+    taken = [axes.transData.transform((p.megabytes, p.lost)) for p in points]
+    boxes = [Bbox.from_bounds(x - _POINT / 2, y - _POINT / 2, _POINT, _POINT) for x, y in taken]
+    for p in sorted(points, key=lambda p: (not p.chosen, not p.inside, p.megabytes)):
+        for x, y, side in _PLACES:
+            name = axes.annotate(
+                f"{p.name}, chosen" if p.chosen else p.name,
+                (p.megabytes, p.lost),
+                (x, y),
+                textcoords="offset points",
+                ha=side,
+                va="center",
+                fontsize=8,
+                fontweight="bold" if p.chosen else "normal",
+            )
+            box = name.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 and axes.bbox.y0 <= box.y0
+            if inside and box.y1 <= axes.bbox.y1 and not any(box.overlaps(other) for other in boxes):
+                boxes.append(box)
+                break
+            name.remove()

@@ -1,0 +1,113 @@
+"""One page over several devices: a file is one row, what is compiled only is a row too, equal stories are told once."""
+
+from __future__ import annotations
+
+import re
+
+from pocketbert.benchmarks.compilation import Compilation, Estimate, LeftNodes, OperatorCycles
+from pocketbert.benchmarks.report.compiled import compiled_stamps, compiled_table, left_rows
+from pocketbert.benchmarks.report.estimated import estimated_table
+from pocketbert.benchmarks.report.output import session_lines, write_result
+from pocketbert.benchmarks.report.plots import Considered, front
+from pocketbert.core.types import Provenance
+
+REASON = LeftNodes(op_type="GELU", nodes=3, reason="Unsupported IFM type: Int16")
+
+
+def compilation(device: str, length: int = 64, **changes: object) -> Compilation:
+    estimate = Estimate(
+        system="A_System",
+        memory="A_Mode",
+        clock_mhz=500,
+        time_ms=20.47,
+        cycles=10_235_000,
+        npu_cycles=7_500_000,
+        sram_bytes=442_000,
+        dram_bytes=0,
+        flash_bytes=5_500_000,
+        sram_traffic=38_000_000,
+        dram_traffic=0,
+        flash_traffic=7_000_000,
+        operators=[OperatorCycles(op_type="SOFTMAX", cycles=900), OperatorCycles(op_type="ADD", cycles=100)],
+        products_left=2,
+        provenance=Provenance.ESTIMATED,
+    )
+    given = Compilation(
+        variant="tflite/model_a16w8_npu.tflite",
+        sha256="0" * 64,
+        bytes=17_700_000,
+        device=device,
+        target=f"the target of {device}",
+        engine="vela",
+        engine_version="5",
+        provenance=Provenance.COMPILED_ONLY,
+        length=length,
+        op_types={"FULLY_CONNECTED": 20},
+        partitions=2,
+        left=[REASON],
+        compiled_bytes=1,
+        compile_s=1.0,
+        answers=None,
+        estimate=estimate,
+    )
+    return given.model_copy(update=changes)
+
+
+def test_a_file_on_two_devices_is_one_row_and_a_compiled_one_another(result, phone, tmp_path) -> None:
+    there = result.model_copy(
+        update={"measurements": [m.model_copy(update={"device": "ssh:pi"}) for m in result.measurements]}
+    )
+    joint = result.model_copy(update={"others": [there], "compilations": [compilation("vela:a")]})
+    write_result(joint, tmp_path / "page.html", [phone])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    models = page.split('<section id="models">')[1].split("</table>")[0]
+    names = re.findall(r'<tr><td class="l">(?:<span class="dot"[^>]*></span>)?([^<]+)<', models)
+    assert names == ["teacher fp32", "student int8", "tflite/model_a16w8_npu.tflite"]
+
+
+def test_what_several_devices_leave_for_one_reason_is_told_once() -> None:
+    other = LeftNodes(op_type="GELU", nodes=3, reason="another")
+    made = [compilation("a"), compilation("a", 128), compilation("b"), compilation("c", left=[other])]
+    rows = left_rows(made)
+    assert [(r.left, r.places) for r in rows] == [
+        (REASON, ["a, 64, 128 tokens", "b, 64 tokens"]),
+        (other, ["c, 64 tokens"]),
+    ]
+
+
+def test_provenance_is_told_for_each_device() -> None:
+    made = [compilation("a"), compilation("b", estimate=None), compilation("c", failed="it crashed", estimate=None)]
+    assert compiled_stamps(made) == [
+        "placement, size: compiled-only, time, cycles, memory: estimated · a: the target of a · vela 5",
+        "placement, size: compiled-only · b: the target of b · vela 5",
+    ]
+    header, rows = compiled_table(made)
+    assert "emulated rows" not in header
+    assert [row[-1] for row in rows] == ["passed", "passed", "failed"]
+    header, (row,) = estimated_table(made)
+    told = dict(zip(header, row, strict=True))
+    assert told["estimated ms on the NPU"] == "20.5"
+    assert told["without"] == "3 operators, 2 of them products"
+    assert told["memory (bytes moved)"] == "SRAM 442 kB (38.0 MB); flash 5.5 MB (7.0 MB)"
+    assert told["assumed system"] == "500 MHz, A_System, A_Mode"
+
+
+def test_a_busy_emulator_is_no_warning_about_times(result) -> None:
+    busy = [m.model_copy(update={"load": m.load.model_copy(update={"others": 0.9})}) for m in result.measurements]
+    timed = result.model_copy(update={"measurements": busy})
+    assert "Warning: local was busy" in "\n".join(session_lines(timed))
+    counted = timed.model_copy(update={"measurements": [m.model_copy(update={"wall": None}) for m in busy]})
+    assert "Warning" not in "\n".join(session_lines(counted))
+
+
+def test_names_in_the_plot_of_a_search_do_not_cover_each_other() -> None:
+    def named(*places: tuple[float, float]) -> list[str]:
+        points = [
+            Considered(f"file{i}", x, y, True, True, i == 1, f"student{i % 2}") for i, (x, y) in enumerate(places)
+        ]
+        return re.findall(r">(file\d+[^<]*)</text>", front(points, (None, None), "accuracy lost", "t"))
+
+    assert len(named((1, 0.1), (2, 0.2), (3, 0.3))) == 3
+    crowd = named(*[(2 + i / 1000, 0.1) for i in range(12)], (9, 1))
+    assert "file1, chosen" in crowd
+    assert len(crowd) < 13
