@@ -44,11 +44,19 @@ class Iphone:
         """What the iPhone is; what nobody tells is empty or 0. Its name, which is often its owner's, is left out."""
         hardware = _hardware(self.device.udid)
         return {
-            "model": str(hardware.get("productType", "")), "chip": str(hardware.get("marketingName", "")) or "an iPhone",
-            "arch": "arm64", "isa": [], "cores": 0, "memory_bytes": 0, "macos": "",
-            "system": f"iOS {self.device.os_version}".strip(), "build": self.device.os_build_number,
-            "python": "", "power": "", "thermal": "",
-        }  # fmt: skip
+            "model": str(hardware.get("productType", "")),
+            "chip": str(hardware.get("marketingName", "")) or "an iPhone",
+            "arch": "arm64",
+            "isa": [],
+            "cores": 0,
+            "memory_bytes": 0,
+            "macos": "",
+            "system": f"iOS {self.device.os_version}".strip(),
+            "build": self.device.os_build_number,
+            "python": "",
+            "power": "",
+            "thermal": "",
+        }
 
     def start(self, tools: Any, package: Path, unit: str) -> tuple[PhoneModel, dict[str, Any]]:
         """Open a package on a compute unit twice, the first time of which Core ML prepares it for the unit."""
