@@ -51,7 +51,7 @@ def search_rows(search: BudgetSearch) -> list[SearchRow]:
 def _row(candidate: Candidate, metric: str) -> SearchRow:
     none = wording.NONE
     return SearchRow(
-        name=candidate.path,
+        name=candidate.name,
         student=candidate.student or "",
         size=none if candidate.bytes is None else wording.size(candidate.bytes),
         error=none if candidate.rel is None else f"{candidate.rel:.4f}",
@@ -96,7 +96,8 @@ def search_plots(search: BudgetSearch) -> list[tuple[str, str]]:
 
 def _point(c: Candidate) -> plots.Considered:
     assert c.drop is not None and c.bytes is not None
-    return plots.Considered(c.scheme, c.bytes / 1e6, 100 * c.drop, c.front, bool(c.inside), c.chosen, c.student or "")
+    name = f"{c.scheme}, {len(c.left)} role{'s' if len(c.left) > 1 else ''} float" if c.left else c.scheme
+    return plots.Considered(name, c.bytes / 1e6, 100 * c.drop, c.front, bool(c.inside), c.chosen, c.student or "")
 
 
 def student_rows(search: BudgetSearch) -> list[tuple[str, str, str, str]]:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.artefacts.role_table import RoleRow
 from pocketbert.core.artefacts.search import BudgetSearch
+from pocketbert.core.artefacts.sensitivity import Sensitivities
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.metrics import METRICS, Metric
@@ -122,6 +123,7 @@ class ReportData(_Record):
         confusion_of: Which model and rows the confusions are of, in words.
         notes: Limits and honest statements.
         search: The files that were considered where these were chosen inside a budget.
+        sensitivity: How far each role by itself takes smaller files from the exported ones, where that was measured.
         recipe: The resolved recipe, YAML.
         command: Command line that made the run.
         made: When, as text.
@@ -144,6 +146,7 @@ class ReportData(_Record):
     confusion_of: str = ""
     notes: list[str] = []
     search: BudgetSearch | None = None
+    sensitivity: Sensitivities | None = None
     recipe: str = ""
     command: str = ""
     made: str = ""

@@ -17,6 +17,7 @@ from pocketbert.benchmarks.report.compiled import NO_LATENCY, compiled_row, comp
 from pocketbert.benchmarks.report.data import GateRow, ReportData
 from pocketbert.benchmarks.report.estimated import ESTIMATES, estimated_rows
 from pocketbert.benchmarks.report.roles import file_roles
+from pocketbert.benchmarks.report.sensitivity import sensitivity_bars
 from pocketbert.benchmarks.report.summary import condition_words, headline_condition, shown_sessions, summary_rows
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.metrics import Direction, Metric, Unit
@@ -165,6 +166,7 @@ def render_report(data: ReportData) -> str:
         contest=student_rows(data.search) if data.search else [],
         limits=limits_in_words(data.search) if data.search else "",
         by_role=file_roles(data.rows),
+        sensitive=sensitivity_bars(data.sensitivity),
     )
 
 

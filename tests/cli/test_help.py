@@ -75,7 +75,7 @@ def test_commands_are_listed_in_groups() -> None:
     assert {title: [name for name, _ in rows] for title, rows in listed("").items()} == {
         "The whole chain": ["run", "finetune", "distill", "demo"],
         "Single steps": ["export", "quantize", "verify", "pack"],
-        "Results": ["predict", "benchmark", "report"],
+        "Results": ["predict", "benchmark", "report", "sensitivity"],
         "Helpers": ["devices", "families", "doctor", "recipes", "data"],
     }
 

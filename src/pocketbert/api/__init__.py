@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pocketbert.api.data import data_augment, data_check, data_demo, data_prepare
 from pocketbert.api.folders import export, pack, plan_export, quantize
-from pocketbert.api.judging import benchmark, predict, report, verify
+from pocketbert.api.judging import benchmark, predict, report, sensitivity, verify
 from pocketbert.api.machine import doctor
 from pocketbert.api.recipes import demo, distill, finetune, load_recipe, plan, run, starting_recipe
 from pocketbert.core.host.platforms import refusal
@@ -34,6 +34,7 @@ __all__ = [
     "quantize",
     "report",
     "run",
+    "sensitivity",
     "starting_recipe",
     "verify",
 ]

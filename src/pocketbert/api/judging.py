@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.options import BenchmarkOptions
+    from pocketbert.core.artefacts import Sensitivities
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.tokenization import Text
@@ -105,6 +106,29 @@ def benchmark(
     from pocketbert.pipeline.direct import measure_folders
 
     return measure_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports], record)
+
+
+def sensitivity(
+    model: str | Path,
+    calibrate: DataSource | None,
+    schemes: Sequence[str] | None = None,
+    *,
+    record: bool = False,
+) -> Sensitivities:
+    """Measure how far each role by itself takes a smaller file from the exported one, with real files.
+
+    Args:
+        model: An artefact folder with exported files and ``model.safetensors``; it is not changed but for its report.
+        calibrate: Labelled training rows on which files are compared, and static schemes measure ranges.
+        schemes: Schemes to measure; default those of the folder's files, else ``int8``.
+        record: Whether the figures are written into the folder's report.
+
+    Returns:
+        For each format and scheme the difference that each role makes, that of all together, and what the single ones predict.
+    """
+    from pocketbert.pipeline.direct import measure_sensitivity
+
+    return measure_sensitivity(Path(model), calibrate, schemes, record)
 
 
 def report(run: str | Path, output: str | Path, overwrite: bool = False) -> Path:

@@ -62,7 +62,7 @@ def print_search(folder: Path) -> None:
     limits = ", ".join(f"{name}={value:g}" for name, value in found.budget.items())
     print(f"chosen inside {limits}: {found.wins}")
     print(f"{found.ranked_on:,} calibration rows ranked. {found.rows}")
-    chosen = chosen_files({c.format: c.scheme for c in found.chosen})
+    chosen = chosen_files(found.chosen)
     print(f"the same files from a recipe:\n  {recipe_lines(chosen)}")
 
 
@@ -72,7 +72,7 @@ def _row(candidate: Candidate) -> list[str]:
 
     inside = _NONE if candidate.inside is None else "yes" if candidate.inside else "no"
     return [
-        candidate.path,
+        candidate.name,
         shown(None if candidate.bytes is None else candidate.bytes / 1e6, ".2f"),
         shown(candidate.rel, ".4f"),
         shown(candidate.agreement, ".1%"),

@@ -36,6 +36,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "pocketbert benchmark -m phone --threads 1 --lengths 32 --record",
         "pocketbert benchmark -m phone -m other-phone -o compared.html",
     ),
+    "sensitivity": ("pocketbert sensitivity -m phone --calibrate train.csv --scheme int8,a8w8",),
     "report": ("pocketbert report -m phone -o report.html",),
     "devices": ("pocketbert devices",),
     "families": ("pocketbert families",),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import yaml
+
 from pocketbert.core.artefacts import Candidate
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.recipe.budget import BudgetSection
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.recipe.quantize import QuantizeSection
+from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.pipeline.direct.search import chosen_files, recipe_lines
 from pocketbert.pipeline.direct.search.choosing import best, front, is_inside, limits_for, nearest_outside
 
@@ -70,12 +73,23 @@ def test_the_nearest_one_and_the_limits_that_would_take_it() -> None:
 
 
 def test_recipe_lines_make_the_chosen_files_and_no_others() -> None:
+    def file(format: str, scheme: Scheme, *left: Role) -> Candidate:
+        return Candidate(path=f"{format}/model", format=Format(format), scheme=scheme, left=[*left])
+
     def lines(**chosen: Scheme) -> str:
-        return recipe_lines(chosen_files({Format(f): s for f, s in chosen.items()}))
+        return recipe_lines(chosen_files([file(f, s) for f, s in chosen.items()]))
 
     assert lines(onnx=SMALL, tflite=SMALL) == "quantize: {files: [small]}"
     assert lines(onnx=INT8, coreml=Scheme.W8) == "quantize: {files: [int8]}", "Core ML has w8 instead"
     both = lines(onnx=SMALL, coreml=Scheme.LUT6)
     assert both == "quantize: {files: [{scheme: small, format: onnx}, {scheme: lut6, format: coreml}]}"
+    found = chosen_files([file("onnx", INT8, Role.EMBEDDING, Role.FFN_DOWN), file("coreml", Scheme.W8)])
+    assert recipe_lines(found) == (
+        "quantize: {files: [{scheme: int8, format: onnx, roles: {embedding: null, ffn_down: null}}, "
+        "{scheme: w8, format: coreml}]}"
+    )
+    read = QuantizeSection.model_validate(yaml.safe_load(recipe_lines(found))["quantize"])
+    assert read.of(Format.ONNX, INT8).chosen == {"embedding": "none", "ffn_down": "none"}
+    assert not read.of(Format.COREML, Scheme.W8).chosen
     for format, scheme in ((f, s) for f, info in FORMATS.items() for s in info.schemes if info.smaller(s) is s):
         assert scheme in lines(**{format: scheme})

@@ -10,8 +10,9 @@ import pytest
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.search.searching import _Hunt
+from pocketbert.pipeline.direct.search.trial import Trial
 from pocketbert.pipeline.direct.search.workbench import Workbench
-from pocketbert.pipeline.formats.model_files import ModelFile, smaller_file
+from pocketbert.pipeline.formats.model_files import smaller_file
 
 _SIZES = {Scheme.W4: 10, Scheme.SMALL: 12, Scheme.INT8: 20}
 _ALONE = {Scheme.W4: 0.01, Scheme.SMALL: 0.4, Scheme.INT8: 0.02}
@@ -21,20 +22,20 @@ class _Bench:
     """The bench of a student whose exported file is 0.3 of the spread away from the own student's."""
 
     material = SimpleNamespace(student="narrow")
-    base = smaller_file(Format.ONNX, Scheme.FP32)
+    base = Trial(smaller_file(Format.ONNX, Scheme.FP32))
 
     def __init__(self) -> None:
         self.wrote: list[Scheme] = []
 
-    def expected_bytes(self, file: ModelFile) -> int:
-        return _SIZES[file.scheme]
+    def expected_bytes(self, trial: Trial) -> int:
+        return _SIZES[trial.file.scheme]
 
-    def ranked(self, file: ModelFile) -> Any:
+    def ranked(self, trial: Trial) -> Any:
         return SimpleNamespace(rel=0.3, agreement=None)
 
-    def written(self, file: ModelFile) -> Any:
-        self.wrote.append(file.scheme)
-        return SimpleNamespace(failure="", sha256="0", bytes=self.expected_bytes(file))
+    def written(self, trial: Trial) -> Any:
+        self.wrote.append(trial.file.scheme)
+        return SimpleNamespace(failure="", sha256="0", bytes=self.expected_bytes(trial))
 
 
 @pytest.mark.parametrize(
@@ -48,14 +49,14 @@ class _Bench:
 def test_a_candidate_that_is_predicted_to_be_larger_and_further_is_not_written(
     limits: dict[str, float], own_student: bool, left_out: list[Scheme]
 ) -> None:
-    bench, files = _Bench(), [smaller_file(Format.ONNX, s) for s in _SIZES]
-    errors = {} if own_student else {f.path: _ALONE[f.scheme] for f in files}
-    hunt = _Hunt(cast(Workbench, bench), BudgetSection(**limits), files, errors)
+    bench, trials = _Bench(), [Trial(smaller_file(Format.ONNX, s)) for s in _SIZES]
+    errors = {} if own_student else {t.name: _ALONE[t.file.scheme] for t in trials}
+    hunt = _Hunt(cast(Workbench, bench), BudgetSection(**limits), trials, errors)
     found = []
-    for file in files:
-        hunt.found[file.path] = hunt._ranked(file, least=False)
-        found.append(hunt.found[file.path])
-    assert [f.scheme for f in files if f.scheme not in bench.wrote] == left_out
+    for trial in trials:
+        hunt.found[trial.name] = hunt._ranked(trial, least=False)
+        found.append(hunt.found[trial.name])
+    assert [t.file.scheme for t in trials if t.file.scheme not in bench.wrote] == left_out
     notes = [c.note for c in found if c.note]
     assert len(notes) == len(left_out)
     assert all("an RMS difference of about 0.5 are predicted" in note for note in notes), notes

@@ -132,11 +132,11 @@ def test_a_killed_search_goes_on_where_it_was(
     counted: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pocketbert.pipeline.direct.search import workbench
+    from pocketbert.pipeline.direct.search import bench, workbench
 
-    ranked = workbench.rms_error
+    ranked = bench.rms_error
     with monkeypatch.context() as killed:
-        killed.setattr(workbench, "rms_error", lambda a, b: ranked(a, b) if len(counted) < 2 else _kill())
+        killed.setattr(bench, "rms_error", lambda a, b: ranked(a, b) if len(counted) < 2 else _kill())
         with pytest.raises(KeyboardInterrupt):
             choose(phone, tmp_path / "made", rows, max_drop=0.1)
     assert len(counted) == 2

@@ -28,6 +28,7 @@ from pocketbert.core.artefacts.records import (
 )
 from pocketbert.core.artefacts.role_table import RoleRow, in_one_line
 from pocketbert.core.artefacts.search import SEARCH_FILE, BudgetSearch, Candidate, ConsideredStudent
+from pocketbert.core.artefacts.sensitivity import RoleError, Sensitivities, Sensitivity
 
 __all__ = [
     "CARD",
@@ -44,8 +45,11 @@ __all__ = [
     "Minimum",
     "ModelRecord",
     "Processing",
+    "RoleError",
     "RoleRow",
     "SeenRight",
+    "Sensitivities",
+    "Sensitivity",
     "Signature",
     "Tensor",
     "artefact_folder",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Format, Role, Runtime, Scheme
 
 SEARCH_FILE = "search.json"
 """Where a run folder keeps it."""
@@ -26,6 +26,7 @@ class Candidate(_Record):
         format: What opens it.
         scheme: How its numbers are stored.
         runtime: The one runtime that it is made for.
+        left: Roles whose weights stay as they were exported.
         student: The student that it is made of, where several were considered.
         sha256: Digest of the file; None where none was written.
         bytes: Size of the file; None where none was written.
@@ -44,6 +45,7 @@ class Candidate(_Record):
     format: Format
     scheme: Scheme
     runtime: Runtime | None = None
+    left: list[Role] = []
     student: str | None = None
     sha256: str | None = None
     bytes: int | None = None
@@ -57,9 +59,19 @@ class Candidate(_Record):
     note: str = ""
 
     @property
+    def name(self) -> str:
+        """Its path with the roles that it leaves: files of one scheme have one path, whichever roles they leave."""
+        return named(self.path, self.left)
+
+    @property
     def sound(self) -> bool:
         """Whether it was written, passed the gates it met, and answers in numbers."""
         return self.bytes is not None and self.rel is not None and math.isfinite(self.rel) and not self.note
+
+
+def named(path: str, left: Sequence[Role]) -> str:
+    """A file with the roles that it leaves, in words."""
+    return f"{path}, {' and '.join(left)} as exported" if left else path
 
 
 class ConsideredStudent(_Record):

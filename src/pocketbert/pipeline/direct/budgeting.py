@@ -134,8 +134,7 @@ def quantize_inside(model: str, output: Path, asked: Asked, *, overwrite: bool) 
         if own.resumed:
             say(f"continuing the interrupted search in {own.path}")
         findings = _search(material, asked, own)
-        chosen = {f.format: f.chosen.scheme for f in findings if f.chosen is not None}
-        section = QuantizeSection(files=chosen_files(chosen))
+        section = QuantizeSection(files=chosen_files([f.chosen for f in findings if f.chosen is not None]))
         final = recipe.model_copy(update={"quantize": section, "verify": _verified(recipe, asked.limits)})
         told = told_of(findings, material, asked.limits, _rows(material, asked))
         with naming_flags():

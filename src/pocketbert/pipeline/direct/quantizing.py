@@ -44,10 +44,10 @@ def quantize_folder(
             )
         problems += budget_problems(budget, exported, schemes, runtimes, calibrate)
         exported = [r for r in exported if budget.formats is None or r.format in budget.formats] or exported
-        options = replace(_as_exported(model, artefacts, exported, ["fp32"], []), calibrate=calibrate, data=budget.data)
+        options = replace(as_exported(model, artefacts, exported, ["fp32"], []), calibrate=calibrate, data=budget.data)
     else:
         wanted = ["int8"] if schemes is None else schemes
-        options = replace(_as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate, roles=roles)
+        options = replace(as_exported(model, artefacts, exported, wanted, runtimes), calibrate=calibrate, roles=roles)
         problems += unread_calibration(options)
     problems += option_problems(str(model), options)
     if not exported:
@@ -93,14 +93,22 @@ def _given(exported: Sequence[ModelRecord]) -> dict[str, float]:
     return {"temperature": given.pop()} if len(given) == 1 and given != {1.0} else {}
 
 
-def _as_exported(
+def as_exported(
     model: Path,
     artefacts: Artefacts,
     exported: Sequence[ModelRecord],
     schemes: Sequence[str],
     runtimes: Sequence[str],
 ) -> ExportOptions:
-    """Options that export the files of an artefact folder as they were exported, and quantize them."""
+    """Return options that export the files of an artefact folder as they were exported, and quantize them.
+
+    Args:
+        model: The folder.
+        artefacts: Its list.
+        exported: The records of its exported files.
+        schemes: Schemes of the smaller files.
+        runtimes: Runtimes of further files.
+    """
     resolved = model / RECIPE_FILE
     packages = load_recipe(resolved).export.coreml if resolved.is_file() else CoremlSection()
     defaults = ExportOptions()

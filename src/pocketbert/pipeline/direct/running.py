@@ -89,7 +89,7 @@ class ChoosingRun(Run):
 
 
 def _chosen(told: BudgetSearch) -> QuantizeSection:
-    return QuantizeSection(files=chosen_files({c.format: c.scheme for c in told.chosen}))
+    return QuantizeSection(files=chosen_files(told.chosen))
 
 
 def _exporting(run: Run) -> Run:
@@ -132,7 +132,7 @@ def _tell(run: ChoosingRun, told: BudgetSearch) -> None:
     """Say how a plain recipe makes the same files."""
     followed = run.followed
     lines = student_lines(followed.recipe) if followed is not None else []
-    files = chosen_files({c.format: c.scheme for c in told.chosen})
+    files = chosen_files(told.chosen)
     say("the same files from a plain recipe:")
     for line in [*lines, recipe_lines(files)]:
         say(f"  {line}")

@@ -110,7 +110,7 @@ class Contest:
             note = f"not searched: before any scheme its answers differ by {rel:.3g} of the spread, and {why}"
             return Considered(_noted(record, note))
         run.execute(until=formats[-1].value)
-        errors = {c.path: c.rel for f in before[0].findings for c in f.candidates if c.rel is not None}
+        errors = {c.name: c.rel for f in before[0].findings for c in f.candidates if c.rel is not None}
         return Considered(record, search(material, self.budget, self.schemes, self.figures, errors))
 
     def _scored(self, run: Run, record: ConsideredStudent) -> ConsideredStudent:

@@ -15,6 +15,7 @@ from pocketbert.core.artefacts import (
     FileRecord,
     Kind,
     ModelRecord,
+    Sensitivities,
     changed_files,
     read_artefacts,
     write_artefacts,
@@ -88,6 +89,18 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
         result.write(change.target / BENCHMARK_FILE)
         rows = [row if row.is_teacher else row.model_copy(update={"name": row.path}) for row in change.facts.rows]
         change.facts = change.facts.model_copy(update={"rows": rows, "benchmark": result})
+    say(f"recorded in {folder}: {', '.join(change.written)}")
+
+
+def record_sensitivities(folder: Path, found: Sensitivities) -> None:
+    """Write sensitivities into the report of the folder that they are of.
+
+    Args:
+        folder: The artefact folder.
+        found: What was measured.
+    """
+    with _changing(folder) as change:
+        change.facts = change.facts.model_copy(update={"sensitivity": found})
     say(f"recorded in {folder}: {', '.join(change.written)}")
 
 

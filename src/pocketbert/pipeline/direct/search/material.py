@@ -11,8 +11,9 @@ from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.split import hold_out_share
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.predict.tokenization import Encoded, Text
+from pocketbert.core.predict.tokenization import Text
 from pocketbert.core.types import Format
+from pocketbert.pipeline.direct.search.sources import Sources
 from pocketbert.pipeline.formats.run_model import RunModel
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.learn.data import RunData, load_data
@@ -24,13 +25,10 @@ TIMED_TEXTS = 100
 
 
 @dataclass(frozen=True)
-class Material:
+class Material(Sources):
     """What the candidates of all formats are made from and measured on.
 
     Attributes:
-        model: The exported model.
-        bases: The exported file of each format.
-        calibration: Rows on which ranges are measured and candidates are ranked.
         choosing: Rows whose score decides whether a candidate is inside.
         scoring: Data of the run that writes the folder.
         kept_apart: Number of its rows that are scored and took no part in the choice.
@@ -38,19 +36,11 @@ class Material:
         against: The same of the recipe's own student, whose exported files decide what is lost; None for its own material.
     """
 
-    model: RunModel
-    bases: Mapping[Format, Path]
-    calibration: list[Encoded]
     choosing: EvalSet
     scoring: RunData
     kept_apart: int
     student: str | None = None
     against: Material | None = None
-
-    @cached_property
-    def calibration_digest(self) -> str:
-        """Digest of the calibration rows as the model reads them."""
-        return sha256_json([row.ids.tolist() for row in self.calibration])
 
     @cached_property
     def choosing_digest(self) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pocketbert.core.artefacts import Candidate
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.recipe.budget import BudgetSection
-from pocketbert.core.recipe.quantize import QuantizedFile
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.recipe.quantize import LEFT, QuantizedFile
+from pocketbert.core.types import Scheme
 from pocketbert.pipeline.direct.search import choosing
 from pocketbert.pipeline.direct.search.finding import Finding
 
@@ -26,13 +26,13 @@ def figures_line(candidate: Candidate, metric: str = "") -> str:
         parts.append(lost)
     if candidate.p90_ms is not None:
         parts.append(f"p90 {candidate.p90_ms:.2f} ms")
-    return f"{candidate.path}: {', '.join(parts)}"
+    return f"{candidate.name}: {', '.join(parts)}"
 
 
 def outside_lines(finding: Finding, budget: BudgetSection) -> list[str]:
     """Say that a format has no file inside, which one comes nearest, and which limits would take it."""
     lines = [f"{finding.format}: no file is inside {budget.text}."]
-    broken = [f"{c.path}: {c.note}" for c in finding.candidates if c.note and not c.note.startswith("not written")]
+    broken = [f"{c.name}: {c.note}" for c in finding.candidates if c.note and not c.note.startswith("not written")]
     if finding.nearest is None:
         return [*lines, *broken]
     limits = choosing.limits_for(finding.nearest, budget)
@@ -41,20 +41,27 @@ def outside_lines(finding: Finding, budget: BudgetSection) -> list[str]:
     return [*lines, *broken]
 
 
-def chosen_files(chosen: Mapping[Format, Scheme]) -> list[QuantizedFile]:
-    """The entries of ``quantize.files`` that make these files and no others.
+def chosen_files(chosen: Sequence[Candidate]) -> list[QuantizedFile]:
+    """Return the entries of ``quantize.files`` that make these files and no others.
 
     Args:
-        chosen: A scheme for each format of the recipe.
+        chosen: A file of each format of the recipe.
     """
+    schemes = {c.format: c.scheme for c in chosen}
     for scheme in Scheme:
-        made = {f: FORMATS[f].smaller(scheme) if FORMATS[f].takes(scheme) else None for f in chosen}
-        if made == dict(chosen):
+        made = {f: FORMATS[f].smaller(scheme) if FORMATS[f].takes(scheme) else None for f in schemes}
+        if made == schemes and not any(c.left for c in chosen):
             return [QuantizedFile(scheme=scheme)]
-    return [QuantizedFile(scheme=scheme, format=format) for format, scheme in chosen.items()]
+    return [QuantizedFile(scheme=c.scheme, format=c.format, roles=dict.fromkeys(c.left, LEFT)) for c in chosen]
 
 
 def recipe_lines(files: Sequence[QuantizedFile]) -> str:
     """The recipe's section, ready to copy."""
-    entries = [f.scheme.value if f.format is None else f"{{scheme: {f.scheme}, format: {f.format}}}" for f in files]
-    return f"quantize: {{files: [{', '.join(entries)}]}}"
+    return f"quantize: {{files: [{', '.join(map(_entry, files))}]}}"
+
+
+def _entry(file: QuantizedFile) -> str:
+    if file.format is None:
+        return file.scheme.value
+    roles = ", ".join(f"{role}: null" for role in file.roles)
+    return f"{{scheme: {file.scheme}, format: {file.format}{f', roles: {{{roles}}}' if roles else ''}}}"

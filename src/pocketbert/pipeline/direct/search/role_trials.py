@@ -1,0 +1,67 @@
+"""Files that leave the most sensitive roles float, and what single roles predict of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pocketbert.core.types import Role
+from pocketbert.pipeline.direct.search.bench import Bench
+from pocketbert.pipeline.direct.search.one_role import sensitivity
+from pocketbert.pipeline.direct.search.trial import Trial
+
+ESTIMATED = 1.25
+"""An estimated size may be this much too large: the estimate was never 10 % off."""
+PREDICTED = 1.02
+"""The same of a size that is predicted from the files with one role: their savings add up."""
+
+
+@dataclass(frozen=True)
+class RoleTrial:
+    """A file that leaves some roles float.
+
+    Attributes:
+        trial: Scheme and roles.
+        bytes: Its predicted size.
+        rel: Its predicted RMS difference from the exported file.
+    """
+
+    trial: Trial
+    bytes: int
+    rel: float
+
+
+def role_trials(bench: Bench, whole: Sequence[Trial], limit: float) -> Iterator[RoleTrial]:
+    """List the files of some schemes without their k most sensitive roles, the smallest first.
+
+    Sensitivities of a scheme are measured only where one of its files can be small enough. Of two files of all schemes, one
+    that is predicted to be larger and further is left out.
+
+    Args:
+        bench: Writes and compares the files with one role.
+        whole: The schemes, all roles compressed.
+        limit: Largest size in bytes.
+    """
+    from pocketbert.quantize.table import row_of
+
+    found = list[RoleTrial]()
+    for trial in whole:
+        file = trial.file
+        if not row_of(file.format, file.scheme, file.runtime).selective:
+            continue
+        roles = dict.fromkeys(w.role for w in bench.weights)
+        if min((bench.expected_bytes(Trial(file, (role,))) for role in roles), default=math.inf) > ESTIMATED * limit:
+            continue
+        measured = sensitivity(bench, file)
+        order, size = [r.role for r in measured.roles if r.rel is not None], bench.written(trial).bytes
+        for count in range(1, len(order)):
+            left = tuple(r for r in Role if r in order[:count])
+            rel, size = measured.without(*left), size + measured.roles[count - 1].saved
+            if rel is not None and size <= PREDICTED * limit:
+                found.append(RoleTrial(Trial(file, left), size, rel))
+    yield from (t for t in sorted(found, key=lambda t: (t.bytes, t.rel)) if not any(_beats(o, t) for o in found))
+
+
+def _beats(one: RoleTrial, other: RoleTrial) -> bool:
+    return (one.bytes, one.rel) != (other.bytes, other.rel) and one.bytes <= other.bytes and one.rel <= other.rel

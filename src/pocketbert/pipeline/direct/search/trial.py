@@ -1,0 +1,37 @@
+"""A smaller file that may be made: a scheme, and the roles that stay as they were exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pocketbert.core.artefacts.search import named
+from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.types import Role
+from pocketbert.pipeline.formats.model_files import ModelFile
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A smaller file that may be made.
+
+    Attributes:
+        file: Format and scheme.
+        left: Roles whose weights stay as they were exported, in the order of `Role`.
+    """
+
+    file: ModelFile
+    left: tuple[Role, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What figures are told of; the path in the artefact folder is the same for all choices of roles."""
+        return named(self.file.path, self.left)
+
+    def weights(self, weights: Sequence[WeightRole]) -> list[WeightRole]:
+        """Resolve what the file makes of each weight.
+
+        Args:
+            weights: The weights of the exported file.
+        """
+        return [w.model_copy(update={"scheme": None if w.role in self.left else self.file.scheme}) for w in weights]
