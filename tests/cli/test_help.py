@@ -31,7 +31,7 @@ heavy = [m for m in ("torch", "transformers", "onnxruntime", "numpy", "tokenizer
 print(json.dumps([out, heavy]))
 """
 VERBS = {
-    "run", "finetune", "distill", "export", "quantize", "verify", "pack", "predict", "benchmark", "report", "data check", "data augment",
+    "run", "finetune", "distill", "export", "quantize", "verify", "pack", "predict", "benchmark", "sensitivity", "report", "data check", "data augment",
     "recipes ls", "recipes show", "recipes cp", "recipes validate", "families", "devices", "doctor", "demo",
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def families(json: options.Json = False) -> None:
-    """List the supported systems, with their tasks, files and limits."""
+    """List the supported systems, their tasks, files and limits."""
     from pocketbert.core.families import all_families
     from pocketbert.core.models.systems import system_facts
 

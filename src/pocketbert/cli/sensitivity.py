@@ -50,7 +50,7 @@ def sensitivity(
     record: Annotated[bool, typer.Option("--record", help="Write the figures into the report of the folder.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Measure how far each role by itself takes a smaller file from the exported one.
+    """Measure how far each role takes a file from the exported one.
 
     For each format and scheme, files in which one role is compressed are written, compared and deleted. Their errors add in
     quadrature: the sum is compared with the file in which all roles are compressed.

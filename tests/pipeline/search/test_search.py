@@ -62,7 +62,7 @@ def choose(phone: Path, output: Path, rows: tuple[DataSource, DataSource], *sche
 
 
 def by_scheme(candidates: list[Candidate]) -> dict[str, Candidate]:
-    return {c.scheme.value: c for c in candidates}
+    return {c.scheme.value: c for c in candidates if not c.left}
 
 
 def megabytes(phone: Path, tmp_path: Path, scheme: Scheme) -> float:
@@ -76,7 +76,8 @@ def test_the_file_that_only_fits_is_chosen_and_the_folder_tells_of_all(
 ) -> None:
     before = tree(phone)
     small, int8 = megabytes(phone, tmp_path, Scheme.SMALL), megabytes(phone, tmp_path, Scheme.INT8)
-    made = choose(phone, tmp_path / "made", rows, max_drop=0.1, max_size_mb=(small + int8) / 2)
+    limit = (small + int8) / 2
+    made = choose(phone, tmp_path / "made", rows, max_drop=0.1, max_size_mb=limit)
     assert tree(phone) == before
     artefacts = read_artefacts(made)
     search = artefacts.search
@@ -84,8 +85,8 @@ def test_the_file_that_only_fits_is_chosen_and_the_folder_tells_of_all(
     considered = by_scheme(search.candidates)
     assert {r.path for r in artefacts.models()} == {"onnx/model.onnx", search_path(search.candidates)}
     chosen = next(c for c in search.candidates if c.chosen)
-    assert chosen.scheme in (Scheme.SMALL, Scheme.W4)
-    fitting = [c for c in considered.values() if c.bytes and c.bytes / 1e6 <= (small + int8) / 2]
+    assert chosen.scheme in (Scheme.SMALL, Scheme.W4) or chosen.left
+    fitting = [c for c in search.candidates if c.bytes and c.bytes / 1e6 <= limit]
     assert chosen.rel == min(c.rel for c in fitting if c.rel is not None), "the closest one that fits"
     assert considered["int8"].inside is False
     assert chosen.inside is True
@@ -99,7 +100,7 @@ def test_the_file_that_only_fits_is_chosen_and_the_folder_tells_of_all(
     assert all(c.path in page for c in search.candidates)
     assert api.verify(made).status is Status.PASSED
     assert not [p for p in tmp_path.iterdir() if p.name.endswith("pocketbert-tmp")]
-    again = choose(phone, tmp_path / "made", rows, max_drop=0.1, max_size_mb=(small + int8) / 2)
+    again = choose(phone, tmp_path / "made", rows, max_drop=0.1, max_size_mb=limit)
     assert (again / "report.html").stat().st_mtime_ns == (made / "report.html").stat().st_mtime_ns, "skipped"
 
 

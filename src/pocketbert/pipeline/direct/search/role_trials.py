@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,10 +10,8 @@ from pocketbert.pipeline.direct.search.bench import Bench
 from pocketbert.pipeline.direct.search.one_role import sensitivity
 from pocketbert.pipeline.direct.search.trial import Trial
 
-ESTIMATED = 1.25
-"""An estimated size may be this much too large: the estimate was never 10 % off."""
 PREDICTED = 1.02
-"""The same of a size that is predicted from the files with one role: their savings add up."""
+"""A predicted size may be this much too large: what the files with one role save adds up to within a per cent."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,13 @@ def role_trials(bench: Bench, whole: Sequence[Trial], limit: float) -> Iterator[
         file = trial.file
         if not row_of(file.format, file.scheme, file.runtime).selective:
             continue
+        size, estimated = bench.written(trial).bytes, bench.expected_bytes(trial)
         roles = dict.fromkeys(w.role for w in bench.weights)
-        if min((bench.expected_bytes(Trial(file, (role,))) for role in roles), default=math.inf) > ESTIMATED * limit:
+        more = min((bench.expected_bytes(Trial(file, (role,))) - estimated for role in roles), default=0)
+        if size > limit or size + more > PREDICTED * limit:
             continue
         measured = sensitivity(bench, file)
-        order, size = [r.role for r in measured.roles if r.rel is not None], bench.written(trial).bytes
+        order = [r.role for r in measured.roles if r.rel is not None]
         for count in range(1, len(order)):
             left = tuple(r for r in Role if r in order[:count])
             rel, size = measured.without(*left), size + measured.roles[count - 1].saved

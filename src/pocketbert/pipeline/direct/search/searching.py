@@ -17,7 +17,7 @@ from pocketbert.pipeline.direct.search.bench import FOLDER
 from pocketbert.pipeline.direct.search.finding import Finding
 from pocketbert.pipeline.direct.search.ledger import Ledger
 from pocketbert.pipeline.direct.search.material import Material
-from pocketbert.pipeline.direct.search.role_trials import ESTIMATED, RoleTrial, role_trials
+from pocketbert.pipeline.direct.search.role_trials import RoleTrial, role_trials
 from pocketbert.pipeline.direct.search.trial import Trial
 from pocketbert.pipeline.direct.search.wording import figures_line
 from pocketbert.pipeline.direct.search.workbench import Workbench, every_candidate
@@ -26,6 +26,8 @@ _NO_NUMBERS = "its answers are no finite numbers, or of another shape than those
 FIGURES = "figures.json"
 """Where the figures stay."""
 
+MARGIN = 1.25
+"""A candidate is written where its expected size is at most this many times the limit: the estimate was never 10 % off."""
 PREDICTION = 1.2
 """A predicted error may be this much too large (10 % was measured), so that another file must be closer by this factor."""
 
@@ -153,7 +155,7 @@ class _Hunt:
         """Write and rank a candidate, unless it is surely too large; of all, the one that should be the smallest is written."""
         candidate = self._candidate(trial)
         limit, expected = self.budget.max_size_mb, self.expected[trial.name] / 1e6
-        if limit is not None and expected > ESTIMATED * limit and not least:
+        if limit is not None and expected > MARGIN * limit and not least:
             return candidate.model_copy(update={"note": f"not written: about {expected:.1f} MB"})
         if closer := self._closer(trial):
             return candidate.model_copy(update={"note": closer})
