@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,11 @@ from pocketbert.quantize.simulation import ModulePredictor, Simulation
 _SIXTEEN_BITS = (1 << 15) - 1
 _MOST = 255
 """Largest number of uint8, which activations are."""
+_MASKED = 8.0
+"""How far the range of masked scores reaches below the lowest score."""
+_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm)
+_ACTIVATIONS = (F.gelu, F.relu, F.silu, torch.relu, torch.sigmoid, torch.tanh, Tensor.tanh, Tensor.relu, *_PRODUCTS)
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
 class SimulatedPredictor:
@@ -184,7 +190,10 @@ class _Static(_Rounded):
         """The learned range of what is rounded next."""
         self._at = 0
         if simulation.products:
-            self._own |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm), self._product)
+            self._own |= dict.fromkeys(_PRODUCTS, self._product)
+        if simulation.results:
+            self._own |= {func: partial(self._result, func) for func in _ACTIVATIONS}
+            self._own |= dict.fromkeys(_SOFTMAX, self._softmax)
 
     def start(self) -> None:
         self._at = 0
@@ -237,6 +246,15 @@ class _Static(_Rounded):
         if not any(_is_probability(v) for v in (left, right)):
             left, right = self._signed(left), self._signed(right)
         return torch.matmul(left, right)
+
+    def _result(self, func: Callable[..., Tensor], *more: Any, **named: Any) -> Tensor:
+        self._here = None
+        return self._input(func(*more, **named))
+
+    def _softmax(self, values: Tensor, *more: Any, **named: Any) -> Tensor:
+        low, high = self._range(values)
+        scores = values if self.measuring else rounding.unsigned(values, low - _MASKED, high)
+        return self._result(F.softmax, scores, *more, **named)
 
     def _signed(self, values: Tensor) -> Tensor:
         low, high = self._range(values)

@@ -47,6 +47,8 @@ class Simulation:
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
         narrowing: Whether static ranges are those of products with fewer results than terms too; otherwise these read and
             make numbers as they are.
+        results: Whether results of activation functions, of softmax and of products of two activations are rounded in static
+            ranges, and what softmax reads with room for a mask.
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
             alike.
         left: Paths of weights in the module that stay float, and what they are multiplied with.
@@ -64,6 +66,7 @@ class Simulation:
     saturates: bool = False
     outputs: bool = False
     narrowing: bool = True
+    results: bool = False
     halves: Rounding | None = None
     left: frozenset[str] = frozenset()
 

@@ -9,6 +9,9 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
+COARSEST = {8: 1.0, 16: 0.05}
+"""Largest step of attention scores by their bits: what no range of real scores reaches. With a mask of -1e4 in their
+range it is 39 and 0.15."""
 SMALL = 4096
 """Weights with fewer numbers (a classifier's last row, a type table) may stay fp32; nothing is won there."""
 
@@ -31,11 +34,9 @@ class WeightUse(BaseModel):
         dequantized: Whether an operator turns it into fp32 before the use, so that the product is computed in fp32.
         per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None where it has
             one channel, as a regression head: both are the same then.
-        static: Whether what it is multiplied with is int8 in a range that the file holds.
-        activations: The type of what it is multiplied with, where a range in the file makes it an integer.
+        bits: Bits of what it is multiplied with, where a range in the file makes that an integer; None elsewhere.
         fused: Whether the file widens both operands of the product before it, for engines that fuse the three.
         block: How many numbers of a channel share a scale; None where all do.
-        bits: Bits of what it is multiplied with, where that is `fused`.
     """
 
     name: str
@@ -44,11 +45,9 @@ class WeightUse(BaseModel):
     numbers: int
     dequantized: bool = False
     per_channel: bool | None = False
-    static: bool = False
-    activations: str = ""
+    bits: int | None = None
     fused: bool = False
     block: int | None = None
-    bits: int | None = None
 
 
 class WeightTypes(BaseModel):
@@ -56,10 +55,11 @@ class WeightTypes(BaseModel):
 
     Attributes:
         uses: Every weight of a matrix product or an embedding lookup.
-        int8_bytes: Bytes of int8 data.
+        int8_bytes: Bytes of integers of 8 bits and fewer.
         float_bytes: Bytes of float data.
         operators: Operator counts; of the first signature where there are several.
         integers: Names of operators that compute with 8 or 16 bits and are no product with a weight and no lookup.
+        floats: Names of operators that compute with floats; where a file has integers throughout.
         coarse: Attention scores that are read in integers so coarse that probabilities are lost.
     """
 
@@ -68,6 +68,7 @@ class WeightTypes(BaseModel):
     float_bytes: int
     operators: dict[str, int]
     integers: list[str] = []
+    floats: list[str] = []
     coarse: list[str] = []
 
     def count(self, use: Use, dtype: str) -> int:
@@ -93,7 +94,8 @@ class WeightTypes(BaseModel):
             for k in kinds
         }
         parts = [f"{' and '.join(named)} in {k}" for k, named in counted.items() if named]
-        return f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB int8, {self.float_bytes / 1e6:.2f} MB float"
+        integers = " and ".join(sorted(k for k in kinds if k.startswith("int"))) or "integers"
+        return f"{', '.join(parts)}; {self.int8_bytes / 1e6:.1f} MB {integers}, {self.float_bytes / 1e6:.2f} MB float"
 
 
 _USE_NAMES = {Use.MATMUL: "matrix product", Use.TABLE: "table"}
@@ -111,21 +113,18 @@ class Wanted:
         dtype: Their type.
         dequantized: Whether an operator turns them into fp32 before the use.
         per_channel: Whether they have a scale per output channel; None where both are right.
-        static: Whether what they are multiplied with is int8 in a range that the file holds.
-        activations: What a range in the file makes of the numbers they are multiplied with; empty where it is not asked.
+        bits: Bits of what they are multiplied with, in a range that the file holds; None where it holds none. In files with
+            integers throughout, 8 means most of them: products with fewer results than terms keep 16.
         fused: Whether the file widens both operands of a product before it, for engines that fuse the three.
         block: Most numbers of a channel that may share a scale; None where all of them do.
-        bits: Bits of what they, or with 8 bits most of them, are multiplied with, where that is `fused`.
     """
 
     dtype: str
     dequantized: bool = False
     per_channel: bool | None = None
-    static: bool = False
-    activations: str = ""
+    bits: int | None = None
     fused: bool = False
     block: int | None = None
-    bits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class ExpectedWeights:
         other_tables: What tables other than the largest may be instead; None where all are alike. A coarse table of positions
             or segments moves every token alike, which costs more than it saves.
         floats: Types that small weights may stay in.
-        whole: Whether norms, sums and softmax are computed in integers too; they may not be otherwise.
+        whole: Whether norms, sums and softmax are computed in integers too; in other files they may not be.
     """
 
     products: Wanted
@@ -214,6 +213,8 @@ def type_problems(
         out.append(f"{name}: {still}: {_listed(other)}.")
     if expected.whole and not types.integers:
         out.append(f"{name}: only matrix products are computed in integers; an NPU takes graphs that are as a whole.")
+    if expected.whole and types.floats:
+        out.append(f"{name}: computed with floats, where an NPU takes integers: {_some(types.floats)}.")
     if types.integers and not expected.whole:
         kinds = ", ".join(dict.fromkeys(types.integers))
         out.append(
@@ -222,14 +223,14 @@ def type_problems(
         )
     if types.coarse:
         out.append(
-            f"{name}: attention scores in steps that probabilities are lost in: {', '.join(types.coarse[:5])} "
-            f"({len(types.coarse)} in all); the constant of the mask is in their range."
+            f"{name}: attention scores in steps that probabilities are lost in: {_some(types.coarse)}; the constant of the "
+            "mask is in their range."
         )
     right = [(u, of(u)) for u in large if u.dtype == of(u).dtype]
-    return out + _form_problems(right, name)
+    return out + _form_problems(right, name, expected.whole)
 
 
-def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str) -> list[str]:
+def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str, whole: bool) -> list[str]:
     """List what is wrong with weights that have the right type."""
     out = []
     computed = [u for u, w in uses if u.dequantized is not w.dequantized]
@@ -244,22 +245,19 @@ def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str) -> list[str]
             else "one scale per matrix, not per output channel"
         )
         out.append(f"{name}: {scaled[0].dtype} weights have {how}: {_listed(scaled)}.")
-    unlike = [u for u, w in uses if u.static is not w.static]
+    unlike = [u for u, w in uses if (u.bits is None) is not (w.bits is None)]
     if unlike:
-        how = "in a measured range" if unlike[0].static else "on the fly, not in a measured range"
+        how = "on the fly, not in a measured range" if unlike[0].bits is None else "in a measured range"
         out.append(f"{name}: multiplied with numbers quantized {how}: {_listed(unlike)}.")
-    wide = [u for u, w in uses if w.activations and u.activations != w.activations]
-    if wide:
-        out.append(f"{name}: multiplied with numbers in {wide[0].activations or 'floats'}: {_listed(wide)}.")
+    ranged = [(u, w) for u, w in uses if u.bits is not None and w.bits is not None]
+    odd = [u for u, w in ranged if u.bits != w.bits]
+    few = whole and all(w.bits == 8 for _, w in ranged) and 2 * len(odd) < len(ranged)
+    if odd and not few:
+        out.append(f"{name}: multiplied with numbers of {odd[0].bits} bits: {_listed(odd)}.")
     fused = [u for u, w in uses if u.fused is not w.fused]
     if fused:
         how = "widened before the product" if fused[0].fused else "multiplied as integers"
         out.append(f"{name}: {how}, which is another runtime's form: {_listed(fused)}.")
-    ranged = [(u, w) for u, w in uses if u.bits is not None]
-    odd = [u for u, w in ranged if u.bits != w.bits]
-    # some products keep 16 bits where the others have 8
-    if odd and not (all(w.bits == 8 for _, w in ranged) and 2 * len(odd) < len(ranged)):
-        out.append(f"{name}: multiplied with numbers of {odd[0].bits} bits: {_listed(odd)}.")
     coarse = [u for u, w in uses if (u.block or math.inf) > (w.block or math.inf) or (w.block is None and u.block)]
     if coarse:
         shared = f"by {coarse[0].block}" if coarse[0].block else "by all"
@@ -268,4 +266,8 @@ def _form_problems(uses: list[tuple[WeightUse, Wanted]], name: str) -> list[str]
 
 
 def _listed(uses: list[WeightUse]) -> str:
-    return f"{', '.join(u.name for u in uses[:5])} ({len(uses)} in all)"
+    return _some([u.name for u in uses])
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:5])} ({len(names)} in all)"

@@ -100,7 +100,7 @@ def weight_types(path: Path) -> WeightTypes:
                     dequantized=weight.scales > 0 or weight.palette > 0,
                     per_channel=None if weight.rows == weight.scales == 1 else weight.scales > 1,
                     block=_block(weight, dtype),
-                    static=use is Use.MATMUL and weight.static,
+                    bits=8 if use is Use.MATMUL and weight.static else None,
                 )
             )
     sizes = list(stored.sizes())

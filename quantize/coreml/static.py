@@ -127,7 +127,7 @@ register_scheme(
     SchemeRow(
         Format.COREML,
         Scheme.A8W8,
-        ExpectedWeights(replace(_W8, static=True), _W8, FLOATS),
+        ExpectedWeights(replace(_W8, bits=8), _W8, FLOATS),
         _write,
         simulation=replace(W8_SIMULATION, static=True, outputs=True),
     )

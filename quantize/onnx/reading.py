@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx.tables import PackedLookup, packed_lookups
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
-from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
 _INTEGER = ("MatMulInteger", "ConvInteger")
 _READERS = (*_INTEGER, "MatMul", "Gemm", "Gather")
 """Standard operators that read weights."""
 _MOVES = ("Transpose", "DequantizeLinear", "Concat", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which a stored weight is still the same weight."""
-COARSEST = 0.05
-"""Largest step of attention scores: half of it changes a probability by 2.5 %. A mask of -1e4 in 16 bits has 0.15."""
+_UNCOUNTED = ("QuantizeLinear", "DynamicQuantizeLinear", "Shape", "Constant", "Gather", "Slice", "Expand", *_MOVES)
+"""Operators that compute nothing, or look something up."""
 
 
 def weight_types(path: Path) -> WeightTypes:
@@ -40,6 +40,7 @@ def weight_types(path: Path) -> WeightTypes:
         float_bytes=size[False],
         operators=dict(Counter(n.op_type for n in graph.node)),
         coarse=_coarse(graph),
+        **_computed(graph),
     )
 
 
@@ -96,9 +97,8 @@ def _plain(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) 
                 numbers=math.prod(tensor.dims),
                 dequantized=dequantized and not fused,
                 per_channel=_per_channel(weights.get(scales or ""), tensor),
-                static=fused or fixed,
+                bits=_bits(operands, producers, weights) if fused else 8 if fixed else None,
                 fused=fused,
-                bits=_bits(operands, producers, weights) if fused else None,
             )
 
 
@@ -109,18 +109,54 @@ def _bits(operands: Iterable[str], producers: Mapping[str, Any], weights: Mappin
     return 16 if any(z.data_type in (TensorTypes.UINT16, TensorTypes.INT16) for z in zeros) else 8
 
 
+def _computed(graph: Any) -> dict[str, list[str]]:
+    """Operators between integers and with floats, as `WeightTypes` names them; products with weights and lookups are neither.
+
+    An operator computes in integers where engines fuse it with the DequantizeLinear in front of what it reads and the
+    QuantizeLinear behind its result. What moves numbers and what makes no floats counts as neither.
+    """
+    producers = {name: node for node in graph.node for name in node.output}
+    quantized = {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
+    constants = {t.name for t in graph.initializer}
+    stored = {n.output[0] for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants}
+    out: dict[str, list[str]] = {"integers": [], "floats": []}
+    for node in graph.node:
+        data = [n for n in node.input if n and n not in constants and n not in stored]
+        if node.op_type in _UNCOUNTED or not data:
+            continue
+        widened = [producers[n].op_type == "DequantizeLinear" for n in data if n in producers]
+        if not all(widened) or node.output[0] not in quantized:
+            out["floats"].append(f"{node.op_type} '{node.name}'")
+        elif not stored.intersection(node.input) or node.op_type not in _READERS:
+            out["integers"].append(node.op_type)
+    return out
+
+
 def _coarse(graph: Any) -> list[str]:
-    """Inputs of softmax that were integers with steps in which probabilities are lost."""
+    """Inputs of softmax, and what was added to make them, that were integers with steps in which probabilities are lost."""
     from onnx import numpy_helper
 
     stored = {t.name: t for t in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
     out = []
     for node in (n for n in graph.node if n.op_type == "Softmax"):
-        scale = stored.get(_widened(node.input[0], producers) or "")
-        if scale is not None and float(numpy_helper.to_array(scale).max()) > COARSEST:
-            out.append(node.input[0])
-    return out
+        names = [node.input[0]]
+        while names and (name := names.pop()):
+            scale = stored.get(_widened(name, producers) or "")
+            bits = _bits([name], producers, stored)
+            if scale is not None and float(numpy_helper.to_array(scale).max()) > COARSEST[bits]:
+                out.append(name)
+            source = _source(name, producers)
+            names += source.input if source is not None and source.op_type == "Add" else ()
+    return list(dict.fromkeys(out))
+
+
+def _source(name: str, producers: Mapping[str, Any]) -> Any:
+    """The node that computed a number before it was made an integer and a float again; None of a stored one."""
+    node = producers.get(name)
+    if node is None or node.op_type not in (*_MOVES, "QuantizeLinear"):
+        return node
+    return _source(node.input[0], producers)
 
 
 def _in_blocks(node: Any, weights: Mapping[str, Any], producers: Mapping[str, Any]) -> WeightUse:

@@ -69,7 +69,7 @@ register_scheme(
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, static=True), tables=Wanted("int8")),
+        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=Wanted("int8")),
         _write,
         simulation=Simulation(weights=per_row, tables=per_tensor, static=True, saturates=True),
         selective=True,

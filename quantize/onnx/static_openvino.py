@@ -250,9 +250,7 @@ register_scheme(
     SchemeRow(
         Format.ONNX,
         Scheme.A8W8,
-        ExpectedWeights(
-            products=Wanted("int8", per_channel=True, static=True, fused=True, bits=8), tables=Wanted("int8")
-        ),
+        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8, fused=True), tables=Wanted("int8")),
         _write_static,
         Runtime.OPENVINO,
         Simulation(weights=per_row, tables=per_row, static=True, products=True),

@@ -28,6 +28,7 @@ class Tensor:
         buffer: Number of the buffer that holds its value.
         stored: Whether the file holds its value.
         scales: How many quantization scales it has.
+        step: The largest of them; 0 without any.
         block: How many numbers of its last axis share a scale; None where all numbers of a channel do.
     """
 
@@ -38,6 +39,7 @@ class Tensor:
     stored: bool
     scales: int
     block: int | None = None
+    step: float = 0.0
 
     @property
     def numbers(self) -> int:
@@ -144,6 +146,7 @@ class TfliteGraph:
                     bool(entry.DataLength() or entry.Offset() > 1),
                     scales,
                     block,
+                    _largest(tensor.Quantization()),
                 )
             )
         return out
@@ -169,3 +172,10 @@ class TfliteGraph:
             outputs = op.OutputsAsNumpy() if op.OutputsLength() else ()
             out.append(Operator(name, tuple(int(x) for x in inputs), tuple(int(x) for x in outputs)))
         return out
+
+
+def _largest(quantization: Any) -> float:
+    """The largest scale of a tensor; 0 without any."""
+    if quantization is None or not quantization.ScaleLength():
+        return 0.0
+    return float(quantization.ScaleAsNumpy().max())

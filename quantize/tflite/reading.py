@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader, register_scheme
 from pocketbert.quantize.tflite.graph import TfliteGraph
-from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
+from pocketbert.quantize.weights import COARSEST, ExpectedWeights, Use, Wanted, WeightTypes, WeightUse
 
 _WEIGHT_OPERATORS = {
     "FULLY_CONNECTED": (1, Use.MATMUL),
@@ -22,7 +22,10 @@ _WEIGHT_OPERATORS = {
 
 _INTEGER_OPERATORS = (*_WEIGHT_OPERATORS, "QUANTIZE")
 """Operators whose results may be integers of few bits."""
-_SMALL = ("int8", "int16")
+_SCORES = ("ADD", "QUANTIZE", "RESHAPE")
+"""Operators between scores, mask and softmax."""
+_SMALL = {"int8": 8, "int16": 16}
+"""Bits of integers that operators compute with."""
 
 
 def weight_types(path: Path) -> WeightTypes:
@@ -51,8 +54,7 @@ def weight_types(path: Path) -> WeightTypes:
                     dequantized=dequantized,
                     per_channel=None if tensor.shape[0] == 1 and tensor.scales == 1 else tensor.scales > 1,
                     block=tensor.block,
-                    static=use is Use.MATMUL and read in _SMALL,
-                    activations=read if use is Use.MATMUL and read in _SMALL else "",
+                    bits=_SMALL.get(read) if use is Use.MATMUL else None,
                 )
             )
     return WeightTypes(
@@ -65,7 +67,24 @@ def weight_types(path: Path) -> WeightTypes:
             for op in graph.operators
             if op.name not in _INTEGER_OPERATORS and any(graph.tensors[i].dtype in _SMALL for i in op.outputs)
         ],
+        coarse=_coarse(graph),
     )
+
+
+def _coarse(graph: TfliteGraph) -> list[str]:
+    """Inputs of softmax, and what was added to make them, that are integers with steps in which probabilities are lost."""
+    produced = {o: op for op in graph.operators for o in op.outputs}
+    out = []
+    for op in graph.operators:
+        indices = list(op.inputs) if op.name == "SOFTMAX" else []
+        while indices:
+            index = indices.pop()
+            tensor, before = graph.tensors[index], produced.get(index)
+            if tensor.dtype in _SMALL and tensor.step > COARSEST[_SMALL[tensor.dtype]]:
+                out.append(tensor.name)
+            if before is not None and before.name in _SCORES:
+                indices += [i for i in before.inputs if i >= 0 and not graph.tensors[i].stored]
+    return list(dict.fromkeys(out))
 
 
 def stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:

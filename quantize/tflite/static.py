@@ -146,7 +146,9 @@ class MeasuredModel:
                 continue
             padding = ((0, 0), (0, fitting[0] - tokens))
             found = predictor.run({name: np.pad(row[name], padding) for name in predictor.inputs})
-            ranges.add({place_title(p): _cut(found[place_title(p)], cut, tokens) for p, cut in axes.items()})
+            ranges.add(
+                {place_title(p): _cut(found[place_title(p)], cut, fitting[0] - tokens) for p, cut in axes.items()}
+            )
         chosen = ranges.chosen(title)
         return known | {place: chosen[place_title(place)] for place in axes}
 
@@ -214,10 +216,10 @@ def _token_axes(shapes: Mapping[int, Mapping[Place, tuple[int, ...]]]) -> dict[P
     return out
 
 
-def _cut(values: NDArray[Any], axes: Sequence[int], tokens: int) -> NDArray[np.floating]:
-    """What real tokens have."""
+def _cut(values: NDArray[Any], axes: Sequence[int], padding: int) -> NDArray[np.floating]:
+    """What real tokens have; an axis may have a token less than the input, where neighbours are joined."""
     for axis in axes:
-        values = values.take(range(tokens), axis)
+        values = values.take(range(max(1, values.shape[axis] - padding)), axis)
     return values
 
 
@@ -225,7 +227,7 @@ register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.A8W8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True, static=True), tables=Wanted("int8")),
+        ExpectedWeights(products=Wanted("int8", per_channel=True, bits=8), tables=Wanted("int8")),
         _write,
         simulation=Simulation(weights=per_row, tables=per_row, static=True, outputs=True, fixed_positions=True),
         selective=True,

@@ -69,9 +69,9 @@ def errors(format: Format, name: str, seed: int, folder: Path, rows: list[Scheme
         assert row.simulation is not None
         path = folder / f"{row.scheme}_{row.runtime}{SUFFIX[format]}"
         how = row.simulation.made_from(FORMATS[format].base).of_lengths(2)
-        static = how.static
+        calibration = (lambda: batches) if row.calibrated else None
         try:
-            quantize(base, path, Plan(format, row.scheme, row.runtime, (lambda: batches) if static else None))
+            quantize(base, path, Plan(format, row.scheme, row.runtime, calibration))
         except InputError as refused:
             assert "blocks of 32" in str(refused)
             continue  # a tiny model whose widths blocks do not divide

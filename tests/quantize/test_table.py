@@ -108,7 +108,11 @@ def test_every_row_makes_a_file_with_its_weight_types(
         others = row.weights.other_tables if use is Use.TABLE else None
         for weight in large:
             due = wanted if others is None or weight.numbers == most else others
-            assert (weight.dtype, weight.dequantized, weight.static) == (due.dtype, due.dequantized, due.static)
+            assert (weight.dtype, weight.dequantized, weight.bits is None) == (
+                due.dtype,
+                due.dequantized,
+                due.bits is None,
+            )
             assert due.per_channel in (None, weight.per_channel)
     assert all(np.isfinite(v).all() for _, v in stored_numbers(path, row.format) if v.dtype.kind == "f")
     others = [r for r in all_rows() if r.format is row.format and r.weights != row.weights]

@@ -19,15 +19,15 @@ RIGHT: dict[Row, tuple[Weights, Weights, Weights]] = {
     (Format.ONNX, Scheme.INT8_B32, None): ({**INT8, "block": 32}, {**INT8, "block": 32}, {**INT8, "block": 32}),
     (Format.ONNX, Scheme.SMALL, None): (INT8, {"dtype": "int4", "block": 32}, {"dtype": "int8"}),
     (Format.ONNX, Scheme.W4, None): (INT4, INT4, {**INT8, "block": 32}),
-    (Format.ONNX, Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}, {"dtype": "int8"}),
+    (Format.ONNX, Scheme.A8W8, None): ({**INT8, "bits": 8}, {"dtype": "int8"}, {"dtype": "int8"}),
     (Format.ONNX, Scheme.A8W8, Runtime.OPENVINO): (
-        {**INT8, "static": True, "fused": True, "bits": 8},
+        {**INT8, "fused": True, "bits": 8},
         {"dtype": "int8"},
         {"dtype": "int8"},
     ),
     **{
         (Format.ONNX, scheme, Runtime.QNN): (
-            {**INT8, "static": True, "fused": True, "bits": bits},
+            {**INT8, "fused": True, "bits": bits},
             {"dtype": "int8", "dequantized": True},
             {"dtype": "int8", "dequantized": True},
         )
@@ -36,14 +36,14 @@ RIGHT: dict[Row, tuple[Weights, Weights, Weights]] = {
     (Format.TFLITE, Scheme.FP32, None): ({"dtype": "float32"}, {"dtype": "float32"}, {"dtype": "float32"}),
     (Format.TFLITE, Scheme.FP16, None): ({"dtype": "float16", "dequantized": True},) * 3,
     (Format.TFLITE, Scheme.FP16, Runtime.GPU): ({"dtype": "float16", "dequantized": True},) * 3,
-    (Format.TFLITE, Scheme.A8W8, Runtime.NPU): ({**INT8, "static": True, "activations": "int8"}, COARSE, COARSE),
-    (Format.TFLITE, Scheme.A16W8, Runtime.NPU): ({**INT8, "static": True, "activations": "int16"}, COARSE, COARSE),
+    (Format.TFLITE, Scheme.A8W8, Runtime.NPU): ({**INT8, "bits": 8}, COARSE, COARSE),
+    (Format.TFLITE, Scheme.A16W8, Runtime.NPU): ({**INT8, "bits": 16}, COARSE, COARSE),
     (Format.TFLITE, Scheme.W8, None): ({**INT8, "dequantized": True},) * 3,
     (Format.TFLITE, Scheme.INT8, None): (INT8, {"dtype": "int8"}, {"dtype": "int8"}),
     (Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16): ({"dtype": "int8"}, {"dtype": "int8"}, {"dtype": "int8"}),
     (Format.TFLITE, Scheme.SMALL, None): (INT8, INT4, INT4),
     (Format.TFLITE, Scheme.W4, None): (INT4, INT4, INT4),
-    (Format.TFLITE, Scheme.A8W8, None): ({**INT8, "static": True}, {"dtype": "int8"}, {"dtype": "int8"}),
+    (Format.TFLITE, Scheme.A8W8, None): ({**INT8, "bits": 8}, {"dtype": "int8"}, {"dtype": "int8"}),
 }
 """Row of the table → what its matrices, its largest table and its other tables are."""
 ALIKE = {(Format.TFLITE, Scheme.FP16, None), (Format.TFLITE, Scheme.FP16, Runtime.GPU)}
@@ -54,8 +54,8 @@ def weight(name: str, use: Use = Use.MATMUL, dtype: object = "int8", **more: obj
     return WeightUse.model_validate({"numbers": SMALL, **more, "name": name, "use": use, "dtype": dtype})
 
 
-def types(*uses: WeightUse) -> WeightTypes:
-    integers = ["SOFTMAX"] if any(u.activations for u in uses) else []  # only rows of whole graphs ask for activations
+def types(*uses: WeightUse, whole: bool = False) -> WeightTypes:
+    integers = ["SOFTMAX"] if whole else []
     return WeightTypes(uses=list(uses), int8_bytes=3_000_000, float_bytes=250_000, operators={}, integers=integers)
 
 
@@ -76,15 +76,20 @@ def right(scheme: Scheme, target: Runtime | None = None, format: Format = Format
     ]
 
 
+def whole_types(scheme: Scheme, target: Runtime | None, format: Format, *more: WeightUse) -> WeightTypes:
+    """The types of a file as a scheme wants them, with operators in integers where it wants these too."""
+    return types(*right(scheme, target, format), *more, whole=row_of(format, scheme, target).weights.whole)
+
+
 @pytest.mark.parametrize(("format", "scheme", "target"), RIGHT)
 def test_what_the_scheme_wants_is_no_problem(format: Format, scheme: Scheme, target: Runtime | None) -> None:
-    assert type_problems(types(*right(scheme, target, format)), "a.tflite", scheme, target, format) == []
+    assert type_problems(whole_types(scheme, target, format), "a.tflite", scheme, target, format) == []
 
 
 @pytest.mark.parametrize(("format", "scheme", "target"), RIGHT)
 def test_one_channel_has_one_scale_in_every_scheme(format: Format, scheme: Scheme, target: Runtime | None) -> None:
     head = weight("regression", Use.MATMUL, **{**RIGHT[format, scheme, target][0], "per_channel": None})
-    assert type_problems(types(*right(scheme, target, format), head), "a.tflite", scheme, target, format) == []
+    assert type_problems(whole_types(scheme, target, format, head), "a.tflite", scheme, target, format) == []
 
 
 def test_every_row_of_the_table_is_known() -> None:
@@ -103,7 +108,7 @@ def test_the_largest_table_may_not_stay_in_the_type_of_the_others(scheme: Scheme
 )
 def test_a_file_of_another_scheme_is_a_problem(row: Row, other: Row) -> None:
     format, scheme, target = row
-    found = type_problems(types(*right(other[1], other[2], format)), "a.tflite", scheme, target, format)
+    found = type_problems(whole_types(other[1], other[2], format), "a.tflite", scheme, target, format)
     assert found
     assert all(line.startswith("a.tflite: ") for line in found)
 
@@ -131,6 +136,33 @@ def test_small_weights_may_stay_float_but_be_nothing_else() -> None:
     assert type_problems(types(*right(Scheme.INT8), strange), "a", Scheme.INT8) == [
         "a: of another type: head (1 in all)."
     ]
+
+
+def test_only_whole_graphs_may_have_a_few_products_in_16_bits() -> None:
+    down = [weight(f"m{i}", **{**INT8, "bits": 8 if i else 16}) for i in range(3)]
+    tables = [weight("t0", Use.TABLE, **COARSE)]
+    found = {
+        target: type_problems(types(*down, *tables, whole=target is not None), "a", Scheme.A8W8, target)
+        for target in (None, Runtime.NPU)
+    }
+    assert found == {None: ["a: multiplied with numbers of 16 bits: m0 (1 in all)."], Runtime.NPU: []}
+    most = [weight(f"m{i}", **{**INT8, "bits": 16 if i else 8}) for i in range(3)]
+    assert type_problems(types(*most, *tables, whole=True), "a", Scheme.A8W8, Runtime.NPU) == [
+        "a: multiplied with numbers of 16 bits: m1, m2 (2 in all)."
+    ]
+
+
+def test_what_computes_with_floats_in_a_whole_graph_is_named() -> None:
+    found = whole_types(Scheme.A16W8, Runtime.QNN, Format.ONNX).model_copy(update={"floats": ["MatMul 'scores'"]})
+    assert type_problems(found, "a", Scheme.A16W8, Runtime.QNN, Format.ONNX) == [
+        "a: computed with floats, where an NPU takes integers: MatMul 'scores' (1 in all)."
+    ]
+
+
+def test_the_summary_names_the_integers_that_are_stored() -> None:
+    assert types(*right(Scheme.W4)).summary.endswith("; 3.0 MB int4, 0.25 MB float")
+    assert "; 3.0 MB int4 and int8, " in types(*right(Scheme.SMALL)).summary
+    assert "; 3.0 MB int8, " in types(*right(Scheme.INT8)).summary
 
 
 def test_embeddings_forgotten() -> None:

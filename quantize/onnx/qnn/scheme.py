@@ -94,8 +94,9 @@ def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
             Format.ONNX,
             scheme,
             ExpectedWeights(
-                products=Wanted("int8", per_channel=True, static=True, fused=True, bits=bits),
+                products=Wanted("int8", per_channel=True, bits=bits, fused=True),
                 tables=Wanted("int8", dequantized=True),
+                whole=True,
             ),
             partial(_write, product_bits=bits),
             Runtime.QNN,

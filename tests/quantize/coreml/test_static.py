@@ -84,7 +84,7 @@ def test_the_package_answers_as_its_scheme_simulated(
 ) -> None:
     path = tmp_path / "a.mlpackage"
     types = quantize(exported(layout), path, plan(rows))
-    assert all(u.static for u in types.uses if u.use is Use.MATMUL)
+    assert all(u.bits == 8 for u in types.uses if u.use is Use.MATMUL)
     model, folder, _ = open_tiny("bert", 1)
     exact = PreparedPredictor(prepare(model, folder.family, TASK, Format.COREML, layout), folder.family, TASK)
     how = row_of(Format.COREML, Scheme.A8W8).simulation

@@ -106,7 +106,7 @@ def test_every_float_goes_through_integers_that_opset_20_can_hold(scheme: Scheme
         assert floats or node.op_type == "Cast", node.op_type
     assert {n.domain for n in graph.node} == {"", "com.microsoft"}
     assert not [t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT and not t.name.endswith("_scale")]
-    assert all(u.static and u.fused and u.per_channel for u in types.uses if u.bits)
+    assert all(u.fused and u.per_channel for u in types.uses if u.bits)
     bits = {u.bits for u in types.uses if u.bits}
     assert bits == ({16} if scheme is Scheme.A16W8 else {8, 16})
 

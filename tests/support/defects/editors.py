@@ -79,6 +79,10 @@ class Editor(ABC):
         """Whether the file holds such a tensor."""
         return any(name.endswith(end) and kind is role for name, kind in self._found)
 
+    def stored(self, end: str, role: Role) -> Array:
+        """The stored numbers of the tensor whose name ends so, as they are."""
+        return self.read(self._constant(end, role)).copy()
+
     def read(self, constant: Constant) -> Array:
         """The numbers as they are stored, in the form of their role."""
         raw, like = self._raw(constant.numbers.name), constant.numbers.value
@@ -222,6 +226,10 @@ class OnnxEditor(Editor):
         onnx.save(self.model, self.path)
 
 
+TYPES = {0: "float32", 1: "float16", 2: "int32", 4: "int64", 7: "int16", 9: "int8", 17: "int4"}
+"""Types of stored numbers by their number in the schema of TFLite."""
+
+
 class TfliteEditor(Editor):
     """A TFLite file; a buffer that signatures share is changed for all of them."""
 
@@ -237,9 +245,7 @@ class TfliteEditor(Editor):
 
     def _raw(self, name: str) -> Array:
         tensor = self._tensor(name)
-        return self.module.stored(
-            self.model, tensor, {0: "float32", 1: "float16", 2: "int32", 9: "int8", 17: "int4"}[tensor.type]
-        )
+        return self.module.stored(self.model, tensor, TYPES[tensor.type])
 
     def _store(self, name: str, value: Array) -> None:
         self.module.store(self.model, self._tensor(name), value)

@@ -83,11 +83,46 @@ def _heads_swapped(editor: Editor) -> None:
 
 
 def _norm(value: Array) -> Array:
-    value[3] *= 1.5
+    value[3] = value[3] / 1.5
     return value
 
 
+def _another_number(value: Array) -> Array:
+    """One number moves by two steps, or by the spread of all of them where it is a float."""
+    value = value.copy()
+    step = value.std() if value.dtype.kind == "f" else 2
+    place = (1, 2)
+    value[place] += -step if value[place] > value.mean() else step
+    return value
+
+
+def _tables_swapped(editor: Editor) -> None:
+    """Words and positions change places, as many rows as the smaller table has, in the range and type of the other one."""
+    role = next(r for r in (Role.TABLE, Role.ARRAY) if editor.has(POSITIONS, r))
+    words, positions = editor.stored(WORDS, Role.TABLE), editor.stored(POSITIONS, role)
+    rows = min(len(words), len(positions))
+
+    def become(other: Array) -> Callable[[Array], Array]:
+        def change(own: Array) -> Array:
+            spread = (other[:rows] - other.mean()) / other.std() * own.std() + own.mean()
+            spread = np.clip(spread if own.dtype.kind == "f" else np.rint(spread), own.min(), own.max())
+            own = own.copy()
+            own[:rows] = spread
+            return own
+
+        return change
+
+    editor.change(WORDS, Role.TABLE, become(positions))
+    editor.change(POSITIONS, role, become(words))
+
+
 DAMAGES = [
+    Damage(
+        "one-number",
+        "one number of a matrix is another one",
+        lambda e: e.change("layer.0.attention.key.weight", Role.MATRIX, _another_number),
+    ),
+    Damage("tables-swapped", "tables of words and positions change places", _tables_swapped),
     Damage("word-rows", "the last 50 words are zeroed", rows_lost(WORDS, slice(-50, None))),
     Damage("word-row", "one word is zeroed", rows_lost(WORDS, [7])),
     Damage("position-row", "one position is zeroed", rows_lost(POSITIONS, [9])),
@@ -124,7 +159,7 @@ DAMAGES = [
     Damage("heads", "the two halves of the heads change places", _heads_swapped),
     Damage(
         "norm",
-        "a factor of a normalization is half as large again",
+        "a factor of a normalization is a third smaller",
         lambda e: e.change("layer.0.attention_norm.weight", Role.FACTOR, _norm),
     ),
     Damage("bias", "a bias is zeroed", lambda e: e.change("layer.0.up.bias", Role.OFFSET, np.zeros_like)),

@@ -15,6 +15,7 @@ from pocketbert.pipeline.formats.place import place_of
 from pocketbert.pipeline.gates.stored.compare import compare
 from pocketbert.pipeline.gates.stored.prepared import PreparedModels
 from pocketbert.pipeline.gates.verify import verify_artefacts
+from pocketbert.runtime.tflite import TflitePredictor
 from support.defects import defects_of, format_of
 from support.defects.stored import DAMAGES, WORDS, Damage, damage, record_again, rows_lost
 from support.stored_models import CLASSIFY
@@ -37,6 +38,9 @@ FILES = {
     "model_small.tflite": True,
     "model_w4.tflite": True,
     "model_int8_tflite216.tflite": True,
+    "model_fp16_gpu.tflite": False,
+    "model_a8w8_npu.tflite": True,
+    "model_a16w8_npu.tflite": True,
     "Model.mlpackage": False,
     "Model_w8.mlpackage": True,
     "Model_a8w8.mlpackage": True,
@@ -51,7 +55,7 @@ def problems(path: Path, models: PreparedModels) -> list[str]:
     format = format_of(path)
     graphs = place_of(format).constants(path)
     assert graphs is not None
-    lengths = (16, 40) if format is Format.TFLITE else ()
+    lengths = TflitePredictor(path, 1).lengths if format is Format.TFLITE else ()
     return compare(graphs, models.reference(format, Layout.PLAIN), lengths).problems
 
 
