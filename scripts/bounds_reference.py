@@ -6,7 +6,7 @@ Run: python scripts/bounds_reference.py > docs/bounds.md
 from __future__ import annotations
 
 from pocketbert.core.families import Family
-from pocketbert.core.formats import LEAST, MARGIN
+from pocketbert.core.formats import MARGIN
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.formats.place import FormatPlace, form_title, places
 from pocketbert.quantize import row_of
@@ -36,7 +36,9 @@ def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
         simulated = row_of(place.format, *form).simulation is not None
         kind = "" if scheme is Scheme.FP32 else " (RMS)"
         reference = (
-            f"{MARGIN:g} × simulated, {LEAST:g} to {bounds.reference:g}" if simulated else f"{bounds.reference:g}"
+            f"{MARGIN:g} × simulated, {bounds.least:g} to {bounds.reference:g}"
+            if simulated
+            else f"{bounds.reference:g}"
         )
         out.append(
             f"| {place.info.title} {form_title(form)} | {parity} | {reference}{kind} | {bounds.padding:g} "

@@ -31,6 +31,7 @@ class Bounds:
         golden: How far a right engine may be from the recorded answers.
         loss: How many times the parity bound of fp32 an exported file may be off.
         drop: Most of the deciding metric that an exported file may lose to the torch model.
+        least: No bound from a simulation is smaller: what it leaves out.
     """
 
     reference: float
@@ -38,6 +39,7 @@ class Bounds:
     golden: float = EXACT
     loss: float = 1.0
     drop: float = 0.001
+    least: float = LEAST
 
     def allowed(self, simulated: float | None) -> float:
         """Decide how far a file may be from the torch model on golden rows.
@@ -47,7 +49,7 @@ class Bounds:
         """
         if simulated is None or not math.isfinite(simulated):
             return self.reference
-        return min(self.reference, max(LEAST, MARGIN * simulated))
+        return min(self.reference, max(self.least, MARGIN * simulated))
 
 
 FP32 = Bounds(reference=EXACT)
@@ -193,9 +195,11 @@ _BUILT_IN = (
             (Scheme.INT8, Runtime.TFLITE_2_16): Bounds(reference=0.5, padding=0.02, golden=0.25),
             # checked on a CPU, which computes it in fp32; a GPU does in fp16, as Core ML
             (Scheme.FP16, Runtime.GPU): Bounds(reference=0.02, golden=0.1),
-            # the whole graph in integers; other integer engines may round each of some hundred results otherwise
-            (Scheme.A16W8, Runtime.NPU): Bounds(reference=0.5, padding=0.1, golden=0.1),
-            (Scheme.A8W8, Runtime.NPU): Bounds(reference=0.5, padding=0.1, golden=0.25),
+            # the whole graph in integers; other integer engines may round each of some hundred results otherwise. What 16 bits
+            # round away is not simulated: trained students are off by 0.004 to 0.026 and 0.03 to 0.07, up to 2.5 times the
+            # simulation, random models by up to 0.07
+            (Scheme.A16W8, Runtime.NPU): Bounds(reference=0.5, padding=0.1, golden=0.1, least=0.1),
+            (Scheme.A8W8, Runtime.NPU): Bounds(reference=0.5, padding=0.1, golden=0.25, least=0.1),
         },
         dtype="int32",
         fixed_lengths=True,
