@@ -3,6 +3,7 @@
 import configparser
 import importlib.resources
 import importlib.util
+import itertools
 import re
 import shutil
 import tempfile
@@ -231,3 +232,21 @@ def test_the_configurations_are_those_of_the_installed_vela():
     source = (package / "vela/architecture_features.py").read_text()
     assert set(re.findall(r'"(ethos-u\d+-\d+)"', source)) == set(NPUS)
     assert all(configurations.vela_target(npu) for npu in NPUS)
+
+
+@pytest.mark.slow
+@with_vela
+@pytest.mark.parametrize("npu", ["ethos-u55-32", "ethos-u65-512", "ethos-u85-128", "ethos-u85-2048"])
+def test_systems_and_memory_modes_go_together_as_vela_says(npu, npu_file, tmp_path):
+    """Every one that is refused here is refused by vela, and no other."""
+    shutil.copy(npu_file, tmp_path / "given.tflite")
+    fitting = [name for name in SYSTEMS if name.startswith(f"Ethos_{npu.split('-')[1].upper()}_")]
+    for system, memory in itertools.product(fitting, MEMORY_MODES):
+        ended = compiler.VelaCompiler(configurations.VelaTarget(npu, system, memory))._run(tmp_path)
+        if configurations.DEDICATED in memory and not SYSTEMS[system]:
+            assert ended.how
+            with pytest.raises(ValueError, match=memory):
+                vela_target(f"{npu}@{system}+{memory}")
+        else:
+            assert not ended.how, ended.log
+            assert vela_target(f"{npu}@{system}+{memory}").memory == memory
