@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pocketbert.core.artefacts import artefact_folder, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.compare.sample_texts import SENTENCES
-from pocketbert.core.devices import ADB, LOCAL, devices_named, parse_device
+from pocketbert.core.devices import ADB, LOCAL, Figure, devices_named, parse_device
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import say
@@ -210,7 +210,8 @@ def _labelled(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | No
 
     if options.data is None:
         return None
-    if all(device(name).compiler is None for name in options.devices):
+    compilers = [d for d in map(device, options.devices) if d.compiler is not None]
+    if all(Figure.ANSWERS not in d.info.figures for d in compilers):
         what = "is scored on devices with an emulator of an NPU only, and none is named."
         raise InputError(Problem("--data", what, "Name one (pocketbert devices), or use: pocketbert verify --data"))
     if len(models) != 1:

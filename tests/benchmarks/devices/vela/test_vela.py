@@ -212,6 +212,14 @@ def test_without_vela(monkeypatch, npu_file, npu_phone):
     assert "ethos-u-vela is not installed" in listed
 
 
+@with_vela
+def test_it_answers_nothing_so_that_nothing_is_scored(npu_file, npu_phone, tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\nset an alarm,a\n")
+    done = pocketbert("benchmark", "-m", npu_phone(npu_file), "--device", U55, "--data", tmp_path / "dev.csv")
+    assert done.exit_code == 2, done.output
+    assert "--data: is scored on devices with an emulator of an NPU only" in done.stderr
+
+
 def test_files_that_are_not_taken():
     assert vela_refusal(Format.TFLITE, Runtime.NPU) == ""
     assert "computes in floats" in vela_refusal(Format.TFLITE, None)
