@@ -65,6 +65,14 @@ def test_one_slow_round_sends_nobody_home():
     assert contenders(part) == ["a", "b"]
 
 
+def test_who_is_judged_leaves_somebody_to_be_compared_with():
+    """A toolkit's choice that is lucky in the first rounds put everybody else out, and nothing was judged."""
+    times = {"a": 2.0, "b": 4.0, "own choice": 1.0, FASTEST: 1.1}
+    part = Part(threads=1, length="16", generation=0)
+    part.engines = {name: Engine(wall=[[ms]] * 3) for name, ms in times.items()}
+    assert contenders(part, ["own choice"]) == ["a", "own choice", FASTEST]
+
+
 @pytest.mark.parametrize(("key", "kept"), [("same", True), ("other", False)])
 def test_resumed_generation_by_generation(tmp_path, key, kept):
     about = ("m", key, "trained", "machine", "texts")

@@ -270,12 +270,13 @@ def contenders(part: Part, always: Collection[str] = ()) -> list[str]:
         always: Engines that are kept at any rate, besides `fastest`.
 
     Returns:
-        Names in the order of the part: lower quartile of the rounds within `CLOSE` times the lowest one, that of
-        `fastest` not counted, which needs somebody to be compared with.
+        Names in the order of the part: lower quartile of the rounds within `CLOSE` times the lowest one, those of
+        `fastest` and `always` not counted, which need somebody to be compared with.
     """
+    judged = (FASTEST, *always)
     low = {n: float(np.percentile([typical(w, part.length) for w in e.wall], 25)) for n, e in part.engines.items()}
-    limit = CLOSE * min([ms for n, ms in low.items() if n != FASTEST] or low.values())
-    return [n for n, ms in low.items() if ms <= limit or n in (FASTEST, *always)]
+    limit = CLOSE * min([ms for n, ms in low.items() if n not in judged] or low.values())
+    return [n for n, ms in low.items() if ms <= limit or n in judged]
 
 
 def typical(wall: Sequence[float], length: str) -> float:
