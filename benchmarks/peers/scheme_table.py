@@ -2,8 +2,9 @@
 
 Run: python benchmarks/peers/scheme_table.py docs/figures/schemes/sst2.json docs/figures/schemes/clinc150.json ...
 
-A column for each data set: the score in percent, and what the file gains or loses against the fp32 (Core ML: fp16) file of its
-format on the same rows, in points, with the interval of 95 %. Sizes are those of the first data set.
+The first table has a column for each data set: the score in percent, and what the file gains or loses against the fp32 (Core ML: fp16) file of its
+format on the same rows, in points, with the interval of 95 %. Sizes are those of the first data set. The second table has the CPU
+time of a row on one thread in ms, and its ratio to that of the fp32 file, interleaved: median and quartiles.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from scheme_scores import SLOW, FileScore
+from scheme_scores import FileScore
 
 NAIVE = "naive static"
 ORDER = ("fp32", "fp16", "int8", "w8", NAIVE, "a8w8", "a16w8", "small", "w4")
@@ -24,13 +25,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+")
     sets = {path.stem: read(path) for path in parser.parse_args().results}
-    titles = [f"{name} ({max(s.rows for s in scores.values()):,} rows)" for name, scores in sets.items()]
+    most = {name: max(s.rows for s in scores.values()) for name, scores in sets.items()}
+    titles = [f"{name} ({rows:,} rows)" for name, rows in most.items()]
     print(f"| format | scheme | MB | {' | '.join(titles)} |\n|---|---|---:|{'---|' * len(sets)}")
     every = {key: None for scores in sets.values() for key in scores}
     for key in sorted(every, key=_order):
-        cells = [_cell(scores.get(key)) for scores in sets.values()]
+        cells = [_cell(scores.get(key), most[name]) for name, scores in sets.items()]
         size = next(s[key].bytes for s in sets.values() if key in s)
         print(f"| {key[0]} | {key[1]} | {size / 1e6:.2f} | {' | '.join(cells)} |")
+    print(f"\n| format | scheme | {' | '.join(sets)} |\n|---|---|{'---|' * len(sets)}")
+    for key in sorted(every, key=_order):
+        if any(key in s and s[key].speed is not None for s in sets.values()):
+            print(f"| {key[0]} | {key[1]} | {' | '.join(_time(scores.get(key)) for scores in sets.values())} |")
     print("\n" + "\n".join(sorted({s.machine for scores in sets.values() for s in scores.values()})))
 
 
@@ -46,15 +52,22 @@ def _order(key: tuple[str, str]) -> tuple[str, int, str]:
     return format, ORDER.index(name) if name in ORDER else len(ORDER), scheme
 
 
-def _cell(score: FileScore | None) -> str:
+def _cell(score: FileScore | None, most: int) -> str:
     if score is None:
         return "–"
     value = f"{100 * score.value:.2f}"
-    if score.scheme.split(" for ")[0] in SLOW:
+    if score.rows < most:
         value += f" of {score.rows} rows"
-    if score.low == score.high == 0.0:
+    if score.rel == 0.0:
         return value
     return f"{value}, {100 * (score.value - score.against):+.2f} [{100 * score.low:+.2f}, {100 * score.high:+.2f}]"
+
+
+def _time(score: FileScore | None) -> str:
+    if score is None or score.speed is None:
+        return "–"
+    low, middle, high = score.speed.ratio
+    return f"{score.speed.ms:.2f}, {middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
 if __name__ == "__main__":
