@@ -1,14 +1,17 @@
-"""The check that a file holds those weights as they were exported that its plan leaves, and no others."""
+"""The check that a file holds each weight as its plan wants it: as it was exported, or in one of the schemes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from pocketbert.core.families.digests import digest_of
 from pocketbert.core.families.roles import WeightRole
+from pocketbert.core.types import Role, Scheme
+from pocketbert.quantize import weights as stored_types
 from pocketbert.quantize.table import SchemeRow, reader_of
-from pocketbert.quantize.weights import WeightTypes
+from pocketbert.quantize.weights import Use, WeightTypes, WeightUse, type_problems
 
 
 def file_problems(
@@ -26,14 +29,51 @@ def file_problems(
         weights: What was to be made of each weight; empty where all have the scheme.
     """
     wanted = {w.digest for w in weights if w.scheme is None}
-    if not wanted:
-        return row.problems(types, name)
-    stored = ((n, v) for n, v in reader_of(row.format).stored_numbers(path) if v.dtype.kind == "f")
-    found = {n: digest for n, v in stored if (digest := digest_of(v)) in wanted}
-    lost = [w.name for w in weights if w.scheme is None and w.digest not in found.values()]
-    out = row.problems(types, name, frozenset(found))
+    found, lost = dict[str, str](), list[str]()
+    if wanted:
+        stored = ((n, v) for n, v in reader_of(row.format).stored_numbers(path) if v.dtype.kind == "f")
+        found = {n: digest for n, v in stored if (digest := digest_of(v)) in wanted}
+        lost = [w.name for w in weights if w.scheme is None and w.digest not in found.values()]
+    out = _scheme_problems(row, types, name, weights, frozenset(found))
     if lost:
         out.append(
             f"{name}: to be left as exported, and not so in the file: {', '.join(lost[:5])} ({len(lost)} in all)."
         )
+    return out
+
+
+def _scheme_problems(
+    row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole], left: frozenset[str]
+) -> list[str]:
+    """List what is wrong with the types, scheme by scheme where there are several.
+
+    Quantizers rename weights, so that they are counted: of each size the file must have as many weights of each scheme as were
+    chosen.
+    """
+    seconds = {s: second for s, second in row.seconds.items() if any(w.scheme is s for w in weights)}
+    if not seconds:
+        return row.problems(types, name, left)
+    tables = {u.numbers for u in types.uses if u.use is Use.TABLE}
+    wanted = {row.scheme: row.weights, **{s: second.weights for s, second in seconds.items()}}
+
+    def of(use: WeightUse) -> Scheme:
+        largest = use.numbers >= max(tables, default=0)
+        return next((s for s, kind in wanted.items() if kind.of(use.use, largest).dtype == use.dtype), row.scheme)
+
+    out, by_scheme = list[str](), dict[Scheme, list[WeightUse]]()
+    for use in types.uses:
+        by_scheme.setdefault(of(use), []).append(use)
+    for scheme, uses in by_scheme.items():
+        own = {"uses": uses} if scheme is row.scheme else {"uses": uses, "integers": [], "coarse": []}
+        out += type_problems(types.model_copy(update=own), name, wanted[scheme], left, whole=False)
+    there = Counter((u.numbers, u.dtype) for u in {u.name: u for u in types.uses if u.name not in left}.values())
+    larger = [w for w in weights if w.scheme is not None and w.numbers >= stored_types.SMALL]
+    for weight in larger:
+        reads = Use.TABLE if weight.numbers in tables and weight.role is Role.EMBEDDING else Use.MATMUL
+        kind = row.expected(weight.scheme).of(reads, weight.numbers >= max(tables, default=0)).dtype
+        there[weight.numbers, kind] -= 1
+        if there[weight.numbers, kind] < 0:
+            out.append(
+                f"{name}: {weight.name} is to have {weight.scheme} ({kind}), and the file has too few such weights."
+            )
     return out

@@ -28,7 +28,8 @@ class Plan:
             None for all other schemes.
         calibration: How static schemes choose ranges from these rows.
         learned: Ranges that the model was trained with; static schemes store them where they have them.
-        weights: What to make of each weight, where some stay as they were exported; empty where all have the scheme.
+        weights: What to make of each weight, where some stay as they were exported or have a second scheme; empty where all
+            have the scheme.
     """
 
     format: Format
@@ -43,6 +44,12 @@ class Plan:
     def left(self) -> frozenset[str]:
         """Digests of the weights that stay as they were exported."""
         return frozenset(w.digest for w in self.weights if w.scheme is None)
+
+    @property
+    def seconds(self) -> dict[Scheme, frozenset[str]]:
+        """Digests of the weights that have another scheme than the file, by scheme."""
+        others = dict.fromkeys(w.scheme for w in self.weights if w.scheme not in (None, self.scheme))
+        return {s: frozenset(w.digest for w in self.weights if w.scheme is s) for s in others if s is not None}
 
     @property
     def title(self) -> str:

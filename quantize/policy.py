@@ -22,8 +22,12 @@ def reason_against(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | N
         return None if not computed or row.selective else f"{role}: the quantizer of {row.title} leaves no role out"
     if not computed:
         return f"{role} stays float in every file of {row.title}"
-    return (
-        None
-        if scheme is row.scheme
-        else f"{role}: a file of {row.title} has no second scheme, only weights that are left float"
-    )
+    second = row.seconds.get(scheme)
+    if scheme is row.scheme or (second is not None and role in second.roles):
+        return None
+    if second is not None:
+        return f"{role}: a file of {row.title} has {scheme} for {', '.join(r for r in Role if r in second.roles)} only"
+    if row.seconds:
+        return f"{role}: a file of {row.title} has {' or '.join(row.seconds)} as a second scheme, not {scheme}"
+    floats = ", only weights that are left float" if row.selective else ""
+    return f"{role}: a file of {row.title} has no second scheme{floats}"

@@ -77,6 +77,12 @@ class _Rounded(TorchFunctionMode):
         products = [m.weight for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
         self._matrices = {w.data_ptr() for w in products}
         self._left = {w.data_ptr() for n, w in module.named_parameters() if n in simulation.left}
+        self._seconds = {
+            w.data_ptr(): second
+            for n, w in module.named_parameters()
+            for names, second in simulation.seconds
+            if n in names
+        }
         self._most = max((m.weight.numel() for m in module.modules() if isinstance(m, nn.Embedding)), default=0)
         self._constants = {_storage(b) for b in module.buffers()}
         self._stored: dict[tuple[int, str], Tensor] = {}
@@ -97,22 +103,27 @@ class _Rounded(TorchFunctionMode):
     def _linear(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if weight.data_ptr() in self._left:
             return F.linear(values, weight, bias)
-        out = F.linear(self._input(values), self._rounded(weight, self.how.weights), bias)
+        out = F.linear(self._input(values), self._rounded(weight, self._of_weight(weight).weights), bias)
         return out + self._cut(values, weight) if self._saturates else out
 
     def _convolution(self, values: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
         if weight.data_ptr() in self._left:
             return F.conv2d(values, weight, *more, **named)
-        return F.conv2d(self._input(values), self._rounded(weight, self.how.weights), *more, **named)
+        return F.conv2d(self._input(values), self._rounded(weight, self._of_weight(weight).weights), *more, **named)
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
         if table.data_ptr() in self._left:
             return F.embedding(indices, table, *more, **named)
         if self.how.fixed_positions and _storage(indices) in self._constants:
             return F.embedding(indices, table, *more, **named)
-        other = self.how.other_tables if table.numel() < self._most else None
-        kind = self.how.weights if table.data_ptr() in self._matrices else other or self.how.tables
+        how = self._of_weight(table)
+        other = how.other_tables if table.numel() < self._most else None
+        kind = how.weights if table.data_ptr() in self._matrices else other or how.tables
         return F.embedding(indices, self._rounded(table, kind), *more, **named)
+
+    def _of_weight(self, weight: Tensor) -> Simulation:
+        """The scheme that rounds a weight."""
+        return self._seconds.get(weight.data_ptr(), self.how)
 
     def _input(self, values: Tensor) -> Tensor:
         return values if self.how.inputs is None else self.how.inputs(values)

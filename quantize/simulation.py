@@ -52,6 +52,7 @@ class Simulation:
         halves: Rounds weights and tables of a file that is made from one with fp16 numbers; None where they are rounded
             alike.
         left: Paths of weights in the module that stay float, and what they are multiplied with.
+        seconds: Paths of weights that are rounded as another scheme rounds them, each group with that scheme's simulation.
     """
 
     weights: Rounding
@@ -69,6 +70,7 @@ class Simulation:
     results: bool = False
     halves: Rounding | None = None
     left: frozenset[str] = frozenset()
+    seconds: tuple[tuple[frozenset[str], Simulation], ...] = ()
 
     def made_from(self, base: Scheme) -> Simulation:
         """Return the simulation of files that are quantized from a file with numbers of `base`."""

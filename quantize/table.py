@@ -5,8 +5,8 @@ The modules of the back ends register their rows and their readers here; `pocket
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,21 @@ Key = tuple[Format, Scheme, Runtime | None]
 
 
 @dataclass(frozen=True)
+class Second:
+    """A second scheme that single weights of a file can have.
+
+    Attributes:
+        roles: Roles whose weights can have it.
+        weights: What they must be stored as.
+        simulation: Rounds them in torch.
+    """
+
+    roles: frozenset[Role]
+    weights: ExpectedWeights
+    simulation: Simulation
+
+
+@dataclass(frozen=True)
 class SchemeRow:
     """One scheme of a format, for all runtimes or for one.
 
@@ -36,6 +51,7 @@ class SchemeRow:
         simulation: Computes in torch what a right file answers. None where the bound on its answers depends on no model.
         computes: Roles whose operators have the scheme; the others stay float.
         selective: Whether `write` leaves the weights float that the plan names, see `Plan.left`.
+        seconds: Further schemes that `write` gives to the weights that the plan names, see `Plan.seconds`.
     """
 
     format: Format
@@ -46,6 +62,7 @@ class SchemeRow:
     simulation: Simulation | None = None
     computes: frozenset[Role] = WEIGHTED
     selective: bool = False
+    seconds: Mapping[Scheme, Second] = field(default_factory=dict)
 
     @property
     def calibrated(self) -> bool:
@@ -56,6 +73,11 @@ class SchemeRow:
     def title(self) -> str:
         """What errors call it."""
         return Plan(self.format, self.scheme, self.runtime).title
+
+    def expected(self, scheme: Scheme | None) -> ExpectedWeights:
+        """Return what weights with the file's scheme, or with a second one, must be stored as."""
+        second = self.seconds.get(scheme) if scheme is not None else None
+        return self.weights if second is None else second.weights
 
     def problems(self, types: WeightTypes, name: str, left: frozenset[str] = frozenset()) -> list[str]:
         """List what is wrong with the weight types of a file that claims to be of this row.

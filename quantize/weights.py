@@ -168,7 +168,7 @@ def bits_of(dtype: str, block: int | None) -> float:
 
 
 def type_problems(
-    types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset()
+    types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset(), whole: bool = True
 ) -> list[str]:
     """List what is wrong with the types of a file; empty when it is what its name says.
 
@@ -179,6 +179,7 @@ def type_problems(
         name: What to call it.
         expected: What its scheme wants.
         left: Names of weights that stay as they were exported.
+        whole: Whether these are all weights of the file, not only those of one of its schemes.
     """
     multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
     wanted = {Use.MATMUL: expected.products, Use.TABLE: expected.tables}
@@ -196,7 +197,7 @@ def type_problems(
     out = []
     for use in Use:
         uses = [u for u in types.uses if u.use is use]
-        if uses and all(u.name in left for u in uses):
+        if not whole or (uses and all(u.name in left for u in uses)):
             continue
         if not uses:
             out.append(f"{name}: no {use} was found in it.")

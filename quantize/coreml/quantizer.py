@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from pocketbert.quantize.rounding import (
     per_row_with_offset,
 )
 from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Use, Wanted
 
 _IOS_OF_BLOCKS = 18
@@ -78,20 +78,18 @@ def linear_w8(source: Path, left: frozenset[str] = frozenset()) -> Callable[[Any
 
     ``mode="linear"`` has less error than symmetric numbers.
     """
-    return lambda model: _quantized(model, source, left, dtype="int8", granularity="per_channel")
+    return lambda model: _quantized(model, dict.fromkeys(reading.chosen_weights(source, left), Scheme.W8))
 
 
-def _write_w8(source: Path, destination: Path, plan: Plan) -> None:
-    write_smaller(source, destination, linear_w8(source, plan.left))
-
-
-def _write_w4(source: Path, destination: Path, plan: Plan) -> None:
-    """Write 4-bit weights with an offset, 32 numbers of a row sharing both.
+def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
+    """Write weights with an offset: int8 per output channel, or 4 bits with 32 numbers of a row sharing scale and offset.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
         InputError: If blocks do not divide a weight, or the package is for iOS 17 or older, which has no blocks.
     """
+    chosen = dict.fromkeys(reading.chosen_weights(source, plan.left), plan.scheme)
+    chosen |= {n: s for n, s in reading.named_weights(source, plan.seconds).items() if n in chosen}
     problems = [
         Problem(
             name,
@@ -99,25 +97,35 @@ def _write_w4(source: Path, destination: Path, plan: Plan) -> None:
             f"Choose the scheme lut4 or w8, or a student whose widths are multiples of {BLOCK}.",
         )
         for name, width in reading.large_widths(source).items()
-        if width % BLOCK
+        if chosen.get(name) is Scheme.W4 and width % BLOCK
     ]
     ios = reading.oldest_ios(source)
-    if ios < _IOS_OF_BLOCKS:
+    if ios < _IOS_OF_BLOCKS and Scheme.W4 in chosen.values():
         what = f"is for iOS {ios}; weights in blocks need iOS {_IOS_OF_BLOCKS}."
         problems.append(Problem(str(source), what, "Choose the scheme lut4, or export with --ios 18."))
     if problems:
         raise InputError(problems)
-    write_smaller(
-        source, destination, lambda m: _quantized(m, source, plan.left, dtype="int4", granularity="per_block")
-    )
+    write_smaller(source, destination, lambda model: _quantized(model, chosen))
 
 
-def _quantized(model: Any, source: Path, left: frozenset[str], **how: Any) -> Any:
+_LINEAR: Mapping[Scheme, Mapping[str, Any]] = {
+    Scheme.W8: {"dtype": "int8", "granularity": "per_channel"},
+    Scheme.W4: {"dtype": "int4", "granularity": "per_block"},
+}
+
+
+def _quantized(model: Any, chosen: Mapping[str, Scheme]) -> Any:
+    """Quantize weights by name."""
     import coremltools.optimize as cto
 
-    own = cto.coreml.OpLinearQuantizerConfig(mode="linear", weight_threshold=reading.THRESHOLD, block_size=BLOCK, **how)
+    configs = {
+        scheme: cto.coreml.OpLinearQuantizerConfig(
+            mode="linear", weight_threshold=reading.THRESHOLD, block_size=BLOCK, **how
+        )
+        for scheme, how in _LINEAR.items()
+    }
     # by name: by operation, two of them that share a bias would contradict each other
-    config = cto.coreml.OptimizationConfig(op_name_configs=dict.fromkeys(reading.chosen_weights(source, left), own))
+    config = cto.coreml.OptimizationConfig(op_name_configs={name: configs[s] for name, s in chosen.items()})
     return cto.coreml.linear_quantize_weights(model, config=config)
 
 
@@ -164,26 +172,28 @@ W8_SIMULATION = Simulation(
     halves=per_row_in_halves,
 )
 _ROUNDINGS = {64: palette_of_64, 16: palette_of_16}
-register_scheme(
-    SchemeRow(
-        Format.COREML, Scheme.W8, ExpectedWeights(_W8, _W8, FLOATS), _write_w8, simulation=W8_SIMULATION, selective=True
-    )
+_W4_SIMULATION = replace(
+    W8_SIMULATION,
+    weights=per_block_with_offset,
+    tables=per_block_with_offset,
+    halves=per_block_in_halves,
 )
-register_scheme(
-    SchemeRow(
-        Format.COREML,
-        Scheme.W4,
-        ExpectedWeights(_W4, _W4, FLOATS),
-        _write_w4,
-        simulation=replace(
-            W8_SIMULATION,
-            weights=per_block_with_offset,
-            tables=per_block_with_offset,
-            halves=per_block_in_halves,
-        ),
-        selective=True,
+_LINEAR_ROWS = {
+    Scheme.W8: Second(WEIGHTED, ExpectedWeights(_W8, _W8, FLOATS), W8_SIMULATION),
+    Scheme.W4: Second(WEIGHTED, ExpectedWeights(_W4, _W4, FLOATS), _W4_SIMULATION),
+}
+for _scheme, _own in _LINEAR_ROWS.items():
+    register_scheme(
+        SchemeRow(
+            Format.COREML,
+            _scheme,
+            _own.weights,
+            _write_linear,
+            simulation=_own.simulation,
+            selective=True,
+            seconds={s: other for s, other in _LINEAR_ROWS.items() if s is not _scheme},
+        )
     )
-)
 for _scheme, _sizes in _PALETTES.items():
     _products, _tables = _sizes[Use.MATMUL], _sizes[Use.TABLE]
     register_scheme(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,23 @@ def chosen_weights(path: Path, left: frozenset[str]) -> list[str]:
         return list(large_weights(path))
     stay = {name for name, numbers in stored_numbers(path) if digest_of(numbers) in left}
     return [name for name in large_weights(path) if name not in stay]
+
+
+def named_weights(path: Path, digests: Mapping[Scheme, frozenset[str]]) -> dict[str, Scheme]:
+    """Find the float constants with some digests.
+
+    Args:
+        path: A float package.
+        digests: By scheme.
+
+    Returns:
+        The scheme of each by its name.
+    """
+    if not digests:
+        return {}
+    known = {digest: scheme for scheme, own in digests.items() for digest in own}
+    found = ((name, digest_of(numbers)) for name, numbers in stored_numbers(path))
+    return {name: known[digest] for name, digest in found if digest in known}
 
 
 def large_widths(path: Path) -> dict[str, int]:

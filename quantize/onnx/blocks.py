@@ -17,15 +17,17 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.blocks import BLOCK, block_of, in_blocks
 from pocketbert.quantize.onnx.dynamic import load_plain
+from pocketbert.quantize.onnx.left import stored_left
 from pocketbert.quantize.onnx.tables import is_lookup, largest_table
 from pocketbert.quantize.onnx.tied import untie
 from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import eight_bits_in_blocks, four_bits_in_blocks, per_block
+from pocketbert.quantize.rounding import Rounding, eight_bits_in_blocks, four_bits_in_blocks, per_block
 from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 DOMAIN = "com.microsoft"
+_BITS = {Scheme.INT8_B32: 8, Scheme.W4: 4}
 _INT8_INPUTS = 4
 """Accuracy level at which inputs of products are rounded to int8 in blocks, and multiplied as integers."""
 
@@ -41,7 +43,7 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
     import onnx
     from onnx import helper
 
-    _Writer(model, bits).run()
+    _Writer(model, bits, plan).run()
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     with temporary_folder(destination.parent) as folder:
@@ -53,10 +55,13 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
 class _Writer:
     """Replaces products and lookups of stored weights in a model."""
 
-    def __init__(self, model: Any, bits: int) -> None:
+    def __init__(self, model: Any, bits: int, plan: Plan) -> None:
         self.bits = bits
-        self.ties = {tie.matrix: tie.table for tie in untie(model)}
+        self.ties = {tie.matrix: tie.table for tie in untie(model, plan.left)}
         self.graph = model.graph
+        self.left = stored_left(self.graph, plan.left)
+        seconds = {s: stored_left(self.graph, digests) for s, digests in plan.seconds.items()}
+        self.own = {name: _BITS[s] for s, names in seconds.items() for name in names}
         self.stored = {t.name: t for t in self.graph.initializer}
         read = {n.input[0] for n in self.graph.node if n.input and is_lookup(n, n.input[0])}
         # tables of positions and segments have 8 bits
@@ -74,6 +79,8 @@ class _Writer:
             field.extend(values)
 
     def _replaced(self, node: Any) -> list[Any]:
+        if self.left.intersection(node.input):
+            return [node]
         if node.op_type in ("MatMul", "Gemm") and self._is_matrix(node.input[1]):
             return self._product(node)
         table = self.stored.get(node.input[0]) if node.op_type == "Gather" else None
@@ -106,7 +113,7 @@ class _Writer:
             domain=DOMAIN,
             K=rows.shape[1],
             N=rows.shape[0],
-            bits=self.bits,
+            bits=self._bits(table or node.input[1]),
             block_size=block_of(rows.shape[1]) if table else BLOCK,
             accuracy_level=_INT8_INPUTS,
         )
@@ -128,7 +135,7 @@ class _Writer:
         rows, width = self.stored[table].dims
         block = block_of(width) or BLOCK
         shape = f"{codes}_shape"
-        self._add(shape, np.array([rows, width // block, block * self.bits // 8], np.int64))
+        self._add(shape, np.array([rows, width // block, block * self._bits(table) // 8], np.int64))
         return [helper.make_node("Reshape", [self._table(table)[0], shape], [codes])]
 
     def _lookup(self, node: Any) -> Any:
@@ -168,7 +175,7 @@ class _Writer:
         return self._store(name, values, block, flat=True)
 
     def _bits(self, name: str) -> int:
-        return 8 if name in self.fine else self.bits
+        return 8 if name in self.fine else self.own.get(name, self.bits)
 
     def _store(self, name: str, rows: NDArray[np.float32], block: int, flat: bool) -> tuple[str, str]:
         bits = self._bits(name)
@@ -187,19 +194,28 @@ class _Writer:
             self.graph.initializer.append(numpy_helper.from_array(value, name))
 
 
-for _scheme, _bits, _rounding in (
-    (Scheme.INT8_B32, 8, eight_bits_in_blocks),
-    (Scheme.W4, 4, four_bits_in_blocks),
-):
-    _wanted = Wanted(f"int{_bits}", per_channel=True, block=BLOCK)
+def _second(bits: int, rounding: Rounding) -> Second:
+    wanted = Wanted(f"int{bits}", per_channel=True, block=BLOCK)
+    return Second(
+        WEIGHTED,
+        ExpectedWeights(wanted, wanted, other_tables=Wanted("int8", per_channel=True, block=BLOCK)),
+        Simulation(weights=rounding, tables=rounding, other_tables=eight_bits_in_blocks, inputs=per_block),
+    )
+
+
+_ROWS = {
+    Scheme.INT8_B32: _second(8, eight_bits_in_blocks),
+    Scheme.W4: _second(4, four_bits_in_blocks),
+}
+for _scheme, _own in _ROWS.items():
     register_scheme(
         SchemeRow(
             Format.ONNX,
             _scheme,
-            ExpectedWeights(_wanted, _wanted, other_tables=Wanted("int8", per_channel=True, block=BLOCK)),
-            partial(_write, _bits),
-            simulation=Simulation(
-                weights=_rounding, tables=_rounding, other_tables=eight_bits_in_blocks, inputs=per_block
-            ),
+            _own.weights,
+            partial(_write, _BITS[_scheme]),
+            simulation=_own.simulation,
+            selective=True,
+            seconds={s: other for s, other in _ROWS.items() if s is not _scheme},
         )
     )

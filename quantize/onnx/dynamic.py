@@ -11,24 +11,28 @@ from typing import Any
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.versions import version_of
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.quantize.onnx.left import nodes_left
 from pocketbert.quantize.onnx.shared import straighten
+from pocketbert.quantize.onnx.tables import pack_largest
 from pocketbert.quantize.onnx.tied import retie, untie
 from pocketbert.quantize.plan import Plan
-from pocketbert.quantize.rounding import per_row, per_tensor
+from pocketbert.quantize.rounding import four_bits_in_blocks, per_row, per_tensor
 from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.table import SchemeRow, Second, register_scheme
 from pocketbert.quantize.weights import ExpectedWeights, Wanted
 
 
 def write_int8(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a dynamic int8 copy of an fp32 file.
+    """Write a dynamic int8 copy of an fp32 file, with the table of words in 4 bits where the plan gives it `w4`.
 
     Raises:
         MissingBackendError: If onnx is not installed.
+        InputError: If the width of that table is not a multiple of 16.
     """
-    write_dynamic(load_plain(source), destination, left=plan.left)
+    model = load_plain(source)
+    scales = pack_largest(model, plan.seconds[Scheme.W4]) if Scheme.W4 in plan.seconds else []
+    write_dynamic(model, destination, leave=scales, left=plan.left)
 
 
 def load_plain(source: Path) -> Any:
@@ -93,6 +97,16 @@ def _quiet_root() -> Iterator[None]:
         root.setLevel(level)
 
 
+SMALL = ExpectedWeights(
+    products=Wanted("int8", per_channel=True), tables=Wanted("int4", block=32), other_tables=Wanted("int8")
+)
+SMALL_SIMULATION = Simulation(
+    weights=per_row,
+    tables=four_bits_in_blocks,
+    other_tables=per_tensor,
+    inputs=per_tensor,
+    saturates=True,
+)
 register_scheme(
     SchemeRow(
         Format.ONNX,
@@ -101,5 +115,6 @@ register_scheme(
         write_int8,
         simulation=Simulation(weights=per_row, tables=per_tensor, inputs=per_tensor, saturates=True),
         selective=True,
+        seconds={Scheme.W4: Second(frozenset({Role.EMBEDDING}), SMALL, SMALL_SIMULATION)},
     )
 )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.families.digests import digest_of
 from pocketbert.quantize.blocks import block_of, in_blocks
 
 BITS = 4
@@ -41,13 +42,14 @@ def largest_table(graph: Any) -> str | None:
     return max(read, key=stored.__getitem__, default=None)
 
 
-def pack_largest(model: Any) -> list[str]:
+def pack_largest(model: Any, chosen: frozenset[str] | None = None) -> list[str]:
     """Store the largest table in 4 bits.
 
     One that is multiplied too (the head of fill-mask) stays as it is: the quantizer of products stores it.
 
     Args:
         model: An fp32 ONNX model; changed in place.
+        chosen: Digests of the weights that may be stored so; None for all.
 
     Returns:
         Names of the nodes that look up scales, which no quantizer may take for tables.
@@ -63,6 +65,8 @@ def pack_largest(model: Any) -> list[str]:
     if name is None or not all(is_lookup(n, name) for n in readers):
         return []
     stored = next(t for t in graph.initializer if t.name == name)
+    if chosen is not None and digest_of(numpy_helper.to_array(stored)) not in chosen:
+        return []
     _store(graph, name, numpy_helper.to_array(stored))
     graph.initializer.remove(stored)
     graph.initializer.extend(numpy_helper.from_array(value, constant) for constant, value in _CONSTANTS.items())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize.plan import Plan
 from pocketbert.quantize.rounding import four_bits_per_block, per_row, per_token
 from pocketbert.quantize.simulation import Simulation
-from pocketbert.quantize.table import SchemeRow, register_scheme
+from pocketbert.quantize.table import WEIGHTED, SchemeRow, Second, register_scheme
 from pocketbert.quantize.tflite.graph import TfliteGraph
 from pocketbert.quantize.tflite.left import leave, named, results_left
 from pocketbert.quantize.tflite.scales import one_scale_per_tensor
@@ -44,23 +44,44 @@ def write(source: Path, destination: Path, plan: Plan) -> None:
     """
     if version_of("ai-edge-quantizer") is None:
         raise MissingBackendError("ai-edge-quantizer", "pip install 'pocketbert[tflite]'")
-    tied = _check_blocks(source, plan.scheme) if plan.scheme in (Scheme.SMALL, Scheme.W4) else ()
     with quiet():
         from ai_edge_quantizer.quantizer import Quantizer
 
         with temporary_folder(destination.parent) as folder:
-            plain, results = source, list[str]()
-            if plan.left:
+            plain, results = source, _Results()
+            if plan.weights:
                 plain = folder / "named.tflite"
                 plain.write_bytes(named(source.read_bytes()))
-                results = results_left(plain.read_bytes(), plan.left)
+                results = _Results.of(plain.read_bytes(), plan)
+            four = results.bits or plan.scheme in (Scheme.SMALL, Scheme.W4)
+            tied = _check_blocks(plain, plan.scheme, results) if four else ()
             quantizer = Quantizer(str(plain))
             quantizer.load_quantization_recipe(_recipe(plan.scheme, tied, results))
             content = bytes(quantizer.quantize().quantized_model)
     destination.write_bytes(one_scale_per_tensor(content) if plan.runtime is Runtime.TFLITE_2_16 else content)
 
 
-def _check_blocks(source: Path, scheme: Scheme) -> list[str]:
+@dataclass(frozen=True)
+class _Results:
+    """Results of the operators whose weights have another scheme than the file.
+
+    Attributes:
+        left: Those whose weights stay as they are.
+        bits: Bits of the weights that have a second scheme.
+    """
+
+    left: Sequence[str] = ()
+    bits: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, content: bytes, plan: Plan) -> _Results:
+        """Find the results in a file in which all of them have different names."""
+        found = {s: results_left(content, digests) for s, digests in plan.seconds.items()}
+        bits = {name: 4 if s is Scheme.W4 else 8 for s, names in found.items() for name in names}
+        return cls(results_left(content, plan.left) if plan.left else (), bits)
+
+
+def _check_blocks(source: Path, scheme: Scheme, results: _Results) -> list[str]:
     """Refuse weights that blocks do not divide; returns the lookups whose table a product reads, too.
 
     Raises:
@@ -74,7 +95,9 @@ def _check_blocks(source: Path, scheme: Scheme) -> list[str]:
             shared = op.name == _LOOKUP and weight.buffer in multiplied
             if shared:
                 tied.append(tensors[op.outputs[0]].name)
-            packed = scheme is Scheme.W4 or (op.name == _LOOKUP and not shared)
+            result = tensors[op.outputs[0]].name
+            usual = scheme is Scheme.W4 or (scheme is Scheme.SMALL and op.name == _LOOKUP and not shared)
+            packed = results.bits.get(result, 4 if usual else 8) == 4 and result not in results.left
             if packed and weight.stored and weight.shape[-1] % BLOCK:
                 whole[weight.name] = weight.shape[-1]
     if whole:
@@ -91,13 +114,13 @@ def _check_blocks(source: Path, scheme: Scheme) -> list[str]:
     return tied
 
 
-def _recipe(scheme: Scheme, tied: Sequence[str] = (), left: Sequence[str] = ()) -> ModelQuantizationRecipe:
+def _recipe(scheme: Scheme, tied: Sequence[str], results: _Results) -> ModelQuantizationRecipe:
     """What ai-edge-quantizer is told.
 
     Args:
         scheme: The scheme.
         tied: Results of lookups in tables that a product reads, too: they get the numbers of the product.
-        left: Results of operators that stay as they are.
+        results: Results of operators that stay as they are or have a second scheme.
     """
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
@@ -115,7 +138,11 @@ def _recipe(scheme: Scheme, tied: Sequence[str] = (), left: Sequence[str] = ()) 
             manager.add_dynamic_config(".*", name, num_bits=4, granularity=QuantGranularity.BLOCKWISE_32)
         for result in tied if scheme is Scheme.SMALL else ():
             manager.add_dynamic_config(f"^{re.escape(result)}", TFLOperationName(_LOOKUP), num_bits=8)
-    leave(manager, list(left))
+    for result, bits in results.bits.items():
+        how = {"granularity": QuantGranularity.BLOCKWISE_32} if bits == 4 else {}
+        for operation in _BLOCKED:
+            manager.add_dynamic_config(f"^{re.escape(result)}(;|$)", TFLOperationName(operation), num_bits=bits, **how)
+    leave(manager, list(results.left))
     return manager.get_quantization_recipe()
 
 
@@ -131,14 +158,18 @@ register_scheme(SchemeRow(Format.TFLITE, Scheme.FP16, ExpectedWeights(_HALF, _HA
 register_scheme(
     SchemeRow(Format.TFLITE, Scheme.W8, ExpectedWeights(_W8, _W8), write, simulation=_FLOAT_PRODUCTS, selective=True)
 )
+_INT8 = ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8"))
+_W4 = ExpectedWeights(products=_FOUR, tables=_FOUR)
+_BLOCKS = replace(_DYNAMIC, weights=four_bits_per_block, tables=four_bits_per_block)
 register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.INT8,
-        ExpectedWeights(products=Wanted("int8", per_channel=True), tables=Wanted("int8")),
+        _INT8,
         write,
         simulation=_DYNAMIC,
         selective=True,
+        seconds={Scheme.W4: Second(WEIGHTED, _W4, _BLOCKS)},
     )
 )
 register_scheme(
@@ -154,9 +185,11 @@ register_scheme(
     SchemeRow(
         Format.TFLITE,
         Scheme.W4,
-        ExpectedWeights(products=_FOUR, tables=_FOUR),
+        _W4,
         write,
-        simulation=replace(_DYNAMIC, weights=four_bits_per_block, tables=four_bits_per_block),
+        simulation=_BLOCKS,
+        selective=True,
+        seconds={Scheme.INT8: Second(WEIGHTED, _INT8, _DYNAMIC)},
     )
 )
 # one scale per tensor: the per-channel scales of a dynamic product are what old kernels get wrong

@@ -22,6 +22,8 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.export import onnx as exporter
 from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.pipeline.formats.model_files import ModelFile
+from pocketbert.pipeline.make import simulating
 from pocketbert.pipeline.make.roles import check_names, resolved, weights_of
 from pocketbert.quantize import Plan, quantize, row_of, weight_types, weights
 from pocketbert.quantize.left import file_problems
@@ -91,6 +93,37 @@ def test_the_gate_knows_a_file_that_was_quantized_whole_and_one_with_too_much_le
     assert any("still float" in p and "word_embeddings" in p for p in problems)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "roles", "kinds"),
+    [
+        (Scheme.INT8, {"embedding": "w4", "ffn_up": None}, {"int8", "int4", "float32"}),
+        (Scheme.INT8_B32, {"ffn_down": "w4", "ffn_up": None}, {"int8", "int4", "float32"}),
+        (Scheme.W4, {"attention_projection": "int8-b32"}, {"int8", "int4"}),
+    ],
+)
+def test_a_role_has_a_second_scheme_and_the_gate_knows_a_file_without_it(
+    made, tmp_path: Path, scheme: Scheme, roles: dict[str, str], kinds: set[str]
+) -> None:
+    folder, found, tokenizer, exact = made
+    row = row_of(Format.ONNX, scheme)
+    chosen = resolved(QuantizeSection.model_validate({"roles": roles}), found, scheme)
+    types = quantize(folder / "model.onnx", tmp_path / "mixed.onnx", Plan(Format.ONNX, scheme, weights=chosen))
+    assert {u.dtype for u in types.uses if u.numbers >= 512} == kinds
+    encoded = tokenizer.encode(list(SENTENCES))
+    answers = partial(run_rows, tokenizer=tokenizer, encoded=encoded, task=TASK)
+    file = ModelFile("", "", Format.ONNX, scheme)
+    assert row.simulation is not None
+    how = simulating._by_role(row.simulation, file, chosen, Scheme.FP32)
+    same = whole(answers(SimulatedPredictor(exact, how)))
+    expected, given = whole(answers(exact)), whole(answers(OnnxPredictor(tmp_path / "mixed.onnx")))
+    assert rms_error(given, same) < 0.4 * rms_error(same, expected)
+    ignored = [w if w.scheme is None else w.model_copy(update={"scheme": scheme}) for w in chosen]
+    alike = quantize(folder / "model.onnx", tmp_path / "alike.onnx", Plan(Format.ONNX, scheme, weights=ignored))
+    problems = file_problems(tmp_path / "alike.onnx", row, alike, "alike", chosen)
+    assert any("and the file has too few such weights" in p for p in problems), problems
+    assert file_problems(tmp_path / "mixed.onnx", row, types, "mixed", ignored), "and the other way round"
+
+
 def test_weights_that_are_left_must_have_the_models_numbers(made, tmp_path: Path) -> None:
     folder, found, _, _ = made
     chosen = resolved(DOWN, found, Scheme.INT8)
@@ -155,10 +188,17 @@ def test_every_row_answers_for_every_role_and_tells_why_not() -> None:
             reason = reason_against(row, role, None)
             assert reason is None or row.title in reason
             assert (reason is None) is (row.selective or role not in row.computes)
+            assert all(
+                reason_against(row, role, s) is None for s, second in row.seconds.items() if role in second.roles
+            )
     int8 = row_of(Format.ONNX, Scheme.INT8)
     assert reason_against(int8, Role.NORM, None) is None
     assert "stays float" in str(reason_against(int8, Role.NORM, Scheme.INT8))
-    assert "no second scheme" in str(reason_against(int8, Role.FFN_UP, Scheme.W4))
+    assert reason_against(int8, Role.EMBEDDING, Scheme.W4) is None
+    assert "has w4 for embedding only" in str(reason_against(int8, Role.FFN_UP, Scheme.W4))
+    assert "has w4 as a second scheme, not lut4" in str(reason_against(int8, Role.EMBEDDING, Scheme.LUT4))
+    static = row_of(Format.ONNX, Scheme.A8W8)
+    assert "no second scheme, only weights that are left float" in str(reason_against(static, Role.FFN_UP, Scheme.W4))
 
 
 @pytest.mark.parametrize("family", EXPORTED)

@@ -14,7 +14,7 @@ from pocketbert.core.artefacts import RoleRow, in_one_line, read_artefacts
 from pocketbert.core.errors import InputError
 from pocketbert.core.types import Role, Scheme
 from pocketbert.pipeline.phone.report_facts import read_facts
-from pocketbert.quantize import weight_types, weights
+from pocketbert.quantize import Plan, quantize, weight_types, weights
 from pocketbert.quantize.weights import Use
 
 
@@ -78,10 +78,34 @@ def test_other_formats_leave_the_same_weights(
         assert len(kinds) == 2 and any(k.startswith("float") for k in kinds)
 
 
+@pytest.mark.parametrize(("format", "scheme", "second"), [("tflite", "int8", "w4"), ("coreml", "w8", "w4")])
+def test_other_formats_mix_schemes(
+    model: Callable[..., Path], tmp_path: Path, format: str, scheme: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "SMALL", 600)
+    options = ExportOptions(
+        formats=[format], schemes=[scheme], lengths=[16], roles={"ffn_down": "none", "embedding": second}
+    )
+    folder = api.export(str(model("bert")), tmp_path / "phone", options)
+    record = next(r for r in read_artefacts(folder).models() if r.scheme == scheme and r.client is None)
+    assert {str(w.scheme) for w in record.weights if w.role is Role.EMBEDDING} == {second}
+    rows = {r.role: r.stored for r in by_file(folder)[record.path] if r.weights and not r.note}
+    assert (rows[Role.EMBEDDING], rows[Role.FFN_UP]) == ("int4", "int8")
+    assert rows[Role.FFN_DOWN].startswith("float")
+    assert api.verify(folder).status == "passed"
+    turned = {Scheme(scheme): Scheme(second), Scheme(second): Scheme(scheme), None: None}
+    other = [w.model_copy(update={"scheme": turned[w.scheme]}) for w in record.weights]
+    base = next(r for r in read_artefacts(folder).models() if r.client is None and r.scheme != scheme)
+    plan = Plan(record.format, Scheme(second), weights=other)
+    types = quantize(folder / base.path, tmp_path / Path(record.path).name, plan)
+    kinds = {u.dtype for u in types.uses if u.numbers > 600}
+    assert {"int4", "int8"} <= kinds and any(k.startswith("float") for k in kinds)
+
+
 def test_what_no_file_can_do_is_refused_before_anything_is_written(model: Callable[..., Path], tmp_path: Path) -> None:
-    options = ExportOptions(formats=["onnx"], schemes=["int8", "w4"], roles={"norm": "int8", "ffn_up": "none"})
+    options = ExportOptions(formats=["onnx"], schemes=["int8", "small"], roles={"norm": "int8", "ffn_up": "none"})
     with pytest.raises(InputError) as error:
         api.export(str(model("bert")), tmp_path / "phone", options)
     assert "norm stays float in every file of onnx int8" in str(error.value)
-    assert "the quantizer of onnx w4 leaves no role out" in str(error.value)
+    assert "the quantizer of onnx small leaves no role out" in str(error.value)
     assert "--roles" in str(error.value)

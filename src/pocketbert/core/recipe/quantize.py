@@ -102,7 +102,7 @@ class QuantizeSection(Section):
     )
     roles: dict[Role, Choice] = Field(
         {},
-        description="Scheme of each role, null to leave it as it was exported: {ffn_down: null}. Roles that are not listed "
+        description="Scheme of each role, null to leave it as it was exported: {ffn_down: null, embedding: w4}. Roles that are not listed "
         "have the scheme of the file.",
     )
     names: dict[str, Choice] = Field(

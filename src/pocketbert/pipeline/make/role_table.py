@@ -50,7 +50,7 @@ def role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
     found = dict[tuple[Role, str, str, str], list[tuple[WeightRole, int]]]()
     for weight in resolved(section, weights, file.scheme):
         use = uses[weight.digest].use if weight.digest in uses else Use.MATMUL
-        wanted = row.weights.of(use, weight.numbers >= most)
+        wanted = row.expected(weight.scheme).of(use, weight.numbers >= most)
         stored, block = (kind, None) if weight.digest in floats else (wanted.dtype, wanted.block)
         size = round(weight.numbers * bits_of(stored, block) / 8)
         key = (weight.role, name_of(section, weight), str(weight.scheme), stored)

@@ -24,6 +24,8 @@ from pocketbert.pipeline.formats.run_model import RunModel
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from pocketbert.quantize.table import SchemeRow
+
 FILE_NAME = "weights.json"
 _LIST = TypeAdapter(list[WeightRole])
 
@@ -91,7 +93,25 @@ def roles_of(model: RunModel, file: ModelFile) -> list[WeightRole]:
                 "Export it again: repeat the command with --overwrite.",
             )
         )
-    return resolved(section, all_weights(model.run, file.format), file.scheme)
+    found = resolved(section, all_weights(model.run, file.format), file.scheme)
+    _check_policy(file, found)
+    return found
+
+
+def _check_policy(file: ModelFile, weights: Sequence[WeightRole]) -> None:
+    """Refuse schemes that a name gives to weights of a role that cannot have them.
+
+    Raises:
+        InputError: With the reasons of the policy.
+    """
+    from pocketbert.quantize.policy import reason_against
+    from pocketbert.quantize.table import row_of
+
+    row = row_of(file.format, file.scheme, file.runtime)
+    reasons = {reason_against(row, w.role, w.scheme): w.name for w in weights}
+    problems = [Problem("quantize.names", f"{name}: {why}.") for why, name in reasons.items() if why is not None]
+    if problems:
+        raise InputError(problems)
 
 
 def name_of(section: QuantizeSection, weight: WeightRole) -> str:
@@ -157,9 +177,9 @@ def role_problems(recipe: Recipe) -> list[Problem]:
         base = exported_file(format, place_of(format).exported_scheme(recipe))
         for file in smaller(recipe, [base]):
             own = section.of(file.format, file.scheme, file.runtime)
-            # names are those of weights, which every scheme treats alike: any role that has weights tells
-            choices = [*own.roles.items(), *((Role.FFN_DOWN, c) for c in own.names.values())]
+            # a name may mean weights of any role: which ones is only known when the module is exported
             row = row_of(file.format, file.scheme, file.runtime)
+            choices = [*own.roles.items(), *((_role_with(row, c), c) for c in own.names.values())]
             reasons = (reason_against(row, role, None if c == LEFT else Scheme(c)) for role, c in choices)
             out += [
                 Problem(
@@ -169,3 +189,9 @@ def role_problems(recipe: Recipe) -> list[Problem]:
                 if why is not None
             ]
     return list(dict.fromkeys(out))
+
+
+def _role_with(row: SchemeRow, choice: Scheme | str) -> Role:
+    """A role that can have a choice; the first one with weights where none can."""
+    second = row.seconds.get(Scheme(choice)) if choice != LEFT else None
+    return next(iter(second.roles)) if second is not None else Role.FFN_DOWN

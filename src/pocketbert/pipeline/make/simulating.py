@@ -13,6 +13,7 @@ from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.compare.golden import FILE_NAME, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES
 from pocketbert.core.compare.simulated import Simulated, write_simulated
+from pocketbert.core.families.roles import WeightRole
 from pocketbert.core.host.progress import say
 from pocketbert.core.models.learned_ranges import read_learned
 from pocketbert.core.predict.predictor import PROBABILITIES, Predictor
@@ -67,7 +68,7 @@ def make_simulated(
             len(place_of(f.format).lengths(model.recipe, f, model.length))
         )
         for f, how in (
-            (f, how and replace(how, left=frozenset(w.name for w in roles_of(model, f) if w.scheme is None)))
+            (f, how and _by_role(how, f, roles_of(model, f), place_of(f.format).exported_scheme(model.recipe)))
             for f, how in by_file.items()
         )
         if how is not None
@@ -105,6 +106,20 @@ def make_simulated(
             f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {bounds_of(file).allowed(error):.3g}"
         )
     return ()
+
+
+def _by_role(how: Simulation, file: ModelFile, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
+    """The simulation of a file with the choices of its recipe."""
+    from pocketbert.quantize import row_of
+
+    def named(scheme: Scheme | None) -> frozenset[str]:
+        return frozenset(w.name for w in weights if w.scheme is scheme)
+
+    row = row_of(file.format, file.scheme, file.runtime)
+    seconds = tuple(
+        (names, second.simulation.made_from(base)) for s, second in row.seconds.items() if (names := named(s))
+    )
+    return replace(how, left=named(None), seconds=seconds)
 
 
 def _more_rows(
