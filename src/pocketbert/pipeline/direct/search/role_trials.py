@@ -50,7 +50,7 @@ def role_trials(bench: Bench, whole: Sequence[Trial], limit: float) -> Iterator[
         size, estimated = bench.written(trial).bytes, bench.expected_bytes(trial)
         roles = dict.fromkeys(w.role for w in bench.weights)
         more = min((bench.expected_bytes(Trial(file, (role,))) - estimated for role in roles), default=0)
-        if size > limit or size + more > PREDICTED * limit:
+        if size >= limit or size + more > PREDICTED * limit:
             continue
         measured = sensitivity(bench, file)
         order = [r.role for r in measured.roles if r.rel is not None]
