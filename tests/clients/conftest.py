@@ -16,6 +16,7 @@ from filelock import FileLock
 
 import support.clients
 from pocketbert import ExportOptions, api
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from support.client_environments import HOME, OFFLINE, OPTIMUM, TRANSFORMERS_JS, build, run
@@ -139,6 +140,17 @@ def phones(
         return folder / "phone"
 
     return export
+
+
+@pytest.fixture(scope="session")
+def smaller_phone(phones: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for text classification with files in `small` and `a8w8` in addition."""
+    folder = tmp_path_factory.mktemp("smaller")
+    names = LABELS[TaskName.TEXT_CLASSIFICATION]
+    rows = [{"text": f"{text} {i}", "label": names[i % len(names)]} for i in range(4) for text in TEXTS]
+    (folder / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    calibrate = DataSource.at(str(folder / "train.jsonl"))
+    return api.quantize(phones(TaskName.TEXT_CLASSIFICATION), folder / "phone", ["small", "a8w8"], calibrate=calibrate)
 
 
 def write_model(

@@ -91,6 +91,16 @@ def test_optimum(
     measured("optimum", task, compare(task, found["rows"], phone, file, texts), file)
 
 
+@pytest.mark.parametrize("file", ["onnx/model_small.onnx", "onnx/model_a8w8.onnx"])
+def test_optimum_opens_smaller_files(
+    file: str, smaller_phone: Path, optimum: Path, ask: Callable[..., Any], measured: Callable[..., None]
+) -> None:
+    task, texts = TaskName.TEXT_CLASSIFICATION, asked(TaskName.TEXT_CLASSIFICATION)
+    question = {"folder": str(smaller_phone), "task": task, "texts": texts, "file": file}
+    found = ask(optimum, "transformers_client.py", question)
+    measured("optimum", task, compare(task, found["rows"], smaller_phone, file, texts), file)
+
+
 def asked(task: str) -> list[Any]:
     """Long contexts left out: windows are not the client's; and the library's pipelines refuse the empty text."""
     return [t for t in texts_of(task, odd=task != TaskName.QUESTION_ANSWERING) if t]

@@ -83,6 +83,17 @@ def test_the_folder_packed_for_the_web_answers_as_the_int8_file(
             same_in_javascript(task, answer, answers(folder, file, [text])[0], 2e-3)
 
 
+@pytest.mark.parametrize("scheme", ["small", "a8w8"])
+def test_smaller_files_answer_as_the_toolkit_does(scheme: str, smaller_phone: Path, node: Callable[..., str]) -> None:
+    code = PIPELINE.replace('dtype: "fp32"', f'dtype: "fp32", model_file_name: "model_{scheme}"')
+    for text in TEXTS[:2]:
+        asked = f"{smaller_phone.parent}/", smaller_phone.name, "text-classification", text, '{"top_k": null}'
+        out = json.loads(node(code, *asked).splitlines()[-1])
+        same_in_javascript(
+            "text-classification", out, answers(smaller_phone, f"onnx/model_{scheme}.onnx", [text])[0], 2e-3
+        )
+
+
 def test_limit_the_pipeline_answers_every_regression_with_1(
     phones: Callable[[str], Path], node: Callable[..., str]
 ) -> None:

@@ -28,6 +28,8 @@ def test_limits_are_read_and_written_as_the_command_line_takes_them() -> None:
         ("max_size_mb=8000000", "for 8,000,000 bytes write 8"),
         ("max_size_mb=0", "not above 0"),
         ("max_p90_ms=5000000", "for 5,000,000 microseconds write 5000"),
+        ("max_p90_ms=0.005", "0.005 ms is less than any encoder takes: for 0.005 seconds write 5"),
+        ("max_size_mb=13500000", "13,500,000 MB is no phone file: for 13,500,000 bytes write 13.5"),
         ("max_p90_ms=5ms", "units are part of the name"),
         ("max_drop=nan", "max_drop=nan is not a number"),
         ("max_drop", "max_drop has no value"),

@@ -17,6 +17,9 @@ _LARGEST_MB = 100_000.0
 _LARGEST_MS = 60_000.0
 """A text that takes a minute is no limit for a phone: such a number was meant in microseconds."""
 
+_SMALLEST_MS = 0.02
+"""No machine that measures runs an encoder in less: such a number was meant in seconds."""
+
 
 class BudgetSection(Section):
     """Limits of the files that are chosen; a limit that is not set is not checked."""
@@ -63,6 +66,10 @@ class BudgetSection(Section):
             )
         if value is not None and value <= 0:
             raise ValueError(f"{value:g} is not above 0: it is a time in milliseconds; 0.005 seconds are 5")
+        if value is not None and value < _SMALLEST_MS:
+            raise ValueError(
+                f"{value:g} ms is less than any encoder takes: for {value:g} seconds write {1000 * value:g}"
+            )
         return value
 
     @model_validator(mode="after")
