@@ -165,8 +165,9 @@ _BUILT_IN = (
             (Scheme.W4, None): Bounds(reference=0.5, padding=0.02, golden=0.1),
             (Scheme.A8W8, Runtime.OPENVINO): Bounds(reference=0.5, padding=0.1, golden=0.25),
             # The whole graph in integers with set ranges: padding moves nothing but sums' order; an NPU rounds differently.
-            (Scheme.A8W8, Runtime.QNN): Bounds(reference=0.5, padding=0.1, golden=0.25),
-            (Scheme.A16W8, Runtime.QNN): Bounds(reference=0.5, padding=0.02, golden=0.1),
+            # What 16 bits round away is not simulated: a sound file of a random model was 3.3 times as far off.
+            (Scheme.A8W8, Runtime.QNN): Bounds(reference=0.5, padding=0.1, golden=0.25, least=0.1),
+            (Scheme.A16W8, Runtime.QNN): Bounds(reference=0.5, padding=0.02, golden=0.1, least=0.1),
         },
         dtype="int64",
         fixed_lengths=False,
