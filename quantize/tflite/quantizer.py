@@ -114,7 +114,7 @@ def _check_blocks(source: Path, scheme: Scheme, results: _Results) -> list[str]:
     return tied
 
 
-def _recipe(scheme: Scheme, tied: Sequence[str], results: _Results) -> ModelQuantizationRecipe:
+def _recipe(scheme: Scheme, tied: Sequence[str] = (), results: _Results | None = None) -> ModelQuantizationRecipe:
     """What ai-edge-quantizer is told.
 
     Args:
@@ -138,11 +138,12 @@ def _recipe(scheme: Scheme, tied: Sequence[str], results: _Results) -> ModelQuan
             manager.add_dynamic_config(".*", name, num_bits=4, granularity=QuantGranularity.BLOCKWISE_32)
         for result in tied if scheme is Scheme.SMALL else ():
             manager.add_dynamic_config(f"^{re.escape(result)}", TFLOperationName(_LOOKUP), num_bits=8)
-    for result, bits in results.bits.items():
+    own = results or _Results()
+    for result, bits in own.bits.items():
         how = {"granularity": QuantGranularity.BLOCKWISE_32} if bits == 4 else {}
         for operation in _BLOCKED:
             manager.add_dynamic_config(f"^{re.escape(result)}(;|$)", TFLOperationName(operation), num_bits=bits, **how)
-    leave(manager, list(results.left))
+    leave(manager, list(own.left))
     return manager.get_quantization_recipe()
 
 

@@ -125,7 +125,7 @@ def test_only_files_that_no_other_is_predicted_to_beat_are_written(monkeypatch: 
         return Sensitivity(format=file.format, scheme=file.scheme, roles=roles)
 
     monkeypatch.setattr(role_trials, "sensitivity", known)
-    schemes = (Scheme.INT8, Scheme.A8W8, Scheme.W4)
+    schemes = (Scheme.INT8, Scheme.A8W8, Scheme.SMALL)
     whole = [Trial(smaller_file(Format.ONNX, s)) for s in schemes]
     found = list(role_trials.role_trials(cast(Bench, _Bench()), whole, 100))
     assert [(t.trial.file.scheme, t.trial.left, t.bytes) for t in found] == [
