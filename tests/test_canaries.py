@@ -11,7 +11,7 @@ import pytest
 
 from pocketbert import api
 from pocketbert.pipeline import demo
-from support.canaries import BESIDE, canaries, outputs_of
+from support.canaries import BESIDE, canaries, is_ours, outputs_of
 
 
 def left(folder: Path) -> list[str]:
@@ -56,3 +56,13 @@ def test_outputs_are_found_in_command_lines() -> None:
         Path("c"),
     ]
     assert outputs_of(["doctor", "-o"]) == []
+
+
+def test_a_checkout_in_a_folder_of_that_name_runs_other_programs_without_canaries() -> None:
+    assert is_ours(["/home/me/pocketbert/.venv/bin/pocketbert", "run", "r.yaml"])
+    assert is_ours(["/home/me/pocketbert/.venv/bin/python", "-m", "pocketbert", "run"])
+    assert is_ours(["python", "-c", "from pocketbert import api"])
+    assert not is_ours(
+        ["/home/me/pocketbert/.venv/bin/python", "/tmp/phone/coreml/benchmark_on_mac.py", "-o", "x.json"]
+    )
+    assert not is_ours([])

@@ -83,7 +83,7 @@ def test_the_page_has_whole_names_in_colours_of_their_own(two: BenchmarkResult) 
         colors = re.findall(r"var\(--c(\d+)\)", legend)
         assert len(set(colors)) == len(names)
     assert "against the same file<br>of the first folder" in page
-    assert "2.00× slower (2.00–2.00)" in page
+    assert "2.00× slower<br><small>(2.00–2.00)</small>" in page
     head = page.split('<section id="models">')[1].split("</tr>")[0]
     assert "gates" not in head  # there are none, and no scores
     assert "accuracy" not in head

@@ -145,12 +145,18 @@ def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def is_ours(words: Sequence[str]) -> bool:
+    """Whether a command line runs PocketBERT; a checkout or an environment in a folder of that name does not make it so."""
+    program, *arguments = words or [""]
+    return Path(program).name == "pocketbert" or any("pocketbert" in a for a in arguments if not Path(a).is_absolute())
+
+
 class _GuardedPopen(subprocess.Popen):  # type: ignore[type-arg]
     """A process whose canaries are counted when its end has been awaited."""
 
     def __init__(self, args: Any, *more: Any, **options: Any) -> None:
         words = [] if isinstance(args, str | bytes | os.PathLike) else list(args)
-        ours = any("pocketbert" in str(w) for w in words)
+        ours = is_ours([str(w) for w in words])
         place = Path(options.get("cwd") or ".")
         self._planted = [Canaries(place / o) for o in outputs_of(words)] if ours else []
         super().__init__(args, *more, **options)
