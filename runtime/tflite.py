@@ -21,6 +21,7 @@ from pocketbert.core.host.versions import version_of
 from pocketbert.core.packages.tflite import IDENTIFIER
 from pocketbert.core.predict.predictor import Arrays, input_order, output_order
 from pocketbert.runtime.coverage import Coverage, coverage
+from pocketbert.runtime.signature import SignatureCall
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ class TflitePredictor:
             raise InputError(Problem(str(path), "has no signature with inputs of shape [1, length]."))
         self.lengths = tuple(sorted(self._runners))
         first_runner = self._runners[self.lengths[0]]
-        self._details = first_runner.get_input_details()
-        self.inputs = tuple(sorted(self._details, key=input_order))
+        self.inputs = tuple(sorted(first_runner.get_input_details(), key=input_order))
         self.outputs = tuple(sorted(first_runner.get_output_details(), key=output_order))
+        self._calls = {n: SignatureCall(runner, self.inputs, self.outputs) for n, runner in self._runners.items()}
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predict.predictor.Predictor`.
@@ -112,8 +113,8 @@ class TflitePredictor:
             InputError: If no signature has that length, or the engine fails: a damaged file, an id beyond the table.
         """
         rows, length = inputs[self.inputs[0]].shape
-        runner = self._runners.get(length)
-        if runner is None:
+        call = self._calls.get(length)
+        if call is None:
             raise InputError(
                 Problem(
                     str(self.path),
@@ -121,12 +122,10 @@ class TflitePredictor:
                     "Pad to the next one: pocketbert.core.predict.predictor.feed does.",
                 )
             )
-        feed = {name: inputs[name].astype(self._details[name]["dtype"]) for name in self.inputs}
         try:
             if rows == 1:  # what a phone does all day
-                found = runner(**feed)
-                return {name: found[name] for name in self.outputs}
-            results = [runner(**{name: value[i : i + 1] for name, value in feed.items()}) for i in range(rows)]
+                return call(inputs)
+            results = [call({name: inputs[name][i : i + 1] for name in self.inputs}) for i in range(rows)]
         except (ValueError, RuntimeError) as error:
             raise self._problem("cannot run the file on this input", error) from error
         return {name: np.concatenate([r[name] for r in results]) for name in self.outputs}
