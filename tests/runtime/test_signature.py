@@ -10,9 +10,7 @@ import pytest
 from pocketbert.runtime import tflite as engine
 from pocketbert.runtime.signature import SignatureCall
 
-pytestmark = pytest.mark.skipif(
-    engine.version_of("ai-edge-litert") is None, reason="needs pocketbert[tflite-runtime]"
-)
+pytestmark = pytest.mark.skipif(engine.version_of("ai-edge-litert") is None, reason="needs pocketbert[tflite-runtime]")
 INPUTS, OUTPUTS = ("input_ids", "attention_mask", "token_type_ids"), ("logits",)
 
 
