@@ -32,7 +32,7 @@ class SignatureCall:
         self._runner = runner
         self._inputs = [(name, details[name]["dtype"], details[name]["index"]) for name in inputs]
         self._answers = [(name, answers[name]["index"]) for name in outputs]
-        self._wrapper = getattr(runner, "_interpreter_wrapper", None)
+        self._wrapper: Any = getattr(runner, "_interpreter_wrapper", None)
         self._subgraph = getattr(runner, "_subgraph_index", None)
         needed = ("SetTensor", "Invoke", "GetTensor")
         self._direct = self._subgraph is not None and all(hasattr(self._wrapper, name) for name in needed)

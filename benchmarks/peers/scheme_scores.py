@@ -1,7 +1,8 @@
 """Score every file of artefact folders on labelled rows, with intervals of what it loses against the fp32 file.
 
 Run: python benchmarks/peers/scheme_scores.py FOLDER [FOLDER ...] DATA.jsonl.gz --output SCORES.json
-     (columns that are not found by their name: --text, --text-pair, --label; naive static int8: --naive TRAIN.jsonl.gz)
+     (columns that are not found by their name: --text, --text-pair, --label; naive static int8: --naive TRAIN.jsonl.gz;
+     files of the student after method `qat`: --qat FOLDER, compared with the fp32 files of the student before it)
 
 Files are run one unpadded row at a time, on one thread. Each is compared with the fp32 (Core ML: fp16) file of its format on the
 same rows; the interval holds 95 % of 10,000 paired bootstrap draws of rows. `rel` is the RMS difference of the outputs over their
@@ -222,14 +223,14 @@ class Scorer:
     def _kept(self, predictor: Predictor, rows: EvalSet) -> list[Matrix]:
         return evaluate(predictor, self.tokenizer, rows, label="rows")[1]
 
-    def score(self, path: Path, name: str, record: ModelRecord) -> FileScore:
-        """Score a file where its figures are not known."""
+    def score(self, path: Path, name: str, record: ModelRecord, after: str = "") -> FileScore:
+        """Score a file where its figures are not known; `after` names what its student went through and this folder's did not."""
         digest, all_rows = sha256_path(path), self.rows_of(record.format)
         rows_digest = digest_of(all_rows)
         found = next((k for k in self.known if k.sha256 == digest and k.rows_digest == rows_digest), None)
         if found is None:
             found = self._scored(path, name, record, FileKey(digest, rows_digest))
-            self._keep(found)
+            found = self._keep(found.model_copy(update={"scheme": found.scheme + after}))
         if found.speed is None and record.format is not Format.COREML:
             exact = self.exact(record.format)
             opened = exact if exported(record) else open_file(path, record.format, threads=1, runtime=record.runtime)
@@ -321,6 +322,9 @@ def main() -> None:
     parser.add_argument("--coreml-rows", type=int, help="of these only so many for Core ML, whose evaluator is slow")
     parser.add_argument("--format", type=Format, nargs="+", default=list(Format), help="only files of these formats")
     parser.add_argument("--naive", type=Path, help="also score naive static int8 (ONNX), calibrated on these rows")
+    parser.add_argument(
+        "--qat", type=Path, help="also score the smaller files of this folder, whose student went on with method qat"
+    )
     parser.add_argument("--compared", type=int, default=COMPARED, help="most rows of `rel` and of the times")
     parser.add_argument("--output", type=Path, required=True)
     asked = parser.parse_args()
@@ -340,6 +344,8 @@ def main() -> None:
                 print(line(scorer.score(folder / record.path, record.path, record)), flush=True)
         if asked.naive and folder is asked.folders[0]:
             naive(scorer, source.model_copy(update={"path": str(asked.naive)}))
+        if asked.qat and folder is asked.folders[0]:
+            trained(scorer, asked.qat)
 
 
 def naive(scorer: Scorer, training: DataSource) -> None:
@@ -351,6 +357,15 @@ def naive(scorer: Scorer, training: DataSource) -> None:
         exact = next(r for r in scorer.artefacts.models() if r.format is Format.ONNX and exported(r))
         score = scorer.score(path, "naive static", exact.model_copy(update={"scheme": Scheme.A8W8}))
         print(line(score.model_copy(update={"scheme": "naive static"})))
+
+
+def trained(scorer: Scorer, folder: Path) -> None:
+    """Score the files of the student after method `qat`, against the exported files of the student before it."""
+    for record in read_artefacts(folder).models():
+        if record.for_toolkit and not exported(record):
+            print(
+                line(scorer.score(folder / record.path, f"after qat: {record.path}", record, " after qat")), flush=True
+            )
 
 
 if __name__ == "__main__":
