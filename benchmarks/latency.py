@@ -11,13 +11,13 @@ from pocketbert.benchmarks import results, wording
 from pocketbert.benchmarks.answers import ANSWERED, compare_answers
 from pocketbert.benchmarks.cold_start import ColdRun
 from pocketbert.benchmarks.compiling import Target, compile_for
-from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection, Service
+from pocketbert.benchmarks.devices.protocol import Answering, Bringing, Connection, Profiling, Service
 from pocketbert.benchmarks.devices.table import compiler_of, connect, device, service_of
 from pocketbert.benchmarks.inputs import Feed, choose_texts, feeds
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
 from pocketbert.benchmarks.options import BenchmarkOptions
-from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Sustained, TokenizerTime
+from pocketbert.benchmarks.records import TEXT, AnswerCheck, Length, Profile, Sustained, TokenizerTime
 from pocketbert.benchmarks.timing import BURST, Cell, interleave, sustain
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import DeviceName, Figure, parse_measuring_device
@@ -168,7 +168,8 @@ class _Session:
         counts = self.threads
         steps = len(lengths) + len(self._gaps)
         minutes = len(self.variants) * bool(options.sustained_min)
-        work = minutes + len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * steps)
+        last = len(self.variants) * self._profiles_last
+        work = minutes + last + len(counts) * (len(self.variants) * (1 + len(lengths)) + options.repeats * steps)
         label = options.label and (options.label if len(options.devices) == 1 else f"{options.label} on {self.name}")
         with Meter(label, work) as meter:
 
@@ -188,7 +189,9 @@ class _Session:
                 self.made += [len(repeat) for c in cells for repeat in c.repeats if not c.gap_ms]
                 comparisons += measured.comparisons(cells, self.baseline)
             sustained = self._sustained(inputs, lengths[0], tick)
-        profiles = results.profiles(self.variants, {n: c for (n, t), c in cold.items() if t == counts[0]}, counts[0])
+            profiles = results.profiles(
+                self.variants, {n: c for (n, t), c in cold.items() if t == counts[0]}, counts[0]
+            ) + self._late_profiles(inputs, lengths, tick)
         if options.profile and Figure.OPERATORS in self.name.info.figures:
             self.notes += results.missing_profiles(self.variants, profiles)
         return BenchmarkResult(
@@ -242,8 +245,7 @@ class _Session:
         """Every variant at every thread count, on the longest input: peak memory is asked for the worst case."""
         out = {}
         for variant in self.variants:
-            rows = [feed["input_ids"][0] for x in lengths for feed in inputs[variant.name, x]]
-            ids = [int(i) for i in max(rows, key=len)]
+            ids = [int(i) for i in _longest_feed(inputs, variant, lengths)["input_ids"][0]]
             for count in counts:
                 wanted = PROFILE_RUNS if self.options.profile and count == counts[0] else 0
                 out[variant.name, count] = self.connection.cold_start(variant.file, ids, count, wanted)
@@ -260,6 +262,25 @@ class _Session:
             tick(f"{v.name}: {minutes:g} min without a pause")
             cell = Cell(v, self.connection.open(v.file, count), length, inputs[v.name, length])
             out.append(sustain(self.connection, cell, minutes, str(self.name), count))
+        return out
+
+    @property
+    def _profiles_last(self) -> bool:
+        """Whether this device profiles after all is timed."""
+        return self.options.profile and isinstance(self.connection, Profiling)
+
+    def _late_profiles(
+        self, inputs: dict[tuple[str, Length], list[Feed]], lengths: Sequence[Length], tick: Tick
+    ) -> list[Profile]:
+        """Profiles from separate runs: of the longest input, as those of a cold start are."""
+        if not self._profiles_last or not isinstance(self.connection, Profiling):
+            return []
+        out, count = [], self.threads[0]
+        for v in self.variants:
+            tick(f"{v.name}: time per operator")
+            feed = _longest_feed(inputs, v, lengths)
+            found = self.connection.profile(v.file, feed, count, PROFILE_RUNS)
+            out.append(results.profile_of(v, found, count, feed["input_ids"].shape[1]))
         return out
 
     def _answers(self, inputs: dict[tuple[str, Length], list[Feed]]) -> list[AnswerCheck]:
@@ -313,3 +334,8 @@ class _Session:
                 interleave(group, count, order, 0.0 if group[0].gap_ms else least_s)
                 tick(f"{wording.threads(threads)}, {wording.pace(group[0].length, group[0].gap_ms)}, {count} runs")
         return [*cells, *(c for group in idle for c in group)], watch.stop()
+
+
+def _longest_feed(inputs: Mapping[tuple[str, Length], list[Feed]], variant: Variant, lengths: Sequence[Length]) -> Feed:
+    """The longest input of a variant: what is asked of one input is asked of the worst case."""
+    return max((feed for x in lengths for feed in inputs[variant.name, x]), key=lambda feed: feed["input_ids"].shape[1])

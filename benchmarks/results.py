@@ -14,6 +14,7 @@ from pocketbert.benchmarks.compiling import Target
 from pocketbert.benchmarks.devices.protocol import Connection
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Comparison, Measurement, Variant
+from pocketbert.benchmarks.operators.times import OpTimes
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.benchmarks.records import Length, Profile, Protocol, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics, paired_ratio, repeat_interval
@@ -155,19 +156,24 @@ def tokenizer_times(
 def profiles(variants: Sequence[Variant], cold: Mapping[str, ColdRun | None], threads: int) -> list[Profile]:
     """The profiles that were made, in the order of the variants."""
     return [
-        Profile(
-            variant=v.name,
-            threads=threads,
-            length=found.start.length,
-            runs=found.ops.runs,
-            ops=found.ops.ops,
-            placement=found.ops.placement,
-            note=found.ops.note,
-            provenance=Provenance.MEASURED,
-        )
+        profile_of(v, found.ops, threads, found.start.length)
         for v in variants
         if (found := cold[v.name]) is not None and found.ops is not None
     ]
+
+
+def profile_of(variant: Variant, found: OpTimes, threads: int, length: int) -> Profile:
+    """The record of a profile that was measured."""
+    return Profile(
+        variant=variant.name,
+        threads=threads,
+        length=length,
+        runs=found.runs,
+        ops=found.ops,
+        placement=found.placement,
+        note=found.note,
+        provenance=Provenance.MEASURED,
+    )
 
 
 def missing_profiles(variants: Sequence[Variant], made: Sequence[Profile]) -> list[str]:

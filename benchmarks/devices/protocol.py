@@ -20,6 +20,7 @@ from pocketbert.benchmarks.devices.probed import Probe
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
 from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
+from pocketbert.benchmarks.operators.times import OpTimes
 from pocketbert.benchmarks.options import BenchmarkOptions
 from pocketbert.core.devices import DeviceInfo
 from pocketbert.core.host.hardware import Machine
@@ -123,6 +124,22 @@ class Answering(Protocol):
 
     def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
         """Run every input once and return the outputs by name."""
+        ...
+
+
+@runtime_checkable
+class Profiling(Protocol):
+    """A connection that profiles files after all is timed, since its profiles come from separate runs."""
+
+    def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
+        """Profile a file on one input; where there is no profile, its note tells why.
+
+        Args:
+            file: The model file.
+            feed: The input.
+            threads: Threads within an operator.
+            runs: Inferences to average.
+        """
         ...
 
 

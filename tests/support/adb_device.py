@@ -52,6 +52,7 @@ HAL Ready: true
 LITERT_RUNNER = """#!/bin/sh
 for a in "$@"; do case $a in
   --graph=*) file=${a#--graph=};; --signature_to_run_for=*) key=${a#*=};; --num_threads=*) threads=${a#*=};;
+  --num_runs=*) runs=${a#*=};; --enable_op_profiling=true) profiling=1;;
 esac; done
 [ -s "$file" ] || { echo "ERROR: Could not open '$file'."; echo "ERROR: Failed to load model"; exit 1; }
 echo "INFO: STARTING!"
@@ -61,13 +62,36 @@ echo "INFO: Running benchmark for at least 3 iterations and at least 0 seconds b
 echo "INFO: count=3 first=9000 curr=8000 min=8000 max=9000 avg=8333 std=400 p5=8000 median=8000 p95=9000"
 echo ""
 echo "INFO: Running benchmark for at least 1 iterations and at least 0 seconds but terminate if exceeding 150 seconds."
-echo "INFO: count=1 curr=250${threads} p5=250${threads} median=250${threads} p95=250${threads}"
+echo "INFO: count=${runs:-1} curr=250${threads} p5=250${threads} median=250${threads} p95=250${threads}"
 echo ""
 echo "INFO: Inference timings in us: Init: 17187, First inference: 9000, Warmup (avg): 8333, Inference (avg): 250${threads}"
 echo "INFO: Memory footprint delta from the start of the tool (MB): init=4.21094 overall=46.0859"
+[ -n "$profiling" ] || exit 0
+[ ! -e no_profiler ] || exit 0
+line="=============================="
+head="[count] [avg ms] [avg %] [cdf %] [mem KB] [times called]"
+echo "INFO: Profiling Info for Benchmark Initialization:"
+echo "$line Summary by node type $line"
+echo "    AllocateTensors    1    5.061    100.000%    100.000%    0.000    1"
+echo ""
+echo "1 nodes observed"
+echo "INFO: Operator-wise Profiling Info for Regular Benchmark Runs:"
+echo "$line Run Order $line"
+echo "    EMBEDDING_LOOKUP    0.100    0.100    10.000%    10.000%    0.000    1    [hidden]:0"
+echo "    Fully Connected (NC, F32) GEMM    0.450    0.450    90.000%    100.000%    0.000    2    Delegate/Fully Connected (NC, F32) GEMM:0"
+echo ""
+echo "Number of nodes executed: 2"
+echo "$line Summary by node type $line"
+echo "    [Node type]    $head"
+echo "    Fully Connected (NC, F32) GEMM    1    0.900    90.000%    90.000%    0.000    2"
+echo "    EMBEDDING_LOOKUP    1    0.100    10.000%    100.000%    0.000    1"
+echo ""
+echo "Timings (microseconds): count=$runs first=1000 curr=1000 min=1000 max=1000 avg=1000 std=0"
+echo "Memory (bytes): count=0"
+echo "2 nodes observed"
 """
 ONNX_RUNNER = """#!/bin/sh
-while [ $# -gt 2 ]; do case $1 in -r) runs=$2;; esac; shift; done
+while [ $# -gt 2 ]; do case $1 in -r) runs=$2;; -p) trace=$2;; esac; shift; done
 folder=$(dirname "$1")
 [ -e "$1" ] && [ -s "$folder/test_data_set_0/input_0.pb" ] || { echo "there is no test data for model $1"; exit 255; }
 echo ""
@@ -77,6 +101,18 @@ while [ $n -lt "$runs" ]; do
   echo "$(basename "$folder"),0.001${n}5,45678592,12,$n" >> "$2"
   n=$((n + 1))
 done
+[ -n "$trace" ] || exit 0
+{
+  n=0
+  echo '[{"cat": "Session", "name": "model_loading_uri", "ts": 1, "dur": 9}'
+  while [ $n -le "$runs" ]; do
+    args='"args": {"op_name": "MatMul", "provider": "CPUExecutionProvider", "node_index": "4"}'
+    echo ", {\\"cat\\": \\"Session\\", \\"name\\": \\"model_run\\", \\"ts\\": $((n * 1000 + 100)), \\"dur\\": 90}"
+    echo ", {\\"cat\\": \\"Node\\", \\"name\\": \\"MatMul_kernel_time\\", \\"ts\\": $((n * 1000 + 110)), \\"dur\\": 40, $args}"
+    n=$((n + 1))
+  done
+  echo "]"
+} > "${trace}_2026-11-24_10-20-30.json"
 """
 
 
@@ -199,7 +235,8 @@ def start(folder: Path, space: str = "64m", owner: int = USER) -> Phone:
     client = CACHE / "adb" / PLATFORM / "adb"
     _script(
         tools / "adb",
-        f"export LD_LIBRARY_PATH={_libraries('adb')} HOME={folder}\n"
+        # its server would list the port of adbd as an emulator, too
+        f"export LD_LIBRARY_PATH={_libraries('adb')} HOME={folder} ADB_LOCAL_TRANSPORT_MAX_PORT=5553\n"
         f'exec {shutil.which("nsenter")} --net=/proc/{process.pid}/ns/net {client} "$@"',
     )
     phone = Phone(root, process, tools)

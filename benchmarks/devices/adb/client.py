@@ -13,6 +13,8 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 TEMPORARY = "/data/local/tmp"
 """The only place where the shell of a phone may write and start programs."""
 CALL_S, PUSH_S, RUN_S = 30.0, 600.0, 600.0
+MOST_PULLED = 128 << 20
+"""Most bytes of a file that is copied from the device."""
 _STATES = {
     "unauthorized": "has not allowed this computer. Unlock it and accept the question about USB debugging",
     "offline": "does not answer. Plug it in again, or: adb reconnect",
@@ -86,6 +88,18 @@ class Adb:
             MachineError: If there is no space, or the device is lost.
         """
         self._call("-s", self.serial, "push", str(source), f"{self.folder}/{name}", timeout_s=PUSH_S)
+
+    def pull(self, name: str, destination: Path) -> None:
+        """Copy a file out of the folder on the device.
+
+        Raises:
+            MachineError: If it is not there, is larger than `MOST_PULLED`, or the device is lost.
+        """
+        told = self.shell("wc", "-c", name).split()
+        if not told or not told[0].isdecimal() or int(told[0]) > MOST_PULLED:
+            size = told[0] if told else "unknown"
+            raise MachineError(f"{self.where}: {name} has {size[:20]} bytes; at most {MOST_PULLED} are copied.")
+        self._call("-s", self.serial, "pull", f"{self.folder}/{name}", str(destination), timeout_s=PUSH_S)
 
     def close(self) -> None:
         """Have the folder removed, and wait until it is."""

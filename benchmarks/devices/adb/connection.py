@@ -14,21 +14,23 @@ from pathlib import Path
 from pocketbert.benchmarks.devices.adb.client import RUN_S, Adb
 from pocketbert.benchmarks.devices.adb.facts import PROPERTIES, choose, mask, read_clusters, read_machine, read_thermal
 from pocketbert.benchmarks.devices.adb.runners import (
-    LITERT,
-    ONNX,
     litert_command,
+    litert_profile_command,
     perf_test_command,
-    read_litert,
-    read_perf_test,
     tensor_proto,
 )
 from pocketbert.benchmarks.devices.protocol import Burst, Sample
+from pocketbert.benchmarks.devices.runners.benchmark_model import LITERT, read_litert, read_operators
+from pocketbert.benchmarks.devices.runners.perf_test import ONNX, read_perf_test
 from pocketbert.benchmarks.energy import battery_between
 from pocketbert.benchmarks.inputs import Feed
 from pocketbert.benchmarks.load import Load
+from pocketbert.benchmarks.operators.times import WARMUP as LEFT_OUT
+from pocketbert.benchmarks.operators.times import OpTimes
+from pocketbert.benchmarks.operators.trace import read_profile
 from pocketbert.core.devices import ADB, DEVICES
 from pocketbert.core.disk.files import sha256_file, sha256_path
-from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
+from pocketbert.core.errors import InputError, MachineError, MissingBackendError, PocketBertError, Problem
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile, filled
@@ -62,6 +64,15 @@ class LitertFile:
 
         return burst
 
+    def profile(self, feed: Feed, runs: int) -> OpTimes:
+        """Have the runner profile the operators at the length of an input.
+
+        Raises:
+            ValueError: If it prints no table of operators.
+        """
+        key = self._keys[feed["input_ids"].shape[1]]
+        return read_operators(self._connection.run(litert_profile_command(self._name, self._threads, key, runs)))
+
     def _one(self, key: str) -> Sample:
         said = self._connection.run(litert_command(self._name, self._threads, key))
         try:
@@ -84,7 +95,28 @@ class OnnxFile:
         self._predictor = file.open(1)
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Send the inputs once, as files of the form that the runner reads, next to links to the model."""
+        """Send the inputs once; see `_send`."""
+        series = self._send(feeds)
+
+        def burst(numbers: Sequence[int]) -> list[Sample]:
+            chosen = [number % len(feeds) for number in numbers]
+            return [sample for one, all in groupby(chosen) for sample in self._some(f"{series}/{one}", len(list(all)))]
+
+        return burst
+
+    def profile(self, feed: Feed, runs: int) -> OpTimes:
+        """Have the runner write a trace of the operators, and read it here."""
+        folder, before, result = f"{self._send([feed])}/0", "rm -f trace*.json profiled.csv", "profiled.csv"
+        untimed = 1  # the runner makes one by itself, and it is in the trace
+        runs += LEFT_OUT - untimed
+        command = perf_test_command(f"{folder}/model.onnx", self._threads, runs, result, trace="trace")
+        self._connection.run(command, before=before, after="mv trace*.json trace.json")
+        with tempfile.TemporaryDirectory(prefix="pocketbert-trace-") as name:
+            self._connection.adb.pull("trace.json", Path(name) / "trace.json")
+            return read_profile(Path(name) / "trace.json", skip=LEFT_OUT)
+
+    def _send(self, feeds: Sequence[Feed]) -> str:
+        """Send inputs as files of the form that the runner reads, next to links to the model; the folder with one folder each."""
         adb, series = self._connection.adb, self._connection.next_series()
         with tempfile.TemporaryDirectory(prefix="pocketbert-inputs-") as name:
             for number, feed in enumerate(feeds):
@@ -95,12 +127,7 @@ class OnnxFile:
                     (folder / f"input_{place}.pb").write_bytes(tensor_proto(key, given[key]))
             adb.push(Path(name) / series, series)
         adb.script(f"for d in {series}/*; do ln -s ../../{shlex.quote(self._name)} $d/model.onnx || exit 1; done")
-
-        def burst(numbers: Sequence[int]) -> list[Sample]:
-            chosen = [number % len(feeds) for number in numbers]
-            return [sample for one, all in groupby(chosen) for sample in self._some(f"{series}/{one}", len(list(all)))]
-
-        return burst
+        return series
 
     def _some(self, folder: str, runs: int) -> list[Sample]:
         command = perf_test_command(f"{folder}/model.onnx", self._threads, runs, "result.csv")
@@ -182,6 +209,13 @@ class AdbConnection:
     def open(self, file: EngineFile, threads: int) -> LitertFile | OnnxFile:
         """Send a file and its runner."""
         return (LitertFile if file.format is Format.TFLITE else OnnxFile)(self, file, threads)
+
+    def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
+        """Profile a file in a run of its runner that times nothing else; a runner without a profiler is told in the note."""
+        try:
+            return self.open(file, threads).profile(feed, runs)
+        except (PocketBertError, ValueError) as error:  # the latencies are measured already, and stay
+            return OpTimes(runs=0, ops=[], placement=[], note=f"No time per operator: {str(error).rstrip('.')}.")
 
     def watch(self) -> AdbWatch:
         """Begin to note load, temperature and battery."""

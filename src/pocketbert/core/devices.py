@@ -149,7 +149,7 @@ _BUILT_IN = (
     ),
     DeviceInfo(
         ADB,
-        {Figure.LATENCY: Provenance.MEASURED},
+        dict.fromkeys((Figure.LATENCY, Figure.OPERATORS, Figure.PLACEMENT), Provenance.MEASURED),
         "an Android phone with USB debugging, by executables of LiteRT and ONNX Runtime that you supply",
         argument="[SERIAL][@CORES]",
         optional=True,

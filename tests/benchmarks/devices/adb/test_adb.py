@@ -3,6 +3,7 @@
 import subprocess
 import threading
 
+import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices import connect
@@ -48,7 +49,56 @@ def test_both_runners_are_pushed_run_and_removed(phone, reach, tiny_model, expor
     assert set(result.versions) == {"benchmark_model", "onnxruntime_perf_test"}
     assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result
     assert (runners / "benchmark_model").is_file()
+    of_onnx, of_tflite = result.profiles  # of runs that timed nothing else
+    assert of_onnx.note == ""
+    assert (of_onnx.variant, of_onnx.threads, of_onnx.runs, of_onnx.length) == ("onnx", 2, 10, 16)
+    assert [(o.op_type, o.nodes, o.ms, o.share) for o in of_onnx.ops] == [("MatMul", 1, 0.04, 1.0)]
+    assert [(p.provider, p.nodes) for p in of_onnx.placement] == [("CPUExecutionProvider", 1)]
+    assert (of_tflite.variant, of_tflite.runs, of_tflite.length, of_tflite.provenance) == ("tflite", 10, 16, "measured")
+    assert [(o.op_type, o.nodes, o.ms) for o in of_tflite.ops] == [
+        ("Fully Connected (NC, F32) GEMM", 2, 0.9),
+        ("EMBEDDING_LOOKUP", 1, 0.1),
+    ]
+    assert [(p.provider, p.nodes) for p in of_tflite.placement] == [("XNNPACK", 2), ("built-in kernels", 1)]
     assert phone.left() == []
+
+
+def test_a_runner_without_a_profiler_keeps_the_latencies(phone, reach, tmp_path, exported, exported_tflite):
+    reach(phone)
+    connection = connect(DEVICE)
+    feed = {"input_ids": np.ones((1, 16), np.int64)}
+    file = EngineFile(exported_tflite("bert"), Format.TFLITE)
+    connection.open(file, 1)
+    connection.adb.shell("touch", "no_profiler")
+    try:
+        told = connection.profile(file, feed, 1, 10)
+        assert (told.runs, told.ops) == (0, [])
+        assert told.note.startswith("No time per operator: benchmark_model prints no table of operators: INFO: Memory")
+        connection.runner(Format.ONNX)
+        connection.adb.shell(
+            "sh", "-c", "printf '#!/bin/sh\necho no such option: -p; exit 1\n' > onnxruntime_perf_test"
+        )
+        told = connection.profile(EngineFile(exported("bert"), Format.ONNX), feed, 1, 10)
+        assert "no such option: -p" in told.note
+    finally:
+        connection.close()
+    assert phone.left() == []
+
+
+def test_what_is_pulled_is_bounded(phone, reach, tmp_path, monkeypatch):
+    reach(phone)
+    connection = connect(DEVICE)
+    try:
+        connection.adb.shell("sh", "-c", "echo four > small; echo larger > large")
+        monkeypatch.setattr("pocketbert.benchmarks.devices.adb.client.MOST_PULLED", 5)
+        connection.adb.pull("small", tmp_path / "small")
+        assert (tmp_path / "small").read_text() == "four\n"
+        with pytest.raises(MachineError, match="large has 7 bytes; at most 5 are copied"):
+            connection.adb.pull("large", tmp_path / "large")
+        with pytest.raises(MachineError, match="No such file"):
+            connection.adb.pull("absent", tmp_path / "absent")
+    finally:
+        connection.close()
 
 
 def test_a_runner_that_refuses_the_file(phone, reach, tmp_path, exported_tflite):

@@ -1,4 +1,4 @@
-"""What the runners print, in the formats of their sources and of published logs, and what they are given."""
+"""What the runners are given, and what Android tells of a phone."""
 
 import numpy as np
 import onnx
@@ -6,62 +6,22 @@ import pytest
 from onnx import numpy_helper
 
 from pocketbert.benchmarks.devices.adb.facts import Cluster, choose, mask, read_clusters, read_machine, read_thermal
-from pocketbert.benchmarks.devices.adb.runners import read_litert, read_perf_test, tensor_proto
+from pocketbert.benchmarks.devices.adb.runners import (
+    litert_command,
+    litert_profile_command,
+    perf_test_command,
+    tensor_proto,
+)
 from support.adb_device import BATTERY, THERMAL
 
-OLD = """STARTING!
-Loaded model ./model.tflite
-Initialized session in 17.187ms.
-Running benchmark for at least 1 iterations and at least 0.5 seconds but terminate if exceeding 150 seconds.
-count=1 curr=3512391
 
-Running benchmark for at least 50 iterations and at least 1 seconds but terminate if exceeding 150 seconds.
-count=50 first=2990275 curr=2913402 min=2727568 max=3189954 avg=2.95034e+06 std=109798
-
-Inference timings in us: Init: 17187, First inference: 3512391, Warmup (avg): 3.51239e+06, Inference (avg): 2.95034e+06
-Note: as the benchmark tool itself affects memory footprint, the following is only APPROXIMATE
-Peak memory footprint (MB): init=4.92969 overall=138.809
-"""
-ANDROID = """I tflite  : count=4 first=211669 curr=1 min=1 max=211669 avg=211669 std=9
-I tflite  : count=1 curr=140990 p5=140990 median=140990 p95=140990
-I tflite  : Inference timings in us: Init: 92318, First inference: 187533, Warmup (avg): 211669, Inference (avg): 140990
-I tflite  : Memory footprint delta from the start of the tool (MB): init=54.2852 overall=73.4102
-"""
-RESULTS = """model,0.00183404,36696064,96,0
-model,0.00190312,36696064,96,1
-model,1.5e-05,36696064,96,2
-
-Min Latency: 0.00183404 s
-P999 Latency: 0.00190312 s
-"""
-
-
-def test_both_versions_of_litert_s_output():
-    old = read_litert(OLD)
-    assert (old.count, old.last_us, old.mean_us, old.init_us, old.first_us) == (50, 2913402, 2950340, 17187, 3512391)
-    assert old.memory_bytes == 138809000
-    new = read_litert(ANDROID)
-    assert (new.count, new.last_us, new.mean_us, new.memory_bytes) == (1, 140990, 140990, 73410200)
-    assert read_litert(ANDROID.rpartition("I tflite")[0]).memory_bytes is None
-
-
-@pytest.mark.parametrize("text", ["", "ERROR: Failed to load model\n", OLD.partition("Inference timings")[0]])
-def test_litert_without_an_inference(text):
-    with pytest.raises(ValueError, match="benchmark_model reports no inference"):
-        read_litert(text)
-
-
-def test_results_of_onnx_runtime():
-    assert read_perf_test(RESULTS) == pytest.approx([1.83404, 1.90312, 0.015])
-    assert read_perf_test("a,b.onnx,0.5,1,2,0\n") == [500]  # a name with a comma
-
-
-@pytest.mark.parametrize(
-    "text", ["", "there is no test data for model x\n", RESULTS.replace(",96,1", ",96,7"), "m,soon,1,2,0\n"]
-)
-def test_results_of_onnx_runtime_that_are_none(text):
-    with pytest.raises(ValueError, match=r"onnxruntime_perf_test (reports no inference|wrote a line)"):
-        read_perf_test(text)
+def test_profiles_are_separate_commands():
+    plain, profiled = litert_command("m.tflite", 2, "seq_16"), litert_profile_command("m.tflite", 2, "seq_16", 10)
+    assert not any("profil" in argument for argument in plain)
+    assert "--num_runs=1" in plain
+    assert {"--enable_op_profiling=true", "--num_runs=10", "--signature_to_run_for=seq_16"} <= set(profiled)
+    assert "-p" not in perf_test_command("m.onnx", 2, 5, "r.csv")
+    assert perf_test_command("m.onnx", 2, 5, "r.csv", "trace")[-4:] == ["-p", "trace", "m.onnx", "r.csv"]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32", "float16"])
