@@ -72,7 +72,7 @@ def _bars(one: Sensitivity) -> list[Bar]:
         )
 
     return [
-        *(bar(f"only {r.role}", r.rel, one.share(r), r.saved, r.note, whole=False) for r in one.roles),
-        bar("all, predicted", one.predicted, None, None, "root of the sum of squares", whole=True),
+        *(bar(r.role, r.rel, one.share(r), r.saved, r.note, whole=False) for r in one.roles),
+        bar("all, predicted", one.predicted, None, None, "", whole=True),
         bar("all, measured", one.whole, None, one.saved, "", whole=True),
     ]
